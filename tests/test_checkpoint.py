@@ -1,5 +1,6 @@
 """Checkpoints: what comes back, what is kept, and what a damaged file or a full disk does."""
 
+import copy
 import errno
 import json
 import os
@@ -19,7 +20,7 @@ import pytest
 
 import pytagi_ddp
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition, manifest
-from pytagi_ddp.checkpoint.content import metadata
+from pytagi_ddp.checkpoint.content import describe, metadata
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.nn import (
@@ -27,6 +28,8 @@ from pytagi_ddp.nn import (
     BatchNorm2d,
     DDPConfig,
     DDPSequential,
+    EvidenceSchedule,
+    FSDPSequential,
     Linear,
     OutputUpdater,
     PosteriorAverage,
@@ -105,6 +108,85 @@ def test_the_memory_of_recurrent_layers_comes_back(manager):
 
     with pytest.warns(UserWarning, match="the number of ranks was 1 and is 2"):
         assert run_threads(on_ranks, 2) == [False, False]
+
+
+def learn(net, *seeds):
+    """Steps whose evidence has the weight that the schedule says."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        net(rng.normal(size=(4, 2)))
+        weight = getattr(net, "model", net).schedule.weight
+        OutputUpdater("cpu").update(net.output_z_buffer, rng.normal(size=4), 0.3 / weight, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    return net
+
+
+def test_a_schedule_goes_on_in_the_middle_of_an_epoch(manager):
+    """The bits of the run that was not stopped, whether the schedule is made before, or comes with the checkpoint."""
+    net = network()
+    EvidenceSchedule(net, steps_per_epoch=3, epochs=4)
+    learn(net, *range(5))
+    found = manager.load(copy.deepcopy(net), manager.save(net, POSITION))
+    assert found.schedule == net.schedule.state_dict() and found.schedule["steps"] == 5
+    made, given = network(value=1), network(value=1)
+    EvidenceSchedule(made, steps_per_epoch=3, epochs=4)
+    for other in (made, given):
+        manager.load(other)
+        assert other.schedule.state_dict() == found.schedule
+        learn(other, *range(5, 12))
+    learn(net, *range(5, 12))
+    assert net.state_dict() == made.state_dict() == given.state_dict()
+
+
+def test_a_schedule_that_is_there_keeps_its_settings(manager):
+    net = network()
+    EvidenceSchedule(net, steps_per_epoch=3, epochs=4)
+    manager.save(learn(net, 1, 2), POSITION)
+    longer = network()
+    schedule = EvidenceSchedule(longer, steps_per_epoch=3, epochs=9, count=2)
+    with pytest.warns(UserWarning, match=r"epochs of its schedule was 4 and is 9, count of its .* was 8.0 and is 2.0$"):
+        manager.load(longer)
+    assert (schedule.steps, schedule.epochs, schedule.count) == (2, 9, 2)
+
+
+def test_a_checkpoint_without_a_schedule_changes_none(manager):
+    found = manager.load(network(), manager.save(network(), POSITION))
+    assert found.schedule is None
+    net = network()
+    schedule = EvidenceSchedule(net, steps_per_epoch=3, epochs=4)
+    learn(net, 1, 2)
+    manager.load(net)
+    assert net.schedule is schedule and schedule.steps == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "3", '{"steps_per_epoch": 3, "epochs": 2, "count": 1e999, "first": 1, "last": 0, "steps": 2}']
+)
+def test_a_damaged_schedule_is_a_damaged_checkpoint(manager, text):
+    extra = metadata(POSITION, 1, {}) | {"schedule": text}
+    with pytest.raises(DamagedCheckpointError, match="is damaged: its metadata are invalid"):
+        describe(Path("file"), extra)
+
+
+@pytest.mark.parametrize("kind", [DDPSequential, FSDPSequential])
+def test_a_schedule_of_ranks_goes_on(manager, kind):
+    def run(stop):
+        pytagi_ddp.manual_seed(1)
+        ddp = kind(network(), DDPConfig(backend="threads"), average=False)
+        rank = ddp.communicator.rank
+        EvidenceSchedule(ddp, steps_per_epoch=3, epochs=4)
+        learn(ddp, *range(10 * rank, 10 * rank + (5 if stop else 9)))
+        if stop:
+            manager.save(ddp, POSITION)
+            ddp = kind(network(value=1), DDPConfig(backend="threads"), average=False)
+            manager.load(ddp)
+            learn(ddp, *range(10 * rank + 5, 10 * rank + 9))
+        return ddp.state_dict(), ddp.model.schedule.state_dict()
+
+    stopped, straight = (run_threads(run, 2, stop) for stop in (True, False))
+    assert stopped == straight
+    assert straight[0][1]["steps"] == straight[1][1]["steps"] == 9
 
 
 def averaged(net, n=2):

@@ -123,6 +123,10 @@ THINGS: dict[type, tuple[Callable[[], Any], Callable[[Any], tuple]]] = {
     nn.Sequential: (network, learn),
     nn.Linear: (lambda: network().layers[0], set_means),
     nn.PosteriorAverage: (average, go_on_averaging),
+    nn.EvidenceSchedule: (
+        lambda: nn.EvidenceSchedule(network(), 2, 3),
+        lambda made: (made.weight, made.moves_on(), made.weight, repr(made)),
+    ),
     nn.BaseHiddenStates: (lambda: network().output_z_buffer, set_states),
     nn.BaseDeltaStates: (lambda: network().input_delta_z_buffer, set_deltas),
     nn.OutputUpdater: (updater, observe),

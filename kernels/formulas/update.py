@@ -12,7 +12,7 @@ from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
 ZERO, HALF, ONE, TWO, THREE, FOUR = f(0), f(0.5), f(1), f(2), f(3), f(4)
-TENTH, LARGEST, NAN = f(0.1), f(np.finfo(np.float32).max), f(np.nan)
+TENTH, LARGEST, NAN, INFINITY = f(0.1), f(np.finfo(np.float32).max), f(np.nan), f(np.inf)
 VAR_FLOOR, NOTHING = f(1e-5), f(2**-30)
 
 
@@ -82,6 +82,35 @@ def capped_step(m, s, g, h, cap):
 
 
 @formula
+def pulled(m, s, m0, s0, rate):
+    """N(m, s) when the prior N(m0, s0) replaces the share `rate` of what its precision tau = 1/s stands for.
+
+    tau <- (1 - rate) tau + rate tau0, tau m <- (1 - rate) tau m + rate tau0 m0. With D = (1 - rate) s0 + rate s and
+    q = rate s/D this is m + q (m0 - m) and s + q (s0 - s) = s s0/D, of which the latter does not cancel where s is far
+    above s0. A parameter of variance 0 is known, and stays; one whose prior has variance 0 stays, too.
+    """
+    d = (ONE - rate) * s0 + rate * s
+    inverse = ONE / d if s0 > ZERO and d > ZERO else ZERO
+    q = rate * s * inverse
+    wide = s > TWO * s0 and inverse > ZERO
+    return m + q * (m0 - m), (s * (s0 * inverse) if wide else s + q * (s0 - s))
+
+
+@formula
+def stepped(m, s, g, h, cap, m0, s0, rate, pulls):
+    """`capped_step` and, where `pulls`, then `pulled`: (m, s, variance was negative, not finite).
+
+    If a delta is not finite, or the parameter would not be, it stays as it is, and its variance does not count as
+    negative.
+    """
+    new_m, new_s, negative = capped_step(m, s, g, h, cap)
+    if pulls:
+        new_m, new_s = pulled(new_m, new_s, m0, s0, rate)
+    finite = (abs(g) + abs(h) < INFINITY) & (abs(new_m) + new_s < INFINITY)
+    return (new_m if finite else m), (new_s if finite else s), finite & negative, not finite
+
+
+@formula
 def forgotten(s, factor, prior):
     """The variance s when all evidence counts 1/factor as much: factor s, at most the prior's; a wider one stays."""
     return at_most(factor * s, at_least(prior, s))
@@ -96,14 +125,16 @@ def cap_factor(samples):
 
 
 @formula
-def pooled_factors(samples, ranks, average):
-    """(scale, samples) of a step with the summed deltas of `samples` samples on `ranks` ranks; (0, 0), no step: none.
+def pooled_factors(samples, ranks, average, rate):
+    """(scale, samples, rate) of a step with the summed deltas of `samples` samples on `ranks` ranks; 0, no step: none.
 
-    The average over ranks has the cap of one rank's samples, rounded up.
+    The average over ranks has the cap of one rank's samples, rounded up, and of a pull with the rate r = a/(N + a) its
+    part, a/(ranks N + a) = r/(r + ranks (1 - r)), as it has that part of the evidence.
     """
     n, r = np.int32(samples + HALF), np.int32(ranks + HALF)
     if n == 0:
-        return ZERO, ZERO
+        return ZERO, ZERO, ZERO
     if average:
-        return ONE / f(r), f((n + r - 1) // r)
-    return ONE, f(n)
+        shared = rate if r == 1 else rate / (rate + f(r) * (ONE - rate))
+        return ONE / f(r), f((n + r - 1) // r), shared
+    return ONE, f(n), rate

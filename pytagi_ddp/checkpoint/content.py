@@ -17,6 +17,8 @@ from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage, check_average
 from pytagi_ddp.nn.files.file_format import Contents
 from pytagi_ddp.nn.files.persistence import BESIDE
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.tools.evidence import EvidenceSchedule, checked_state
 from pytagi_ddp.warn import warn
 
 KEYS = ("position", "world_size", "settings", "version")
@@ -32,6 +34,7 @@ class Checkpoint:
         world_size: number of ranks.
         settings: as they were given to `CheckpointManager.save`.
         version: version of this library.
+        schedule: `state_dict` of the network's `EvidenceSchedule`; None if it had none.
     """
 
     path: Path
@@ -39,20 +42,28 @@ class Checkpoint:
     world_size: int
     settings: dict[str, Any]
     version: str
+    schedule: dict[str, Any] | None = None
 
 
-def metadata(position: TrainingPosition, world_size: int, settings: dict[str, Any] | None) -> dict[str, str]:
+def metadata(
+    position: TrainingPosition,
+    world_size: int,
+    settings: dict[str, Any] | None,
+    schedule: EvidenceSchedule | None = None,
+) -> dict[str, str]:
     """The entries of the file's header that `describe` reads.
 
     Raises:
         TypeError: settings that JSON cannot hold.
     """
-    values = {
+    values: dict[str, Any] = {
         "position": asdict(position),
         "world_size": world_size,
         "settings": settings or {},
         "version": _version.version(),
     }
+    if schedule is not None:
+        values["schedule"] = schedule.state_dict()
     return {key: json.dumps(value, default=_plain) for key, value in values.items()}
 
 
@@ -91,6 +102,18 @@ def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
     return {**state, "n_averaged": int(n)}
 
 
+def take_schedule(checkpoint: Checkpoint, network: Sequential) -> None:
+    """Lets the schedule of `network` go on where the one in the checkpoint was, with its own settings.
+
+    Without one, the network gets that of the checkpoint. A checkpoint without a schedule changes nothing.
+    """
+    stored = checkpoint.schedule
+    if stored is not None:
+        own = network.schedule
+        schedule = EvidenceSchedule(network) if own is None else own
+        schedule.load_state_dict(stored if own is None else {**own.state_dict(), "steps": stored["steps"]})
+
+
 def _plain(value: Any) -> Any:
     """NumPy numbers as Python numbers, for JSON."""
     if isinstance(value, np.generic):
@@ -113,13 +136,22 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
             raise TypeError("ranks, settings and version must be an integer, an object and a text")
         if position.keys() != {field.name for field in fields(TrainingPosition)}:
             raise ValueError(f"a position has {', '.join(field.name for field in fields(TrainingPosition))}")
-        return Checkpoint(path, TrainingPosition(**position), world_size, settings, version)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        schedule = checked_state(json.loads(meta["schedule"])) if "schedule" in meta else None
+        return Checkpoint(path, TrainingPosition(**position), world_size, settings, version, schedule)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: its metadata are invalid: {error}") from error
 
 
-def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | None, allow_changes: bool) -> None:
-    """Refuses other settings (or warns of them, with `allow_changes`), and warns of another number of ranks.
+def compare(
+    checkpoint: Checkpoint,
+    world_size: int,
+    settings: dict[str, Any] | None,
+    allow_changes: bool,
+    schedule: EvidenceSchedule | None,
+) -> None:
+    """Refuses other settings (or warns of them, with `allow_changes`).
+
+    It warns of another number of ranks, and of other settings of the schedule.
 
     Raises:
         ValueError: settings that differ; names them.
@@ -138,6 +170,10 @@ def compare(checkpoint: Checkpoint, world_size: int, settings: dict[str, Any] | 
         )
     if checkpoint.world_size != world_size:
         changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")
+    if schedule is not None and checkpoint.schedule is not None:
+        present = schedule.state_dict()
+        differ = (name for name, was in checkpoint.schedule.items() if name != "steps" and present[name] != was)
+        changes += [f"{name} of its schedule was {checkpoint.schedule[name]} and is {present[name]}" for name in differ]
     if changes:
         warn(
             f"training on from {checkpoint.path} takes another course than the run that wrote it would have taken: "

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, overload
 
 from pytagi_ddp.checkpoint import sharded
-from pytagi_ddp.checkpoint.content import Checkpoint, average_entries, compare, describe, metadata, read_average
+from pytagi_ddp.checkpoint.content import (
+    Checkpoint,
+    average_entries,
+    compare,
+    describe,
+    metadata,
+    read_average,
+    take_schedule,
+)
 from pytagi_ddp.checkpoint.manifest import FOLDER, MANIFEST, NAME, Entry, checksum, read_manifest, write_manifest
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.checkpoint.reading import load_from, newest_intact, read, verified
@@ -29,7 +37,8 @@ class CheckpointManager:
     """Writes and reads the checkpoints of one training run in one folder.
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
-    number of ranks, the settings and the version of the library, and a `PosteriorAverage` if it is given one.
+    number of ranks, the settings and the version of the library, the `EvidenceSchedule` of a network that has one, and
+    a `PosteriorAverage` if it is given one.
     `manifest.json` beside it lists the checkpoints with their SHA-256. Both are written to a temporary file, synced and
     renamed: if the process is killed at any moment, the previous checkpoint is intact. Only one job at a time may write
     to a folder. With one rank, a checkpoint includes what recurrent layers carry from call to call. With several it
@@ -106,7 +115,7 @@ class CheckpointManager:
         if isinstance(owner, DDPSequential) and owner.rank > 0:
             return None
         beside, entries = average_entries(average)
-        extra = metadata(position, world_size, settings) | entries
+        extra = metadata(position, world_size, settings, network.schedule) | entries
         data = persistence.to_bytes(network, extra, carried=world_size == 1, beside=beside)
         return self._write(data, position, world_size)
 
@@ -122,7 +131,7 @@ class CheckpointManager:
     ) -> Path:
         ranks = model.communicator.world_size
         with errors_of_all_ranks(model.communicator):
-            extra = metadata(position, ranks, settings)
+            extra = metadata(position, ranks, settings, model.model.schedule)
         data = model.to_bytes(extra)
         return on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
 
@@ -136,7 +145,7 @@ class CheckpointManager:
             return path
 
         with errors_of_all_ranks(model.communicator):
-            extra = metadata(position, ranks, settings)
+            extra = metadata(position, ranks, settings, model.model.schedule)
         on_rank_0(model.communicator, self._prepare)
         name = FOLDER.format(position.step, "new")
         hidden, index = sharded.write_folder(model, self.folder, name, extra)
@@ -218,6 +227,10 @@ class CheckpointManager:
         order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the average over
         ranks gives another step. So training continues differently, and a warning says so.
 
+        A schedule goes on where that of the checkpoint was: make it as in the run before, and then load. It keeps its
+        own settings (`epochs` may be more), and a warning names those that differ. A network without a schedule gets
+        that of the checkpoint; a checkpoint without one changes none.
+
         Args:
             model: a network of the same architecture.
             path: a checkpoint, or a folder of them; None: the folder of this manager.
@@ -238,24 +251,31 @@ class CheckpointManager:
         """
         _check_kind(model)
         _check_average(model, average)
-        world_size = _world_size(_owner(model))
+        network, world_size = model if isinstance(model, Sequential) else model.model, _world_size(_owner(model))
 
         def check(path: Path, metadata: dict[str, str]) -> Checkpoint:
             checkpoint = describe(path, metadata)
-            compare(checkpoint, world_size, settings, allow_changes)
+            compare(checkpoint, world_size, settings, allow_changes, network.schedule)
             return checkpoint
 
         if isinstance(model, ShardedNetwork):
             with held_back():
-                return load_from(model.communicator, self.folder, path, partial(sharded.load, model, check), fall_back)
-        network = model.model if isinstance(model, DDPSequential) else model
+                take = partial(sharded.load, model, check)
+                checkpoint = load_from(model.communicator, self.folder, path, take, fall_back)
+                if checkpoint is not None:
+                    take_schedule(checkpoint, network)
+                return checkpoint
         whole = partial(_load_whole, network, check, average, world_size == 1)
         load = partial(load_from, SerialCommunicator(), self.folder, path, whole, fall_back)
         if not isinstance(model, DDPSequential):
-            return load()
+            checkpoint = load()
+            if checkpoint is not None:
+                take_schedule(checkpoint, network)
+            return checkpoint
         with held_back():
             checkpoint = on_rank_0(model.communicator, load)
             if checkpoint is not None:
+                take_schedule(checkpoint, network)
                 network.drop_deltas()
                 model.synchronize()
                 if average is not None:

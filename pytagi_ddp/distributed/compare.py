@@ -24,6 +24,7 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
     of_network = {
         "parameters": f"{model.num_parameters} of {model.arena.dtype}",
         "the list of frozen layers": [key for key, leaf in model.named_leaves() if leaf.frozen],
+        "the schedule": repr(model.schedule),
     }
     everyone = communicator.all_gather_object((architecture(model), {**of_network, **options}))
     first, first_options = everyone[0]

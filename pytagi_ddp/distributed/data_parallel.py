@@ -58,8 +58,8 @@ class DataParallel(Wrapper):
 
     Attributes:
         model: replica 0; the others equal it after each step. If all of its parameters are replaced (`net.model.load`,
-            `PosteriorAverage`), or layers of it are frozen, the others follow with the next call. After an assignment
-            to one of its layers, call `synchronize`.
+            `PosteriorAverage`), layers of it are frozen, or it gets another `schedule`, the others follow with the
+            next call. After an assignment to one of its layers, call `synchronize`.
         devices: those of the replicas.
         device: "cpu", where the output and its deltas are.
         output_z_buffer: moments of the last output, of the whole batch.
@@ -248,6 +248,7 @@ class DataParallel(Wrapper):
             for leaf, own in zip(first.model.arena.leaves, net.model.arena.leaves, strict=True):
                 if own.frozen != leaf.frozen:
                     own.freeze() if leaf.frozen else own.unfreeze()
+            _follow_schedule(first.model, net.model)
         return self._pool.run(function, arguments)
 
 
@@ -272,6 +273,15 @@ def _copy_parameters(net: DataParallelReplica) -> None:
         net.model.drop_deltas()
     net.synchronize()
     net.loads = 0
+
+
+def _follow_schedule(first: Sequential, own: Sequential) -> None:
+    """Gives the network of a replica the schedule that replica 0 has: settings and steps."""
+    if first.schedule is None or own.schedule is None:
+        if first.schedule is not own.schedule:
+            own.schedule = copy.copy(first.schedule)
+    else:
+        own.schedule.load_state_dict(first.schedule.state_dict())
 
 
 def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DataParallelReplica:

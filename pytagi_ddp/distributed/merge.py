@@ -119,9 +119,11 @@ class PosteriorMerge(Exchange):
         self.steps += 1
         if samples:
             try:
-                self.model.step_alone()
+                self.model.step_alone(self.communicator.world_size)
             except FloatingPointError as error:
                 problem = error
+        elif self.model.schedule is not None:  # whose steps are those of all ranks
+            self.model.schedule.moves_on()
         self._samples += samples
         return problem
 

@@ -168,7 +168,7 @@ class ShardedArena(Arena):
         sums = self._kept(2 * total)
         theta = self._kept(2, ranks * total if self.whole else total)
         slot = theta if self.whole else self._zeros(2, ranks * widest)
-        sums_of_group, begin, means = self._zeros(2, ranks * widest), 0, self.unfrozen()
+        sums_of_group, begin, means = self._zeros(2, ranks * widest), 0, self._stepped()
         for group in self.groups:
             n = group.shard
             width, first = ranks * n, ranks * begin if self.whole else 0
@@ -186,8 +186,8 @@ class ShardedArena(Arena):
         begin, end = (group.start + place for place in group.own(self._rank))
         return Stepping(cut(means, begin, end), self.keeper, group.start + self._rank * group.shard)
 
-    def cut_steps(self) -> None:
-        means = self.unfrozen()
+    def _cut(self) -> None:
+        means = self._stepped()
         for group, section in self.sections.items():
             self.sections[group] = replace(section, stepping=self._stepping_of(group, means))
 

@@ -45,6 +45,7 @@ from pytagi_ddp.nn.layers.slinear import SLinear
 from pytagi_ddp.nn.layers.slstm import SLSTM
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.tools.evidence import EvidenceSchedule
 from pytagi_ddp.nn.tools.update_bn import update_bn
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "Delta",
     "Embedding",
     "EvenExp",
+    "EvidenceSchedule",
     "FSDPSequential",
     "HRCSoftmax",
     "LayerBlock",

@@ -38,6 +38,7 @@ from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.memory import gigabytes
 from pytagi_ddp.nn.run.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
 from pytagi_ddp.nn.run.passes import NO_SAMPLES, Passes
+from pytagi_ddp.nn.tools.evidence import EvidenceSchedule
 from pytagi_ddp.nn.tools.inspection import Inspection, inspect
 from pytagi_ddp.nn.tools.profile import Profile, profile
 from pytagi_ddp.nn.tools.recurrent_network import States, lstm_states, set_lstm_states, smooth
@@ -75,6 +76,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
         pending: what waits for a step, a `PendingDeltas`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
+        schedule: the `EvidenceSchedule` of its steps, or None; None can be assigned.
         awaits_backward: whether a backward pass may follow the last forward pass, and none has done so.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
             many as were recorded.
@@ -114,6 +116,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     _make_arena: Callable[[dict[str, BaseLayer], Kernels], Any] = ParameterArena
     num_samples: int | None = None
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
+    _schedule: EvidenceSchedule | None = None
     _training = True
     _of_one_mode = True  # False: some layer may be in the other mode
 
@@ -160,6 +163,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena: ParameterArena = self._make_arena(dict(self.named_leaves()), self.kernels)
+        if self._schedule is not None:
+            self.arena.cut_steps(pulls=True)
         self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
         self._express = self._passes.express
         self._express.one_thread = self._one_thread
@@ -546,7 +551,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
         nothing changes. A second step without another `backward` applies the same batch sums once more, with the
-        variances that the first one has left; pytagi adds the same deltas.
+        variances that the first one has left; pytagi adds the same deltas. With a `schedule`, the step then pulls all
+        parameters towards their prior, and moves the schedule on.
 
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
@@ -558,19 +564,44 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             self._refuse_alone("step()")
         self.step_alone()
 
-    def step_alone(self) -> None:
-        """`step`, for classes that wrap the network: also of a network that belongs to one of them."""
+    def step_alone(self, ranks: int = 1) -> None:
+        """`step`, for classes that wrap the network: also of a network that belongs to one of them.
+
+        Args:
+            ranks: how many make such steps, each with its own deltas, before their posteriors are merged into one, in
+                which the pull of a `schedule` is to count once.
+        """
         if not self._passes.went_back:
             self.refuse_unread_deltas(self.input_delta_z_buffer)
         self._one_thread.goes_on()
         pending = self.pending
         samples, average = pending.counted, pending.average
         pending.stepped()
-        all_finite = self._express.step(self._passes, samples) if average is None else None
-        if all_finite is None:
-            self._step(samples, average)
-        elif not all_finite:
-            self.arena.finish()
+        schedule, rate = self._schedule, 0.0
+        if schedule is not None:
+            self.arena.check()  # raises what the step before has met; there is no step then
+            rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
+        try:
+            all_finite = self._express.step(self._passes, samples, rate) if average is None else None
+            if all_finite is None:
+                self._step(samples, average, rate)
+            elif not all_finite:
+                self.arena.finish()
+        except FloatingPointError:  # of some parameters; the others have made the step
+            self._schedule_moves_on(samples, average)
+            raise
+        if schedule is not None:
+            if samples and average is None:
+                schedule.moves_on()
+            else:
+                self._schedule_moves_on(samples, average)
+
+    def _schedule_moves_on(self, samples: int, average: bool | None) -> None:
+        if self._schedule is not None:
+            if average is not None:  # the samples of all ranks are where the deltas are
+                self._schedule.moves_on(self.kernels.array.snapshot(self.arena.tail[:1]))
+            elif samples:
+                self._schedule.moves_on()
 
     def refuse_unread_deltas(self, deltas: BaseDeltaStates) -> None:
         """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
@@ -594,13 +625,35 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
 
     @alone
-    def _step(self, samples: int, average: bool | None) -> None:
+    def _step(self, samples: int, average: bool | None, rate: float) -> None:
         self._one_thread.stepped()
         self.parameters_changed()
         if average is None:
-            self._passes.step(samples)
+            self._passes.step(samples, rate)
         else:
-            self.arena.step_pooled(average)
+            self.arena.step_pooled(average, rate)
+
+    @property
+    def schedule(self) -> EvidenceSchedule | None:
+        return self._schedule
+
+    @schedule.setter
+    @alone
+    def schedule(self, schedule: EvidenceSchedule | None) -> None:
+        if not isinstance(schedule, EvidenceSchedule | None):
+            raise TypeError(
+                f"schedule takes an EvidenceSchedule, or None for steps without one, got {type(schedule).__name__}"
+            )
+        if schedule is not None and schedule.net not in (None, self):
+            raise ValueError("this EvidenceSchedule belongs to another network: make a new one, or copy it")
+        if self._schedule is not None:
+            self._schedule.serve(None)
+        self._schedule = schedule
+        if schedule is not None:
+            schedule.serve(self)
+        if self.arena.pulls != (schedule is not None):
+            self.arena.cut_steps(pulls=schedule is not None)
+            self.forget_graphs()
 
     @alone
     def drop_deltas(self) -> None:
@@ -646,7 +699,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
         follows from the arguments of the present layers. A variance above S0 stays as it is. Running statistics and the
         memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in the
-        middle of an epoch has already forgotten at the start of that epoch, and must not do so again.
+        middle of an epoch has already forgotten at the start of that epoch, and must not do so again. An
+        `EvidenceSchedule` counts each sample a set number of times, instead of forgetting what was counted too often.
 
         Args:
             factor: at least 1; 1/factor is the discount factor.
@@ -1163,6 +1217,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         for layer in self.layers:
             layer._claim(self)
         self._one_thread = one_thread()
+        if self._schedule is not None:
+            self._schedule.serve(self)
         self._attach()
 
 

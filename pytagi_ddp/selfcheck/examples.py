@@ -298,6 +298,17 @@ def _forgetting(device: str) -> Results:
     return state_of(net)
 
 
+def _evidence(device: str) -> Results:
+    """Steps that pull towards the prior, one of them as the first and one as that of a `DDPSequential`."""
+    net = network(lambda: [nn.Linear(4, 5), nn.LayerNorm([5]), nn.ReLU(), nn.Linear(5, 2)])
+    net.to_device(device)
+    nn.EvidenceSchedule(net, steps_per_epoch=1, epochs=3)
+    for seed in range(2):
+        _step(net, seed)
+    _step(DDPSequential(net, DDPConfig(backend="serial")), 2)
+    return state_of(net)
+
+
 def _average(device: str) -> Results:
     net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
     net.to_device(device)
@@ -324,6 +335,7 @@ CALLS: dict[str, Callable[[str], Results]] = {
     "likelihoods": _likelihoods,
     "smoother of an SLSTM": _smoother,
     "evidence forgotten": _forgetting,
+    "pull towards the prior": _evidence,
     "average of posteriors": _average,
     "exchange of deltas": _one_rank,
     "exchange of statistics": lambda device: _one_rank(device, sync_batch_norm=True),

@@ -137,6 +137,7 @@ def folder_of_checkpoints() -> dict[str, bytes]:
             net = randomise(small_network(), seed)
             average = nn.PosteriorAverage(net)
             average.update()
+            nn.EvidenceSchedule(net, steps_per_epoch=5, epochs=4)
             CheckpointManager(folder).save(net, position, {"sigma_v": 0.5}, average=average)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
@@ -149,11 +150,14 @@ def checkpoints() -> Format:
 
     def load(path: Path) -> object:
         average.reset()
+        net.schedule = None
         found = CheckpointManager(path.parent).load(net, path, average=average)
         assert found is not None and all(type(n) is int and n >= 0 for n in vars(found.position).values())
         averaged = average.state_dict()
         average.load_state_dict(averaged)  # refuses what is not finite, and negative variances
-        return found.position, found.settings, found.world_size, [np.asarray(a).tobytes() for a in averaged.values()]
+        values = [np.asarray(a).tobytes() for a in averaged.values()]
+        assert net.schedule is not None or found.schedule is None
+        return found.position, found.settings, found.world_size, repr(net.schedule), values
 
     return Format({"net.safetensors": data}, into(net, load), exact=True, inside=UNCHANGED)
 

@@ -100,6 +100,7 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "save": lambda net: net.save(FOLDER),
     "save_csv": lambda net: net.save_csv(FOLDER),
     "save_pytagi": lambda net: net.save_pytagi(FOLDER),
+    "schedule": assign("schedule", None),
     "set_delta_z": lambda net: net.set_delta_z(np.zeros(6), np.zeros(6)),
     "set_lstm_states": lambda net: net.set_lstm_states({}),
     "smoother": lambda net: net.smoother(),

@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.tensors import Tensor
+from pytagi_ddp.nn.core.forgetting import prior_pieces
 from pytagi_ddp.nn.core.stepping import SEGMENT, Stepping, cut
 from tests.nn.networks import randomise
 
@@ -25,18 +26,22 @@ def with_deltas(net):
 
 
 @pytest.mark.parametrize("samples", [1, 4, 300])
+@pytest.mark.parametrize("rate", [0, 0.1])
 @pytest.mark.parametrize("cuts", [[1], [16, 17, 40_000], [0, 3, 333, 52_000, 52_001]])
-def test_any_cut_of_the_arena(cuts, samples):
+def test_any_cut_of_the_arena(cuts, samples, rate):
     whole = with_deltas(network())
+    whole.arena.cut_steps(pulls=rate > 0)
     parts = copy.deepcopy(whole)
     P = whole.num_parameters
     with pytest.raises(FloatingPointError, match="1 of"):
-        whole.arena.step(samples)
-    factors = np.array([1, samples, 1], np.float32)
+        whole.arena.step(samples, rate=rate)
+    factors = np.array([1, samples, 1, rate], np.float32)
     bad, negative = 0, dict.fromkeys(range(len(whole.arena.leaves)), 0)
     for start, stop in zip([0, *cuts], [*cuts, P], strict=True):
         rows = Tensor(*(row[start:stop] for row in (*parts.arena.theta, *parts.arena.delta)))
-        stepping = Stepping(cut(whole.arena.unfrozen(), start, stop), parts.kernels, start)
+        means = whole.arena.unfrozen()
+        pieces = prior_pieces(means, whole.arena.leaves) if rate else means
+        stepping = Stepping(cut(pieces, start, stop), parts.kernels, start)
         stepping.step(rows, factors)
         bad += stepping.non_finite.sum()
         for leaf, count in stepping.negative_variances():

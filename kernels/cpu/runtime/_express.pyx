@@ -192,8 +192,11 @@ cdef class Express:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
-    def step(self, passes, float samples):
-        """`Sequential.step` with so many samples: whether all deltas were finite, or None if it was not done."""
+    def step(self, passes, float samples, float rate):
+        """`Sequential.step` with so many samples and a pull to the prior: whether all deltas were finite.
+
+        None if it was not done.
+        """
         cdef Py_ssize_t k
         if self.step_plan is None or not self.as_recorded():
             return None
@@ -201,7 +204,7 @@ cdef class Express:
         self.one_thread.enter()
         try:
             passes.batch = 0  # no backward pass can follow a forward pass with other parameters
-            factors[0], factors[1], factors[2] = 1, samples, 1
+            factors[0], factors[1], factors[2], factors[3] = 1, samples, 1, rate
             self.step_plan.run()
             self.one_thread.stepped()
         finally:

@@ -1,7 +1,5 @@
 """The parameter step, over the whole arena in one launch."""
 
-import math
-
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import cuda, float32, floats, int32, ints, kernel, tree_sum
@@ -9,31 +7,27 @@ from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
-cap_factor, capped_step, pooled = update.cap_factor, update.capped_step, update.pooled_factors
+cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@kernel(floats, floats, floats, floats, floats, ints, ints, ints, ints, ints, threads=THREADS)
-def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, floats, floats, ints, ints, threads=THREADS)
+def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
     second = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
-    scale = factors[0]
+    scale, rate = factors[0], factors[3]
+    m0, s0 = prior_mu[k], prior_var[k]
     cap = factors[2] * cap_factor(int32(factors[1]) * steps[k])
     below, bad = ZERO, ZERO
     if scale != ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
             gi, hi = scale * g[i], scale * h[i]
-            m, s, fell = capped_step(mu[i], var[i], gi, hi, cap)
-            if math.isfinite(abs(gi) + abs(hi)) and math.isfinite(abs(m) + s):
-                mu[i] = m
-                var[i] = s
-                if fell:
-                    below += ONE
-            else:
-                bad += ONE
+            mu[i], var[i], fell, refused = stepped(mu[i], var[i], gi, hi, cap, m0, s0, rate, rate > ZERO)
+            below += ONE if fell else ZERO
+            bad += ONE if refused else ZERO
     below = tree_sum(below, scratch, THREADS, 1)  # whole numbers up to 16384: exact
     bad = tree_sum(bad, second, THREADS, 1)
     if cuda.threadIdx.x == 0:
@@ -41,10 +35,10 @@ def _step(mu, var, g, h, factors, starts, stops, steps, negative, non_finite):
         non_finite[k] = int32(bad)
 
 
-@kernel(floats, floats, int32, threads=32)
-def _pooled_factors(header, factors, average):
+@kernel(floats, floats, int32, float32, threads=32)
+def _pooled_factors(header, factors, average, rate):
     if cuda.threadIdx.x == 0:
-        factors[0], factors[1] = pooled(header[0], header[1], average)
+        factors[0], factors[1], factors[3] = pooled(header[0], header[1], average, rate)
         factors[2] = ONE
 
 
@@ -61,22 +55,28 @@ def step(
     starts: Array,
     stops: Array,
     steps: Array,
+    prior_mu: Array,
+    prior_var: Array,
     negative: Array,
     non_finite: Array,
 ) -> None:
-    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; factors: (scale, samples, caps); 0: no step.
+    """Adds the capped deltas scale * (s g, s^2 h) to every parameter; then pulls it towards its prior.
+
+    factors: (scale, samples, caps, rate). With the scale 0 there is no step; with the rate 0 nothing is pulled, and
+    else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
     has the divisor caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its
     variances fell to <= 0 (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not
     finite (those parameters stay as they are).
     """
-    _step.launch(starts.size, *parameters, factors, starts, stops, steps, negative, non_finite)
+    segments = (starts, stops, steps, prior_mu, prior_var)
+    _step.launch(starts.size, *parameters, factors, *segments, negative, non_finite)
 
 
-def pooled_factors(header: Array, factors: Array, average: bool) -> None:
-    """Sets factors = (scale, samples, 1) of a step from header = (samples, active ranks, ...), summed over ranks."""
-    _pooled_factors.launch(1, header, factors, average)
+def pooled_factors(header: Array, factors: Array, average: bool, rate: float) -> None:
+    """Sets factors = (scale, samples, 1, rate) of a step; header = (samples, active ranks, ...), summed over ranks."""
+    _pooled_factors.launch(1, header, factors, average, np.float32(rate))
 
 
 def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:

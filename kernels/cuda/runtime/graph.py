@@ -129,7 +129,7 @@ class Express:
     def offer_step(self, plan, factors, non_finite):
         pass
 
-    def step(self, passes, samples):
+    def step(self, passes, samples, rate):
         return None
 
 

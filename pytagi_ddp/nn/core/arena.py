@@ -47,10 +47,12 @@ class Arena(ABC):
         num_parameters: P.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
+        pulls: whether steps know the prior, and can pull parameters towards it. It is set by `cut_steps`.
     """
 
     in_shards = False
     keeps_sums = True
+    pulls = False
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels, sums: int):
         self.leaves = list(leaves.values())
@@ -65,7 +67,7 @@ class Arena(ABC):
         self.running = [leaf for leaf in self.leaves if isinstance(leaf, RunningStatistics)]
         self.buffer = kernels.array.zeros(sums + HEADER + sum(norm.num_sums for norm in self.running))
         self.tail = self.buffer[sums:]
-        self._factors = kernels.array.zeros(3)  # scale, samples and caps of the step
+        self._factors = kernels.array.zeros(4)  # scale, samples, caps and rate of the step
 
     def _attach_state(self) -> None:
         self.statistics, self.carried = (
@@ -88,6 +90,11 @@ class Arena(ABC):
         learned = (spec for spec in self.tensors if spec.kind == "learned" and spec.variance == variances)
         return [spec for spec in learned if not self.leaves[spec.leaf].frozen]
 
+    def _stepped(self) -> list[TensorSpec]:
+        """The means that steps change, and with them the variances; in pieces of one prior if steps need it."""
+        means = self.unfrozen()
+        return list(prior_pieces(means, self.leaves)) if self.pulls else means
+
     def values(self, spec: TensorSpec) -> Array:
         """The memory of a tensor, or of a part of it; in a network in shards to be asked for in forward order."""
         leaf = self.leaves[spec.leaf]
@@ -103,15 +110,17 @@ class Arena(ABC):
         samples: int,
         scale: float = 1.0,
         caps: float = 1.0,
+        rate: float = 0.0,
         run: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Adds the capped deltas to every parameter.
+        """Adds the capped deltas to every parameter, and then pulls it towards its prior.
 
         Args:
             samples: the number that the batch sums are of. The divisor c of a layer's cap is `cap_factor` of samples x
                 time steps.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
             caps: factor on the divisors.
+            rate: of the pull, see the formula `pulled`; without `pulls` there is none.
             run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
 
         Raises:
@@ -119,13 +128,13 @@ class Arena(ABC):
                 GPU this comes with the next step or `check`, so that no step waits for the one before to end.
         """
 
-    def step_pooled(self, average: bool) -> None:
+    def step_pooled(self, average: bool, rate: float = 0.0) -> None:
         """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
 
         No samples on any rank: no step.
         """
         self.check()
-        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average)
+        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average, rate)
         self._apply()
         self.finish()
 
@@ -141,9 +150,20 @@ class Arena(ABC):
     def check(self) -> None:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
+    def cut_steps(self, pulls: bool | None = None) -> None:
+        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer.
+
+        Args:
+            pulls: whether steps shall know the prior; None: as before.
+        """
+        self.check()  # which needs the parts of the last step
+        if pulls is not None:
+            self.pulls = pulls
+        self._cut()
+
     @abstractmethod
-    def cut_steps(self) -> None:
-        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer."""
+    def _cut(self) -> None:
+        """Makes the parts of a step of `_stepped`."""
 
     @abstractmethod
     def forget_evidence(self, factor: float) -> None:
@@ -213,9 +233,8 @@ class ParameterArena(Arena):
         self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
         self.cut_steps()
 
-    def cut_steps(self) -> None:
-        self.check()  # which needs the parts of the last step
-        self._stepping = Stepping(cut(self.unfrozen(), 0, self.num_parameters), self._kernels)
+    def _cut(self) -> None:
+        self._stepping = Stepping(cut(self._stepped(), 0, self.num_parameters), self._kernels)
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
@@ -244,10 +263,11 @@ class ParameterArena(Arena):
         samples: int,
         scale: float = 1.0,
         caps: float = 1.0,
+        rate: float = 0.0,
         run: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self.check()
-        self._kernels.array.copy(np.array([scale, samples, caps], np.float32), self._factors)
+        self._kernels.array.copy(np.array([scale, samples, caps, rate], np.float32), self._factors)
         self._apply() if run is None else run(self._apply)
         self.finish()
 
@@ -299,7 +319,7 @@ class DeferredArena(Arena):
 
     _apply = forget_evidence = step
 
-    def cut_steps(self) -> None:
+    def _cut(self) -> None:
         pass
 
     def finish(self) -> None:

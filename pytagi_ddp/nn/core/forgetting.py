@@ -10,7 +10,7 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.prior import prior_variances
+from pytagi_ddp.nn.core.prior import prior_moments
 from pytagi_ddp.nn.core.stepping import cut
 from pytagi_ddp.nn.core.tensors import TensorSpec
 
@@ -18,12 +18,19 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> Iterator[TensorSpec]:
-    """The variances `tensors` of parameters of `leaves`, in pieces of one prior variance, which is their `initial`."""
+    """The means, or variances, `tensors` of parameters of `leaves`, in pieces of one prior, which is their `prior`.
+
+    A layer of somebody else may draw its means without this library's generator. So means that differ count as drawn
+    around 0.
+    """
     for number, of_leaf in groupby(tensors, attrgetter("leaf")):
-        for spec, var in zip(of_leaf, prior_variances(leaves[number]), strict=True):
+        mu_w, var_w, mu_b, var_b = prior_moments(leaves[number])
+        for spec, (mu, var) in zip(of_leaf, ((mu_w, var_w), (mu_b, var_b)), strict=True):
             changes = np.flatnonzero(var[1:] != var[:-1]) + 1  # the projections of attention differ in their priors
             for start, stop in zip([0, *changes], [*changes, var.size] if var.size else [], strict=False):
-                yield spec.having(start=int(start), stop=int(stop), initial=float(var[start]))
+                means = mu[start:stop]
+                prior = float(means[0]) if (means == means[0]).all() else 0.0, float(var[start])
+                yield spec.having(start=int(start), stop=int(stop), prior=prior)
 
 
 def check_factor(factor: float) -> float:
@@ -55,5 +62,5 @@ def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: f
     if parts:  # a rank may have nothing but padding
         columns = np.array([(part.begin - start, part.end - start) for part in parts], np.int32).T
         starts, stops = (kernels.array.place(column.copy()) for column in columns)
-        priors = kernels.array.place(np.array([part.initial for part in parts], np.float32))
+        priors = kernels.array.place(np.array([part.prior[1] for part in parts], np.float32))
         kernels.step.forget(var, starts, stops, priors, factor)

@@ -1,4 +1,4 @@
-"""Parameters that are drawn from the prior, and the variances of the prior."""
+"""Parameters that are drawn from the prior, and the moments of the prior."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,24 +9,31 @@ from pytagi_ddp.nn.core.deferred import DeferredParameters, deferred_init, defer
 from pytagi_ddp.nn.core.layer import BaseLayer
 
 
-def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
-    """Variances `gain^2 scale^2` that weights and biases of a new layer with the same arguments would have.
+def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Moments of the prior of weights and biases, as a new layer with the same arguments would have them.
 
-    They follow from the arguments of `leaf`, not from what it has learnt. Files do not hold gains: a layer that was
+    A mean that is drawn is drawn around 0, which is the prior's; the scales of a normalisation have the mean 1. The
+    moments follow from the arguments of `leaf`, not from what it has learnt. Files do not hold gains: a layer that was
     built with other gains than the layer whose file it has read has another prior. Nothing is drawn from the random
     stream.
 
     Returns:
-        (var_w, var_b): flat float32 arrays, empty where there are none.
+        (mu_w, var_w, mu_b, var_b): flat float32 arrays, empty where there are none.
     """
     if leaf.parameters is None:
-        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+        none = np.zeros(0, np.float32)
+        return none, none, none, none
     given: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     new = object.__new__(type(leaf))  # not a copy, which would copy the parameters
     new.__dict__.update(leaf.__dict__, _set_prior=lambda prior, weight_shape: given.append(prior))
-    with deferred_init():  # means are zeros then, and nothing is drawn
+    with deferred_init():  # means that would be drawn are zeros then, and nothing is drawn
         new.init_weight_bias()
-    _, var_w, _, var_b = given[0]
+    return given[0]
+
+
+def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
+    """(var_w, var_b) of `prior_moments`: variances `gain^2 scale^2`."""
+    _, var_w, _, var_b = prior_moments(leaf)
     return var_w, var_b
 
 

@@ -33,7 +33,8 @@ class Stepping:
     """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
 
     Args:
-        parts: from `cut`, of means; their variances, which have the same positions, are changed with them.
+        parts: from `cut`, of means; their variances, which have the same positions, are changed with them. Those from
+            `prior_pieces` can be pulled towards their priors.
         kernels: of the device. first: position of the first parameter in the rows given to `step`.
     """
 
@@ -46,16 +47,21 @@ class Stepping:
         columns = zip(*((part.begin - first, part.end - first, part.steps) for part in parts), strict=True)
         for values, target in zip(columns, (self._starts, self._stops, self._steps), strict=False):
             copy(np.array(values, np.int32), target)
+        self._prior = zeros(len(parts)), zeros(len(parts))  # means and variances
+        if any(part.prior[1] for part in parts):
+            for values, target in zip(zip(*(part.prior for part in parts), strict=True), self._prior, strict=True):
+                copy(np.array(values, np.float32), target)
 
     def step(self, parameters: Tensor, factors: Array) -> None:
         """Adds the capped deltas, see `kernels.cpu.step`; `non_finite` counts those of each part that are not finite.
 
         Args:
-            parameters: rows of means, variances and both batch sums. factors: scale, samples and caps.
+            parameters: rows of means, variances and both batch sums.
+            factors: scale, samples, caps and the rate of the pull towards the prior.
         """
-        counts = (self._negative, self.non_finite)
+        segments = (self._starts, self._stops, self._steps, *self._prior)
         if self._parts:  # a rank may have nothing but padding
-            self._kernels.step.step(parameters, factors, self._starts, self._stops, self._steps, *counts)
+            self._kernels.step.step(parameters, factors, *segments, self._negative, self.non_finite)
 
     def start_of(self, part: int) -> int:
         """Position of the first parameter of a part."""

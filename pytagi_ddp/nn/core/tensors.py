@@ -34,13 +34,14 @@ class TensorSpec:
             moved in training, saved with the parameters. "carried": memory from one call to the next, such as that of a
             recurrent layer; each rank's own, saved when asked for, and reset by the user (`Sequential.reset_state`). A
             layer reads and writes it by `Saved.carried` and `Saved.carry`.
-        initial: value in a new network; of parameters only in `prior_pieces`.
+        initial: value in a new network; not of parameters.
         variance: whether the values are variances, which must not be negative.
         layer: key of the layer in a state dict, "Linear.2". leaf: number of the layer in `arena.leaves`.
         steps: time steps at which the layer uses its parameters, see `BaseLayer.steps`.
         offset: position of the tensor among all of its kind: in `arena.statistics`, in `arena.carried`, or in each row
             of the parameters, where the variance of a parameter has the position of its mean.
         start, stop: the range.
+        prior: mean and variance of the prior of the parameters in the range, in `prior_pieces`; (0, 0) elsewhere.
         array: the memory of the range on this rank, where it was asked for.
         saved: whether this rank writes the range into checkpoints. One of the ranks that hold the same range does.
     """
@@ -56,6 +57,7 @@ class TensorSpec:
     offset: int = 0
     start: int = 0
     stop: int = 0
+    prior: tuple[float, float] = (0.0, 0.0)
     array: Any = dataclasses.field(default=None, compare=False)
     saved: bool = True
 

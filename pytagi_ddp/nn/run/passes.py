@@ -104,9 +104,9 @@ class Passes:
             end_memory = end.memory if end else None
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
 
-    def step(self, samples: int) -> None:
+    def step(self, samples: int, rate: float) -> None:
         """`ParameterArena.step`."""
-        self._arena.step(samples, run=partial(self._run, "step", (), ()))
+        self._arena.step(samples, rate=rate, run=partial(self._run, "step", (), ()))
         if not self._frames:  # Express knows nothing of frames
             self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 

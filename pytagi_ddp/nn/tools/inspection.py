@@ -154,7 +154,7 @@ def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
         return 1.0, 0.0, 1.0
     if net.pending.waiting:
         return 1.0, net.pending.waiting, 1.0
-    scale, samples, caps = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()
+    scale, samples, caps, _ = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()
     return scale, samples if net.pending.average is None and net.pending.samples >= 0 else 0.0, caps
 
 

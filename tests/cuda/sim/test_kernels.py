@@ -513,15 +513,17 @@ def test_categorical_likelihood(classes):
         assert np.isnan(delta.var[:, [0, 1, -1]]).all()
 
 
-@pytest.mark.parametrize("factors", [(1, 2, 1), (0.5, 1, 2), (0, 1, 1)])
+@pytest.mark.parametrize(
+    "factors", [(1, 2, 1, 0), (0.5, 1, 2, 0), (0, 1, 1, 0), (1, 2, 1, 0.3), (0.5, 300, 1, 1), (0, 1, 1, 0.2)]
+)
 def test_step(factors):
     parameters = Tensor(normal(90), uniform(90), normal(90, seed=1), normal(90, seed=2))
     parameters.delta_mu_sum[5], parameters.delta_var_sum[40], parameters.delta_var_sum[7] = np.nan, np.inf, -1e9
     parameters.var[11], parameters.var[50] = 0, 0  # known
     starts, stops, steps = np.int32([0, 3, 39]), np.int32([3, 39, 90]), np.int32([1, 200, 3])
-    counts = np.full((2, 3), -1, np.int32)
-    after = both("step", "step", [parameters, np.float32(factors), starts, stops, steps, *counts])
-    np.testing.assert_array_equal(after[6], [0, 1, 1] if factors[0] else [0, 0, 0])
+    priors, counts = np.float32([[0, 1, 0.5], [2, 0.01, 0]]), np.full((2, 3), -1, np.int32)
+    after = both("step", "step", [parameters, np.float32(factors), starts, stops, steps, *priors, *counts])
+    np.testing.assert_array_equal(after[-1], [0, 1, 1] if factors[0] else [0, 0, 0])
     np.testing.assert_array_equal(after[0].var[[11, 50]], 0)
     np.testing.assert_array_equal(after[0].mu[[11, 50]], parameters.mu[[11, 50]])
     if not factors[0]:
@@ -531,7 +533,7 @@ def test_step(factors):
 @pytest.mark.parametrize("header", [(0, 0, 0), (1, 1, 0), (300, 2, 1), (257, 2, 0), (510, 2, 0)])
 def test_pooled_factors(header):
     for average in (True, False):
-        both("step", "pooled_factors", [np.float32(header), np.full(3, NAN), average])
+        both("step", "pooled_factors", [np.float32(header), np.full(4, NAN), average, 0.1])
 
 
 @pytest.mark.parametrize("n", sizes([70], [256, 5001]))

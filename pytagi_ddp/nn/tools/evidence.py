@@ -1,0 +1,279 @@
+"""How much each step of several epochs learns, so that data which are seen again are not new evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, Generic, Protocol, TypeVar, overload
+from weakref import ref
+
+import numpy as np
+
+from pytagi_ddp.kernels.tensors import Array
+
+COUNT, FIRST, LAST = 8.0, 1.0, 0.1
+SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last")
+
+
+class HasSchedule(Protocol):
+    """A network."""
+
+    schedule: EvidenceSchedule | None
+
+
+Value = TypeVar("Value")
+
+
+class Setting(Generic[Value]):
+    """An attribute that is checked, with all others, when it is assigned."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, schedule: None, owner: type) -> Setting[Value]: ...
+    @overload
+    def __get__(self, schedule: EvidenceSchedule, owner: type) -> Value: ...
+    def __get__(self, schedule: EvidenceSchedule | None, owner: type) -> Setting[Value] | Value:
+        return self if schedule is None else schedule._settings[self._name]
+
+    def __set__(self, schedule: EvidenceSchedule, value: Value) -> None:
+        schedule._set({**schedule._settings, self._name: value})
+
+
+class EvidenceSchedule:
+    """Lets each sample count `count` times in the posterior, however many epochs are run.
+
+        schedule = EvidenceSchedule(net, steps_per_epoch=len(loader), epochs=5)
+        for epoch in range(5):
+            for x, labels in loader:
+                net(x)
+                likelihood.observe(net, labels, weight=schedule.weight)
+                net.backward()
+                net.step()  # also pulls the parameters towards their prior, and moves the schedule on
+
+    Without it, each epoch counts the same data as new evidence: variances fall like 1/epochs, and learning freezes.
+    With N steps in an epoch, and a number a that falls along a line from `first` to `last` over the training, the
+    evidence of a batch (its deltas) has the weight count a. After a step, the precision tau = 1/S of every parameter
+    N(m, S) goes back towards that of its prior N(m0, 1/tau0), by the rate r:
+
+        tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
+
+    and r = 0 in the first epoch. What an epoch adds, count a E for the evidence E of all samples, is in balance with
+    what it takes away at tau = tau0 + count E. That is the posterior in which the likelihood has the power `count`: for
+    count = 1 Bayes', above 1 a cold one, which predicts better in most networks. A large a learns fast, a small one
+    averages over more batches.
+
+    m0 and tau0 are those that the layer's arguments give a new parameter, before its mean is drawn: m0 = 0, and 1 for
+    the scales of BatchNorm2d, LayerNorm and RMSNorm. Not pulled are parameters of frozen layers, those of variance 0,
+    running statistics, and the memory of recurrent layers. A step without samples does nothing, here too. Where an
+    `OutputUpdater` observes, divide the variances of the observations by `weight`.
+
+    **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank. Where ranks add deltas
+    (`average=False`), all make the same pull, once in a step: that of one process with the whole batch. With
+    `average=True`, the step of R ranks has 1/R of the evidence, and 1/R of the pull (r = a/(R N + a)): the balance is
+    the same, and it is reached more slowly. Where ranks merge posteriors (`every=k`), each pulls with that r, too, so
+    that the pull of all counts once in the merged posterior.
+
+    **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
+    A `partial_fit` of your own, to which each call brings new data, is such a training.
+
+    **More epochs.** Behind the last step that was planned, a stays at `last`: the training can go on as long as it
+    likes, with the same balance. `extend(epochs)`, or an assignment to `epochs`, plans anew: the coming steps have the
+    rates that they would have in a training of so many epochs from the start.
+
+    A network has one schedule, `net.schedule`, and another one replaces it; `remove` (or `net.schedule = None`) ends
+    it. A copy or pickle of the network has a copy of its schedule. A copy of a schedule by itself belongs to no network
+    until it is assigned to the `schedule` of one. A `CheckpointManager` saves it with the network; a file of `net.save`
+    does not hold it (`state_dict` is for files of your own).
+
+    Args:
+        net: a `Sequential`, or what wraps one: `DDPSequential`, `FSDPSequential`, `PipelineSequential` or
+            `DataParallel`; the schedule is then that of its `model`.
+        steps_per_epoch: N, the steps in which all samples are seen once; with several ranks, those of each rank.
+        epochs: how many of them are planned; None: every sample is seen once.
+        count: how often a sample counts; None: 8, and 1 without epochs.
+        first, last: a at the first step and behind the last one.
+
+    Attributes:
+        steps_per_epoch, epochs, count, first, last: as given; they can be assigned.
+        steps: steps taken so far.
+        weight: the weight of the evidence in the coming step, count a; `count` without epochs.
+        rate: r of the coming step, for one process or the sum over ranks; 0 in the first epoch and without epochs.
+        net: the network, or None.
+
+    Raises:
+        TypeError: no network, or no numbers. ValueError: numbers that are out of range.
+
+    Source: stochastic variational inference by natural gradients: Hoffman, Blei, Wang & Paisley (2013), JMLR 14; Khan &
+    Nielsen (2018), "Fast yet simple natural-gradient descent for variational inference in complex models". Cold
+    posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
+    """
+
+    __slots__ = ("_net", "_plan", "_samples", "_settings", "_steps")
+
+    steps_per_epoch = Setting[int | None]()
+    epochs = Setting[int | None]()
+    count, first, last = Setting[float](), Setting[float](), Setting[float]()
+
+    def __init__(
+        self,
+        net: Any,
+        steps_per_epoch: int | None = None,
+        epochs: int | None = None,
+        *,
+        count: float | None = None,
+        first: float = FIRST,
+        last: float = LAST,
+    ):
+        network = getattr(net, "model", net)
+        if not hasattr(type(network), "schedule"):
+            raise TypeError(
+                f"EvidenceSchedule takes a network first, a Sequential, DDPSequential or the like, got "
+                f"{type(net).__name__}"
+            )
+        own_count = 1.0 if epochs is None else COUNT
+        settings = (steps_per_epoch, epochs, own_count if count is None else count, first, last)
+        self._set(dict(zip(SETTINGS, settings, strict=True)))
+        self._steps = 0
+        self._samples: Array | None = None  # of the last step, where they have not been looked at yet
+        self._net: ref[HasSchedule] | None = None
+        network.schedule = self
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        """Takes all settings, checked, and what each step needs of them: (N, planned steps, first, last, count)."""
+        self._settings = checked_settings(settings)
+        n, epochs, count, first, last = self._settings.values()
+        self._plan = (math.inf, math.inf, 1.0, 1.0, count) if epochs is None else (n, n * epochs, first, last, count)
+
+    @property
+    def net(self) -> HasSchedule | None:
+        return None if self._net is None else self._net()
+
+    def serve(self, net: HasSchedule | None) -> None:
+        """Called by a network that has taken the schedule, and with None by one that has another one now."""
+        self._net = None if net is None else ref(net)
+
+    def remove(self) -> None:
+        """Ends the schedule: steps of the network are those of plain TAGI again."""
+        if (net := self.net) is not None:
+            net.schedule = None
+
+    def extend(self, epochs: int) -> None:
+        """Plans so many epochs more: `epochs` grows, and with it the rates of the coming steps.
+
+        Raises:
+            ValueError: less than 1, or a schedule without epochs. TypeError: no whole number.
+        """
+        if self.epochs is None:
+            raise ValueError("extend() of a schedule without epochs: assign their number to `epochs`")
+        whole_number("epochs", epochs)
+        self.epochs += epochs
+
+    @property
+    def steps(self) -> int:
+        if self._samples is not None:
+            samples, self._samples = self._samples, None
+            self._steps += bool(np.asarray(samples)[0] > 0)
+        return self._steps
+
+    def moves_on(self, samples: Array | None = None) -> None:
+        """Called with each step; samples: an array with their number, of which 0 make no step; None: there are some."""
+        before = self._steps if self._samples is None else self.steps
+        self._steps, self._samples = before + (samples is None), samples
+
+    @property
+    def weight(self) -> float:
+        _, planned, first, last, count = self._plan
+        return count * (first + (last - first) * min(self.steps / planned, 1.0))
+
+    @property
+    def rate(self) -> float:
+        return self.rate_among(1)
+
+    def rate_among(self, ranks: int) -> float:
+        """r where so many ranks each learn from a share of the data, and each pull: a/(ranks N + a)."""
+        steps = self._steps if self._samples is None else self.steps
+        n, planned, first, last, _ = self._plan
+        if steps < n:
+            return 0.0
+        a = first + (last - first) * steps / planned if steps < planned else last
+        return a / (ranks * n + a)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings and number of steps, as JSON can hold them."""
+        return {**self._settings, "steps": self.steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken, with its settings.
+
+        Raises:
+            KeyError: an entry is missing. ValueError, TypeError: an entry that cannot be.
+        """
+        state = checked_state(state_dict)
+        self._set(state)
+        self._steps, self._samples = state["steps"], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.state_dict()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._net = None
+        self.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
+        return f"EvidenceSchedule({settings}, steps={self.steps})"
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int.
+
+    Raises:
+        TypeError: no whole number. ValueError: below `least`.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} of an EvidenceSchedule is a whole number, got {value!r:.50}")
+    if value < least:
+        raise ValueError(f"{name} of an EvidenceSchedule must be at least {least}, got {value}")
+    return int(value)
+
+
+def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a schedule, as Python's numbers.
+
+    Raises:
+        KeyError: one is missing. TypeError, ValueError: as `EvidenceSchedule`.
+    """
+    found: dict[str, Any] = {}
+    for name in ("steps_per_epoch", "epochs"):
+        found[name] = None if values[name] is None else whole_number(name, values[name])
+    for name in ("count", "first", "last"):
+        value = values[name]
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise TypeError(f"{name} of an EvidenceSchedule is a number, got {value!r:.50}")
+        found[name] = float(value)
+        if not (math.isfinite(found[name]) and found[name] >= 0):
+            raise ValueError(f"{name} of an EvidenceSchedule must be finite and not negative, got {value}")
+    if found["epochs"] is not None and found["steps_per_epoch"] is None:
+        raise ValueError(
+            "an EvidenceSchedule with epochs needs steps_per_epoch, the steps in which all samples are seen once, as "
+            "len(loader); leave epochs out if no sample comes twice"
+        )
+    if found["count"] == 0 or found["first"] == 0:
+        raise ValueError("count and first of an EvidenceSchedule must be above 0: else nothing is learnt")
+    if found["last"] > found["first"]:
+        raise ValueError(
+            f"an EvidenceSchedule falls from first to last, got first={found['first']} and last={found['last']}"
+        )
+    return found
+
+
+def checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `EvidenceSchedule.state_dict` gave, after checks.
+
+    Raises:
+        KeyError, TypeError, ValueError: as `EvidenceSchedule.load_state_dict`.
+    """
+    return checked_settings(state) | {"steps": whole_number("steps", state["steps"], 0)}

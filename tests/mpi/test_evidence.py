@@ -1,0 +1,185 @@
+"""An `EvidenceSchedule` on several ranks, in shards, stages and threads: the pull of all counts once."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import likelihoods, manual_seed
+from pytagi_ddp.distributed import DataParallel, PipelineSequential
+from pytagi_ddp.nn import (
+    DDPConfig,
+    DDPSequential,
+    EvidenceSchedule,
+    FSDPSequential,
+    LayerNorm,
+    Linear,
+    ReLU,
+    Sequential,
+)
+from tests.mpi.ddp_networks import difference, error_of, same_everywhere, shard
+from tests.mpi.shared import on_ranks
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 3)).astype(np.float32)
+Y = RNG.integers(0, 4, 12)
+LIKELIHOOD = likelihoods.Categorical(4)
+STEPS = 7  # of which the first two are the first epoch
+
+
+def network() -> Sequential:
+    manual_seed(3)
+    return Sequential(Linear(3, 16), LayerNorm([16]), ReLU(), Linear(16, 4))
+
+
+def steps(net, mine=slice(None), number=STEPS):
+    """Steps with a new schedule, which is returned; the ranks with an odd number have no samples in the last one."""
+    schedule = EvidenceSchedule(net, steps_per_epoch=2, epochs=3)
+    for step in range(number):
+        rows = mine if step < number - 1 else slice(0, 5) if mine.start in (None, 0) else slice(0, 0)
+        net(X[rows])
+        LIKELIHOOD.observe(net, Y[rows], weight=schedule.weight)
+        net.backward()
+        net.step()
+    return schedule
+
+
+def trained():
+    net = network()
+    schedule = steps(net)
+    return net.state_dict(), schedule.state_dict()
+
+
+def of_ranks(comm):
+    mine, config = shard([5, 4, 3][: comm.world_size], comm.rank), DDPConfig(backend=comm.backend)
+    if comm.world_size < 3:
+        mine = [slice(0, 12), shard([5, 7], comm.rank)][comm.world_size - 1]
+    ways = {
+        "sum": DDPSequential(network(), config, average=False),
+        "buckets": DDPSequential(network(), DDPConfig(backend=comm.backend, buckets=2), average=False),
+        "ZeRO-3": FSDPSequential(network(), config, average=False, min_num_params=60),
+        "ZeRO-2": FSDPSequential(network(), config, average=False, reshard_after_forward=False),
+    }
+    (expected, state), found = trained(), {}
+    for name, net in ways.items():
+        schedule = steps(net, mine)
+        net.step()  # without samples on any rank
+        moments = net.state_dict()  # with ZeRO-3, of rank 0
+        equal = same_everywhere(net) if isinstance(net, DDPSequential) else True
+        found[name] = [difference(expected, moments) if moments else 0.0, equal, schedule.state_dict() == state]
+    return found
+
+
+@on_ranks(of_ranks, 1, 2, 3)
+def test_ranks_make_the_step_of_one_process(results):
+    for result in results:
+        for name, (worst, equal, schedule) in result.items():
+            assert worst < 1e-4 and equal and schedule, (name, result)
+
+
+WEIGHTS, BATCHES, NOISE = 4, 40, 5.0
+
+
+def linear(comm, way):
+    """Each rank has 40 batches of 4 one-hot inputs in an epoch: the posterior of the weights is known."""
+    net = Sequential(Linear(WEIGHTS, 1, bias=False))
+    options = {"average": {"average": True}, "mean": {"every": 3, "merge": "mean"}, "weighted": {"every": 3}}[way]
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), **options)
+    likelihood, epochs = likelihoods.Gaussian(NOISE**0.5), 24
+    schedule = EvidenceSchedule(ddp, BATCHES, epochs, count=1, last=1)
+    y = np.random.default_rng(comm.rank).normal(1, NOISE**0.5, (BATCHES, WEIGHTS)).astype(np.float32)
+    for step in range(epochs * BATCHES):
+        ddp(np.eye(WEIGHTS))
+        likelihood.observe(ddp, y[step % BATCHES], weight=schedule.weight)
+        ddp.backward()
+        ddp.step()
+    if "every" in options:
+        ddp.merge()
+    tau = WEIGHTS + comm.world_size * BATCHES / NOISE
+    m, s = net.arena.theta
+    mean = sum(part.sum(0) for part in comm.all_gather_object(y)) / NOISE / tau
+    return [(s * tau).tolist(), np.abs((m - mean) * np.sqrt(tau)).tolist(), same_everywhere(ddp)]
+
+
+@on_ranks(linear, 1, 2, 3)
+@pytest.mark.parametrize("way", ["average", "mean", "weighted"])
+def test_the_pull_of_all_ranks_counts_once(results, way):
+    for variances, means, equal in results:
+        np.testing.assert_allclose(variances, 1, rtol=0.015)
+        assert max(means) < 0.5
+        assert equal
+
+
+def empty_batches(comm):
+    """Ranks that take steps alone between merges; one of them has no samples in every second step."""
+    ddp = DDPSequential(network(), DDPConfig(backend=comm.backend), every=2)
+    schedule = EvidenceSchedule(ddp, 2, 3)
+    for step in range(5):
+        rows = slice(0, 0) if comm.rank == 1 and step % 2 else slice(0, 3)
+        ddp(X[rows])
+        LIKELIHOOD.observe(ddp, Y[rows], weight=schedule.weight)
+        ddp.backward()
+        ddp.step()
+    ddp.merge()
+    return schedule.steps, same_everywhere(ddp)
+
+
+@on_ranks(empty_batches, 2)
+def test_ranks_that_merge_stay_at_the_same_step(results):
+    assert results == [[5, True]] * 2
+
+
+def observe_in_parts(net, schedule):
+    def observe(states, rows, deltas):
+        LIKELIHOOD.update(states, Y[rows], deltas, weight=schedule.weight)
+
+    for step in range(STEPS):
+        x = X if step < STEPS - 1 else X[:5]
+        net.forward_backward(x if net.is_first else None, observe)
+        net.step()
+
+
+def of_stages(comm):
+    expected, found = trained()[0], []
+    for schedule in ("GPipe", "1F1B"):
+        options = {"average": False, "n_microbatches": 2, "schedule": schedule}
+        net = PipelineSequential(network(), DDPConfig(backend=comm.backend), **options)
+        if schedule == "GPipe":
+            steps(net)
+        else:
+            observe_in_parts(net, EvidenceSchedule(net, 2, 3))
+        state = net.state_dict()
+        found.append(difference(expected, state) if state else 0.0)
+    return max(found)
+
+
+@on_ranks(of_stages, "serial", 2)
+def test_each_stage_pulls_its_layers(results):
+    assert max(results) < 1e-4
+
+
+def test_threads_make_the_step_of_one():
+    net = DataParallel(network(), ["cpu"] * 3, average=False)
+    expected, state = trained()
+    schedule = steps(net)
+    assert difference(expected, net.model.state_dict()) < 1e-4
+    assert schedule.state_dict() == state
+    for replica in net._ranks:
+        assert replica.model.schedule.state_dict() == state
+        np.testing.assert_array_equal(replica.model.arena.theta, net.model.arena.theta)
+    schedule.epochs = 9
+    net(X)
+    assert [replica.model.schedule.epochs for replica in net._ranks] == [9] * 3
+    schedule.remove()
+    net(X)
+    assert [replica.model.schedule for replica in net._ranks] == [None] * 3
+    net.close()
+
+
+def other_schedules(comm):
+    net = network()
+    EvidenceSchedule(net, 2, 3 + comm.rank)
+    return error_of(lambda: DDPSequential(net, DDPConfig(backend=comm.backend)), ValueError)
+
+
+@on_ranks(other_schedules, 2)
+def test_other_schedules_are_noticed(results):
+    assert all("the schedule is 'EvidenceSchedule(" in result for result in results)
