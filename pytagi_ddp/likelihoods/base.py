@@ -176,7 +176,7 @@ class Likelihood(ABC):
             ValueError, TypeError, RuntimeError: as `observe`.
         """
         states, deltas = output_states, delta_states
-        if states.elsewhere:
+        if states.elsewhere or self._express(states, y, deltas, weight):
             return
         if not states.block_size:
             deltas.set_size(0, 0)
@@ -188,6 +188,10 @@ class Likelihood(ABC):
         except BaseException:
             deltas.outdated = True
             raise
+
+    def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
+        """A short way through `update` for its common case; returns whether it has made the update."""
+        return False
 
     def _outputs(self, states: BaseHiddenStates, deltas: BaseDeltaStates) -> Outputs:
         """Outputs to observe, with room for their deltas on their device."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
@@ -17,6 +18,7 @@ from pytagi_ddp.likelihoods.prediction import (
     log_expectation,
     special,
 )
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ class Categorical(Likelihood):
 
     def __repr__(self) -> str:
         return f"Categorical({self.n})"
+
+    def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
+        return get_kernels(states.device).likelihood.express_categorical(states, y, weight, deltas, self.n)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         place = outputs.kernels.array.place
