@@ -281,6 +281,8 @@ class OutputUpdate(Protocol):
 
 
 class Likelihood(Protocol):
+    # A short way through `Categorical.update` for its common case; returns whether it has made the update.
+    def express_categorical(self, states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool: ...
     def observe(
         self, kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta
     ) -> None: ...
