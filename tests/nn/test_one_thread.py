@@ -132,7 +132,7 @@ FREE = {
 
 
 def test_every_public_name_is_considered():
-    public = {name for name in dir(nn.Sequential) if not name.startswith("_")}
+    public = {name for name in dir(nn.Sequential) if not name.startswith("_") and hasattr(nn.Sequential, name)}
     assert public == CALLS.keys() | FREE
     assert not CALLS.keys() & FREE
 
