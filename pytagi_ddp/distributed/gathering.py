@@ -18,6 +18,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.hooks import Direction, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.sequential import Sequential
 
 # What ranks do together. Passes come first, in this order, and may be run by some of the ranks only; everything after
@@ -160,7 +161,7 @@ class Gathering(Exchange):
 
     def _is_cut_short(self) -> bool:
         """Whether this rank has deltas in the shards of an interrupted pass or accumulation, which must not be used."""
-        return self._in_shards.samples not in (0, self.model.pending.waiting)
+        return self._in_shards.samples not in (0, self.model.passes.waiting)
 
     def _look_at_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
         if not cut_short:
@@ -168,7 +169,7 @@ class Gathering(Exchange):
         again = kind == "backward" and cut_short >= contributed
         self._in_shards = InShards()
         if not again:
-            self.model.pending.drop()
+            self.model.passes.drop()
             raise RuntimeError(
                 f"{kind}() after a backward pass, or an accumulation, that was cut short on {round(cut_short)} ranks: "
                 "its deltas are part of the sums of all; run the passes of this step again, on every rank"
@@ -182,7 +183,7 @@ class Gathering(Exchange):
         self._end_visits()
 
     def _begin_pass(self, kind: str) -> None:
-        self._pass = Pass(kind, deque(self.model.visits("backward" if kind == "backward" else "forward")))
+        self._pass = Pass(kind, deque(self.model.passes.visits("backward" if kind == "backward" else "forward")))
 
     def _end_visits(self) -> None:
         """Takes part in the remaining collectives of the present pass: all of them, or those after an error."""
@@ -222,7 +223,7 @@ class Gathering(Exchange):
             if self._backward is not None and self._backward.met:  # in the middle of a pass that the other ranks follow
                 raise RuntimeError(
                     f"a backward pass comes to {leaf.get_layer_info()} in another order than that in which ranks "
-                    "gather: leave out checkpoint_blocks, or use_frame, in a network in shards"
+                    "gather: leave out checkpoint_blocks, or frames, in a network in shards"
                 )
             training = "forward" if self.model.training else "predict"
             kind = training if self._backward is None else "backward"
@@ -274,8 +275,8 @@ class Gathering(Exchange):
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
-        pending = self.model.pending
-        if pending.waiting and not pending.adds:
+        passes = self.model.passes
+        if passes.waiting and not passes.adds:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
@@ -286,7 +287,7 @@ class Gathering(Exchange):
         finally:
             self._backward = None
             if own.met:
-                self._in_shards.samples = max(pending.waiting, 1)
+                self._in_shards.samples = max(passes.waiting, 1)
 
     def step(self, stop: bool, now: bool = False) -> None:
         self.come("step")
@@ -303,7 +304,7 @@ class Gathering(Exchange):
             FloatingPointError: deltas were not finite on some rank; raised on every rank.
         """
         self._in_shards = InShards()
-        self.model.step_alone()
+        self.model.passes.step()
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
@@ -328,13 +329,13 @@ class Gathering(Exchange):
     def unshard(self) -> Iterator[None]:
         """Inside the block every rank has all parameters; collective. Changes are put into the shards at its end."""
         with ExitStack() as holding:
-            holding.enter_context(self.model.one_thread)
+            holding.enter_context(self.model.passes.one_thread)
             holding.enter_context(held_back())
             self.come("unshard")
             self._hook.remove()
             try:
                 self._bring_all()
-                self.model.forget_graphs()
+                self.model.passes.invalidate(Change.CALLS)
                 holding.close()  # an interrupt that has come is answered here, where all ranks are inside
                 yield
             finally:
@@ -344,7 +345,7 @@ class Gathering(Exchange):
                 for leaf in self.arena.unit_of:
                     self.arena.release(leaf)
                 self.arena.forget_gathered()
-                self.model.forget_graphs()
+                self.model.passes.invalidate(Change.CALLS)
                 self._watch()
 
     def _bring_all(self) -> None:

@@ -70,7 +70,7 @@ def shards_add_up(example: Example) -> str | None:
     with net.accumulate():
         passes = [one_pass(net, *rows(batch, part)) for part in (slice(0, 4), slice(4, 5))]
     passes.append(one_pass(net, *rows(batch, slice(5, 9))))
-    assert net.pending.waiting == 9, f"{net.pending.waiting} of 9 samples wait for the step"
+    assert net.passes.waiting == 9, f"{net.passes.waiting} of 9 samples wait for the step"
     for name, expected in whole.items():
         parts = [one[name] for one in passes]
         joined = parts[-1] if name.startswith(DELTAS) else np.concatenate(parts)

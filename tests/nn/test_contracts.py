@@ -33,13 +33,13 @@ def backpropagate(net, seed: int = 0, batch: int = 6) -> None:
 
 def test_pending_deltas_follow_a_step():
     net = network()
-    assert (net.pending.samples, net.pending.waiting, net.pending.adds) == (0, 0, False)
+    assert (net.passes.samples, net.passes.waiting, net.passes.adds) == (0, 0, False)
     backpropagate(net)
-    assert (net.pending.samples, net.pending.waiting) == (6, 6)
+    assert (net.passes.samples, net.passes.waiting) == (6, 6)
     backpropagate(net)
-    assert net.pending.waiting == 6  # replaced, not added
+    assert net.passes.waiting == 6  # replaced, not added
     net.step()
-    assert (net.pending.samples, net.pending.waiting) == (6, 0)
+    assert (net.passes.samples, net.passes.waiting) == (6, 0)
 
 
 def test_accumulated_passes_are_one_batch():
@@ -59,7 +59,7 @@ def test_accumulated_passes_are_one_batch():
     net(x[parts[2]])
     net.set_delta_z(delta_mu[parts[2]], delta_var[parts[2]])
     net.backward()
-    assert net.pending.waiting == 9
+    assert net.passes.waiting == 9
     whole(x)
     whole.set_delta_z(delta_mu, delta_var)
     whole.backward()
@@ -67,7 +67,7 @@ def test_accumulated_passes_are_one_batch():
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
     net.step()
     backpropagate(net)
-    assert net.pending.waiting == 6  # the step has ended the accumulation
+    assert net.passes.waiting == 6  # the step has ended the accumulation
 
 
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])

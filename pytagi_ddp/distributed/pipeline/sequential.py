@@ -33,7 +33,9 @@ from pytagi_ddp.nn.core.prior import drawn
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
 from pytagi_ddp.nn.files.architecture import architecture, sizes
+from pytagi_ddp.nn.run.modes import in_mode
 from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import (
     StatisticsChange,
@@ -145,7 +147,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         _refuse_carried(model)
         self._n_microbatches, self._schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
-        options["deferred_init"] = model.is_deferred
+        options["deferred_init"] = model.arena.deferred
         options |= {"wire_dtype": c.wire_dtype, "mesh": mesh and mesh.shape}
         self._connect(None if mesh is None else mesh.communicator, options)
         self.pipe_group, self.data_group = _groups(self.communicator, mesh)
@@ -161,7 +163,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         stop = start + self.balance[self.pipe_group.rank]
         self._take_from_rank_0(start, stop)
         taken = 3 if start and model.layers[start - 1].gives_jacobian else 2
-        model.keep_layers(start, stop)
+        keep_layers(model, start, stop)
         model.materialize()
         in_flight = frames_in_flight(stages, self.pipe_group.rank, n_microbatches, schedule)
         self._stage = Stage(model, self.pipe_group, taken, in_flight, recompute)
@@ -178,7 +180,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         model, broadcast = self.model, self.communicator.broadcast
         broadcast(model.arena.statistics)
-        if not model.is_deferred:
+        if not model.arena.deferred:
             broadcast(model.arena.theta)
             return
         own = {leaf for layer in model.layers[start:stop] for leaf in layer.leaves()}
@@ -378,7 +380,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             yield
         except BaseException:
             self._adds = False
-            self.stage.pending.drop()
+            self.stage.passes.drop()
             raise
         finally:
             self._in_no_sync = before
@@ -387,7 +389,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     def _adding(self) -> Iterator[None]:
         """The context of the backward passes of a batch, which add to each other."""
         if not self._adds:
-            self.stage.pending.drop()
+            self.stage.passes.drop()
         with self.stage.accumulate():
             yield
         self._adds = self._in_no_sync
@@ -426,7 +428,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 return micro_batch_rows(count, self.n_microbatches)
             return [slice(a, min(count, a + batch_size)) for a in range(0, count, batch_size)]
 
-        waiting = self.stage.pending.waiting if self._adds else 0
+        waiting = self.stage.passes.waiting if self._adds else 0
         rows = self._stage.begin(kind, samples, variances, cut, waiting)
         self._stage.run(actions(len(rows)), observe)
         return rows[-1].stop if rows else 0
@@ -518,7 +520,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._begin("predict", in_no_sync=True)
         check_batch_size(batch_size)
-        with self.stage.in_mode(training=False):
+        with in_mode(self.stage, training=False):
             n = self._pass("predict()", x, var_x, batch_size=batch_size)
         shape = self._outputs
         one = shape.image or shape.sequence or (shape.size,)

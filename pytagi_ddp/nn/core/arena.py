@@ -45,11 +45,12 @@ class Arena(ABC):
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running statistics.
         num_parameters: P.
+        deferred: whether parameters are still to be drawn, see `nn.deferred_init`.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
     """
 
-    in_shards = False
+    in_shards = deferred = False
     keeps_sums = True
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels, sums: int):
@@ -283,6 +284,8 @@ class ParameterArena(Arena):
 
 class DeferredArena(Arena):
     """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
+
+    deferred = True
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
         super().__init__(leaves, kernels, 0)

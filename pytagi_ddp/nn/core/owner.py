@@ -2,6 +2,21 @@
 
 from typing import Any, Protocol
 
+from pytagi_ddp.nn.core.step import Change
+
+
+class OwnersPasses(Protocol):
+    """The passes of a network, as its layers see them.
+
+    Attributes:
+        one_thread: a context for changes, in which no other thread can be in a pass of the network.
+    """
+
+    one_thread: Any
+
+    def invalidate(self, change: Change) -> None: ...
+    def saved_of(self, layer: Any) -> Any: ...
+
 
 class Owner(Protocol):
     """A `Sequential`, as its layers see it.
@@ -14,14 +29,6 @@ class Owner(Protocol):
     num_samples: int | None
 
     @property
-    def device(self) -> str: ...
-
+    def passes(self) -> OwnersPasses: ...
     @property
-    def one_thread(self) -> Any:
-        """A context for changes, in which no other thread can be in a pass of the network."""
-
-    def parameters_changed(self) -> None: ...
-    def forget_graphs(self) -> None: ...
-    def has_frozen_layers(self) -> None: ...
-    def has_layers_of_other_modes(self) -> None: ...
-    def _saved_of(self, layer: Any) -> Any: ...
+    def device(self) -> str: ...
