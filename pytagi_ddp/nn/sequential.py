@@ -31,7 +31,6 @@ from pytagi_ddp.nn.core.validate import check_batch_size, check_predictions, fla
 from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
 from pytagi_ddp.nn.layers.recompute import is_block
-from pytagi_ddp.nn.run.modes import in_mode
 from pytagi_ddp.nn.run.network_input import MISSING, rows_of_samples, variances_like
 from pytagi_ddp.nn.run.passes import Passes
 from pytagi_ddp.nn.run.rebuild import change_storage, keep_layers, move
@@ -490,7 +489,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         carried = self.kernels.array.snapshot(self.arena.carried)
         try:
-            with in_mode(self, training=False):
+            with self.passes.in_mode(training=False):
                 for i in range(0, n, batch_size):
                     rows = slice(i, i + batch_size)
                     out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.run.rebuild import keep_layers
 from pytagi_ddp.nn.layers.activation import Activation
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import (
     Example,
     assert_continue_alike,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.nn.run.rebuild import keep_layers
 from pytagi_ddp.distributed import DataParallel
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import train
 from tests.nn.networks import assert_matches_reference
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.nn.core.step import Change
-from pytagi_ddp.nn.run import modes, rebuild
+from pytagi_ddp.nn.run import rebuild
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 BUSY, DISPLACED = "being used by another thread", "another thread has run forward"
@@ -58,7 +58,7 @@ def accumulate(net: nn.Sequential) -> None:
 
 
 def in_mode(net: nn.Sequential) -> None:
-    with modes.in_mode(net, training=False):
+    with net.passes.in_mode(training=False):
         pass
 
 

@@ -67,13 +67,12 @@ class Step:
             divides them by the ranks that had samples.
     """
 
-    def __init__(self) -> None:
-        self.batch: int | None = None
-        self.went_back = False
-        self.samples: int | None = 0
-        self.waiting = 0
-        self.accumulating = False
-        self.average: bool | None = None
+    batch: int | None = None
+    went_back = False
+    samples: int | None = 0
+    waiting = 0
+    accumulating = False
+    average: bool | None = None
 
     @property
     def at(self) -> At:
@@ -135,12 +134,7 @@ class Step:
         self.samples, self.waiting, self.accumulating = other.samples, other.waiting, other.accumulating
         self.average = None
 
-    def restart(self) -> None:
-        """Begins as in a new network."""
-        Step.__init__(self)
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        Step.__init__(self)
         if "applied" in state:  # of version 0.2.0
             samples = None if state["samples"] < 0 else state["samples"]
             state = {"samples": samples, "waiting": 0 if state["applied"] else samples}

@@ -46,7 +46,7 @@ class Passes(Step):
         frame: the frame in use, see `use`.
         last: batch size, mode, input and context of the last forward pass in this frame.
         memory: what passes work in, until they work differently or on another device.
-        express: what serves the public calls in their common case, see `kernels.protocol.Express`.
+        express: what serves the public calls in their common case, see `kernels.protocol.Graphs`.
     """
 
     _chain: Chain
@@ -55,7 +55,6 @@ class Passes(Step):
     memory: PassMemory
 
     def __init__(self, net: TrainableNetwork):
-        super().__init__()
         self._net = ref(net)  # weak, so that the memory of a network is free when it is dropped
         self.one_thread = one_thread()
         self.hooks = LeafHooks()
@@ -328,7 +327,7 @@ class Passes(Step):
         with self.one_thread:
             if frame and self._arena.carried.size:
                 raise RuntimeError(
-                    "passes.use(frame): layers of this network carry a memory from call to call (an LSTM with seq_len=1), "
+                    "passes.use(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), "
                     "and a backward pass would work with the memory of the last forward pass instead of its own "
                     "frame's; use seq_len > 1, or one forward pass at a time"
                 )
@@ -357,6 +356,21 @@ class Passes(Step):
         """Bytes of the input, of what no layer that computes keeps, and of the memory that layers use in turn."""
         between = sum(self.buffer_bytes(layer) for layer in self._buffers if not layer._is_leaf)
         return self._input.nbytes + self.memory.nbytes + between
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        net = self._network
+        before, frozen = net.training, [layer for _, layer in net.named_layers() if layer.training != net.training]
+        try:
+            net.train(training)
+            yield
+        finally:
+            net._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.invalidate(Change.MODES)
 
     # -- walking and replaying --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.step import Step
 from pytagi_ddp.nn.layers.chain import Chain
 from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.memory import gigabytes
@@ -68,7 +69,7 @@ def change_storage(net: Rebuilt, make_arena: Callable[..., Any]) -> None:
 def _attach_anew(net: Rebuilt) -> None:
     for leaf in net._chain.leaves():
         leaf._keep_state()
-    net.passes.restart()
+    net.passes.continue_as(Step())
     net._attach()
 
 

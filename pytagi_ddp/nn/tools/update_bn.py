@@ -12,7 +12,6 @@ import numpy as np
 from pytagi_ddp.nn.core.network import TrainableNetwork
 from pytagi_ddp.nn.core.running import RunningStatistics
 from pytagi_ddp.nn.core.tensors import TensorSpec
-from pytagi_ddp.nn.run.modes import in_mode
 
 
 class StatisticsChange(NamedTuple):
@@ -157,7 +156,7 @@ def sum_moments(
     try:
         for key, part in _parts(norms, sums):
             norms[key].on_moments, norms[key].pool_at_step = watch(part), False
-        with nullcontext() if model.training else in_mode(model, training=True):
+        with nullcontext() if model.training else model.passes.in_mode(training=True):
             for x in inputs:
                 run(x)
     finally:
