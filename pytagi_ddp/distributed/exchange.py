@@ -20,7 +20,7 @@ from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.arena import HEADER
 from pytagi_ddp.nn.core.state import Array
-from pytagi_ddp.nn.core.step import At, Change
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -58,7 +58,7 @@ def exchange_deltas(
         RuntimeError: the deltas of all ranks are there already, and no step has applied them yet.
         NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
-    if model.passes.at is At.REDUCED:
+    if model.passes.average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
     arena, array = model.arena, model.kernels.array
     samples = model.passes.waiting

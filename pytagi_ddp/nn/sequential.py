@@ -516,7 +516,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
                 or `backward` has not been called yet for the last batch in training mode.
         """
         deltas = self.output_delta_z_buffer
-        if not self.input_state_update or not deltas.size or self.passes.awaits_backward:
+        if not self.input_state_update or not deltas.size or (self.passes.batch and not self.passes.went_back):
             raise RuntimeError(
                 "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
                 "True, then call backward()"

@@ -325,7 +325,7 @@ def trained_in_turns(reshard):
                 net.predict(x)
             net.step()
         parts = sharded.model.passes._graphs._parts
-        replayed.append(sorted(key[0] for key, part in parts.items() if part.plan is not None))
+        replayed.append(sorted(key[0] for key, (plan, _) in parts.items() if plan is not None))
     found = sharded.state_dict()
     return replayed, communicator.rank > 0 or found == whole.state_dict()
 

@@ -10,7 +10,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.nn.core.pytagi_view import LayerView
 from pytagi_ddp.nn.core.running import RunningStatistics
-from pytagi_ddp.nn.core.step import LOST, At, Change, Lost
+from pytagi_ddp.nn.core.step import At, Change, Lost
 from pytagi_ddp.nn.core.tensors import TensorSpec
 from tests.nn.carrying import Memory
 from tests.nn.networks import random_batch, randomise
@@ -333,9 +333,9 @@ def test_what_a_change_takes_from_a_step(change):
     net(random_batch(net, 6)[0])
     net.passes.invalidate(change)
     assert net.passes.waiting == 6
-    assert (net.passes.at is At.FORWARD) == (Lost.BACKWARD not in LOST[change])
+    assert (net.passes.at is At.FORWARD) == (Lost.BACKWARD not in change.lost)
     net.set_delta_z(np.ones(18), np.zeros(18))
-    if Lost.BACKWARD in LOST[change]:
+    if Lost.BACKWARD in change.lost:
         with pytest.raises(RuntimeError, match="needs a forward pass in training mode"):
             net.backward()
     else:

@@ -81,7 +81,9 @@ class Saved:
         accumulate: whether `backward` adds to the batch sums of the parameters instead of replacing them.
         training: whether the network is in training mode, so that a backward pass may follow.
         recomputed: whether this forward pass repeats an earlier one: nothing that outlasts the pass may change then.
-        pool: memory for deltas, a `DeltaPool`.
+        pool: memory for deltas, a `DeltaPool`. blocks: the memory that recomputed blocks use in turn.
+        hooks: those of the network.
+        reader: who is the last to read the variances of the layer's output. (Backward always reads means and Jacobian.)
 
     Raises:
         AttributeError: an attribute is set that has one of the names above, or that of a method; or one is read that
@@ -91,6 +93,9 @@ class Saved:
     needs_input, accumulate, recomputed = True, False, False
     training: bool
     pool: DeltaPool
+    blocks: BlockMemory
+    hooks: LeafHooks
+    reader: Reader
     _readers: Mapping[Any, Reader] = MappingProxyType({})
     _turns: BlockMemory | None = None
 
@@ -99,8 +104,9 @@ class Saved:
             assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
         own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
-        own["_layer"], own["_pass"], own["_reader"], own["_inside"] = layer, of, reader, {}
-        own["training"], own["pool"] = of.training, of.memory.pool
+        own["_layer"], own["_pass"], own["reader"], own["_inside"] = layer, of, reader, {}
+        own["training"], own["pool"], own["blocks"] = of.training, of.memory.pool, of.memory.blocks
+        own["hooks"] = of.hooks
         if layer is not None:
             own["_buffers"] = of.buffers.setdefault(layer, {})
         if more:
@@ -126,7 +132,7 @@ class Saved:
 
     def units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
         """(batch, units) array for the output, which stays until `reader` and the layer's own reader have read it."""
-        last, size = max(reader, self._reader), self._layer.out_shape.size
+        last, size = max(reader, self.reader), self._layer.out_shape.size
         if last == Reader.USER or (last == Reader.BACKWARD and self.training):
             return self.buffer(name, batch, size)
         return self.pool.lend(batch, size)
@@ -194,7 +200,7 @@ class Saved:
         """The context of `layer`, which is inside this one's, in the same pass."""
         inside: Saved | None = self._inside.get(layer)
         if inside is None:
-            reader = self._readers.get(layer, self._reader)
+            reader = self._readers.get(layer, self.reader)
             inside = self._inside[layer] = Saved(layer, self._pass, reader)
             if self._turns is not None:
                 inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
@@ -202,10 +208,9 @@ class Saved:
 
     def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
         """A new context of `layer`, which is inside this one's, in the memory that blocks use in turn."""
-        blocks = self._pass.memory.blocks
-        reader = self._reader if self._reader == Reader.USER else Reader.NEXT  # who makes the copy that is kept
-        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed=recomputed, _turns=blocks)
-        blocks.begin(inside)
+        reader = self.reader if self.reader == Reader.USER else Reader.NEXT  # who makes the copy that is kept
+        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed=recomputed, _turns=self.blocks)
+        self.blocks.begin(inside)
         return inside
 
     def find(self, layer: SavingLayer) -> Saved | None:
@@ -215,24 +220,9 @@ class Saved:
         found = (inside.find(layer) for inside in self._inside.values())
         return next((context for context in found if context is not None), None)
 
-    @property
-    def reader(self) -> Reader:
-        """Who is the last to read the variances of the layer's output. (Backward always reads means and Jacobian.)"""
-        return self._reader
-
     def read_by(self, readers: Mapping[Any, Reader]) -> None:
         """Says who is the last to read what the layers inside give; without it, who reads what this one gives."""
         self.__dict__["_readers"] = readers
-
-    @property
-    def hooks(self) -> LeafHooks:
-        """Those of the network."""
-        return self._pass.hooks
-
-    @property
-    def blocks(self) -> BlockMemory:
-        """The memory that recomputed blocks use in turn."""
-        return self._pass.memory.blocks
 
     def ask(self, needs_input: bool, accumulate: bool) -> Saved:
         """Says what a backward pass has to give, see the attributes; returns the context."""

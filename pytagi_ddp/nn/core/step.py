@@ -30,26 +30,19 @@ class Lost(Enum):
 
 
 class Change(Enum):
-    """What has changed in a network, for its `passes.invalidate`."""
+    """What has changed in a network, for its `passes.invalidate`: in words, and what is `lost` by it."""
 
-    PARAMETERS = auto()  # they have other values
-    MODES = auto()  # single layers are in another mode
-    FROZEN = auto()  # layers were frozen, or are no longer
-    SETTINGS = auto()  # layers compute with other numbers
-    CALLS = auto()  # passes call other hooks or other ranks
-    OPERATIONS = auto()  # passes call other kernels
-    OUT_OF_MEMORY = auto()  # a pass found no memory
+    PARAMETERS = "they have other values", (Lost.BACKWARD,)
+    MODES = "single layers are in another mode", (Lost.BACKWARD, Lost.RECORDINGS, Lost.ONE_MODE)
+    FROZEN = "layers were frozen, or are no longer", (Lost.STEP_PARTS, Lost.RECORDINGS)
+    SETTINGS = "layers compute with other numbers", (Lost.BACKWARD, Lost.RECORDINGS)
+    CALLS = "passes call other hooks or other ranks", (Lost.RECORDINGS,)
+    OPERATIONS = "passes call other kernels", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
+    OUT_OF_MEMORY = "a pass found no memory", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
 
-
-LOST = {
-    Change.PARAMETERS: (Lost.BACKWARD,),
-    Change.MODES: (Lost.BACKWARD, Lost.RECORDINGS, Lost.ONE_MODE),
-    Change.FROZEN: (Lost.STEP_PARTS, Lost.RECORDINGS),
-    Change.SETTINGS: (Lost.BACKWARD, Lost.RECORDINGS),
-    Change.CALLS: (Lost.RECORDINGS,),
-    Change.OPERATIONS: (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY),
-    Change.OUT_OF_MEMORY: (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY),
-}
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        return self.value[1]
 
 
 class Step:
@@ -79,14 +72,9 @@ class Step:
         """Where the step is."""
         if self.average is not None:
             return At.REDUCED
-        if self.awaits_backward:
+        if self.batch and not self.went_back:
             return At.FORWARD
         return At.BACKWARD if self.waiting else At.IDLE
-
-    @property
-    def awaits_backward(self) -> bool:
-        """Whether a backward pass may follow the last forward pass, and none has done so."""
-        return bool(self.batch) and not self.went_back
 
     @property
     def adds(self) -> bool:

@@ -21,7 +21,7 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.network import TrainableNetwork
 from pytagi_ddp.nn.core.saved import Buffers, Pass, PassMemory, Saved
 from pytagi_ddp.nn.core.state import Array, Delta, State
-from pytagi_ddp.nn.core.step import LOST, At, Change, Lost, Step
+from pytagi_ddp.nn.core.step import Change, Lost, Step
 from pytagi_ddp.nn.layers.chain import Chain
 from pytagi_ddp.nn.run.memory import pass_bytes, refuse_too_large
 from pytagi_ddp.nn.run.network_input import NetworkInput
@@ -89,8 +89,8 @@ class Passes(Step):
         return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
     def invalidate(self, change: Change) -> None:
-        """Drops what `change` has made useless, by the table `LOST`."""
-        lost = LOST[change]
+        """Drops what `change` has made useless, by its table."""
+        lost = change.lost
         with self.one_thread:
             if Lost.STEP_PARTS in lost:
                 self._arena.cut_steps()
@@ -298,7 +298,8 @@ class Passes(Step):
 
         Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
         """
-        if self.at is At.FORWARD and (self.accumulating or not self.waiting):
+        waits = self.batch and not self.went_back and self.average is None
+        if waits and (self.accumulating or not self.waiting):
             deltas.refuse_step()
 
     # -- what wraps a network ---------------------------------------------------------------------------------
