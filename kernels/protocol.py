@@ -59,13 +59,7 @@ class Graphs(Protocol):
     plan: Any
 
     def __init__(self, array: ArrayFunctions): ...
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any: ...
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any: ...
     def clear(self) -> None: ...
 
 

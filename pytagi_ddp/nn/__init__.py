@@ -11,6 +11,7 @@ from pytagi_ddp.nn.core.deferred import deferred_init
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layers.activation import (
     ELU,
@@ -44,6 +45,7 @@ from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
 from pytagi_ddp.nn.layers.slinear import SLinear
 from pytagi_ddp.nn.layers.slstm import SLSTM
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
+from pytagi_ddp.nn.run.passes import Passes
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import update_bn
 
@@ -57,6 +59,7 @@ __all__ = [
     "BaseHiddenStates",
     "BaseLayer",
     "BatchNorm2d",
+    "Change",
     "ClosedFormSoftmax",
     "Conv2d",
     "ConvTranspose2d",
@@ -78,6 +81,7 @@ __all__ = [
     "MultiheadAttention",
     "OutputUpdater",
     "Parallel",
+    "Passes",
     "PipelineSequential",
     "PosteriorAverage",
     "RMSNorm",

@@ -24,6 +24,7 @@ from pytagi_ddp.nn.core.hooks import Hook, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.nn.core.state import Shape
 from pytagi_ddp.nn.core.step import Change, Step
 from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.core.unpickled import writable
@@ -69,7 +70,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
-        passes: where the training step is, and what wraps a network calls, see `pytagi_ddp.nn.run.passes.Passes`.
+        passes: where the training step is, and what wraps a network calls, see `Passes`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
             many as were recorded.
@@ -107,6 +108,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     _first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
     _make_arena: Callable[[dict[str, BaseLayer], Kernels], Any] = ParameterArena
+    in_shape: Shape
+    out_shape: Shape
     num_samples: int | None = None
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _training = True
@@ -134,7 +137,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
         self.trainer: Any = None
-        self._attach_to(Passes(self))
+        self.passes = Passes(self)
+        self._attach()
 
     def _build(self) -> None:
         for layer in self.layers:
@@ -147,16 +151,12 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         of_one_step = shape.steps == 1 and any(leaf.in_shape.steps == 1 for leaf in of_steps)
         self.in_shape = replace(shape, of_one_step=of_one_step)
 
-    def _attach_to(self, passes: Passes) -> None:
-        self.passes, self._one_thread = passes, passes.one_thread
-        self._attach()
-
     def _attach(self) -> None:
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena: ParameterArena = self._make_arena(dict(self.named_leaves()), self.kernels)
         self.passes.attach(self._chain, self.arena, self.kernels)
-        self._express = self.passes.express
+        self._express, self._one_thread = self.passes.express, self.passes.one_thread
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
         self.output_delta_z_buffer.move(self.device)
@@ -894,9 +894,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.__dict__.update(state)
         for layer in self.layers:
             layer._claim(self)
-        passes = Passes(self)
-        passes.continue_as(step)
-        self._attach_to(passes)
+        self.passes = Passes(self)
+        self.passes.continue_as(step)
+        self._attach()
 
 
 refuse_assignment(Sequential, ("layers",), "make a new network")

@@ -33,13 +33,7 @@ class Graphs:
         self.express = Express()
         self.plan: Any = None  # plan of the part that ran last, if it was replayed
 
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any:
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:

@@ -46,13 +46,7 @@ class Graphs:
         self._parts: dict[str, _Part] = {}
         self._equal: set[Hashable] = set()  # parts whose graphs gave the bits of single launches
 
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any:
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:

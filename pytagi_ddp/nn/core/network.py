@@ -31,11 +31,12 @@ class TrainableNetwork(Network, Protocol):
     """The same, and what its passes need.
 
     Attributes:
-        passes: of `nn.run.passes`, which stands above this file.
+        passes, _chain: of `nn.run.passes` and `nn.layers.chain`, which stand above this file.
     """
 
     passes: Any
     trainer: Any
+    num_samples: int | None
     in_shape: Shape
     out_shape: Shape
     checkpoint_blocks: bool
@@ -45,11 +46,18 @@ class TrainableNetwork(Network, Protocol):
     input_delta_z_buffer: BaseDeltaStates
     output_delta_z_buffer: BaseDeltaStates
 
+    _chain: Any
+    _make_arena: Any
+    _precision: str
+    _device: str
+    _first_layer: int
+
     @property
     def device(self) -> str: ...
     @property
     def training(self) -> bool: ...
     def _set_training(self, training: bool) -> None: ...
+    def _attach(self) -> None: ...
     def train(self, mode: bool = True) -> Any: ...
     def eval(self) -> Any: ...
     def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]: ...

@@ -124,10 +124,18 @@ class Passes(Step):
         training = net.training
         state = self._input.state(mu_x, var_x, net.missing_inputs)
         self.batch, self.went_back = None, False  # if a layer raises, buffers hold parts of two batches
-        if state.batch:
-            out = self._pass_forward(state, training, own=not isinstance(mu_x, BaseHiddenStates))
-        else:
+        if not state.batch:
             out = self._no_outputs()
+        else:
+            if state.batch > self._fits.get(training, 0):
+                self._check_memory(state, training)
+            self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one takes
+            walk = partial(self._walk_forward, state, training)
+            out, saved = self._run("forward", (state.batch, training), state, walk)
+            self.last = (state.batch, training, state, saved)
+            # Express copies an input to the network's own memory, and checks only that values are finite.
+            if not (isinstance(mu_x, BaseHiddenStates) or self._checks_input):
+                self.express.offer_forward(self._graphs.plan, self.last, state, out)
         net.output_z_buffer.hold(out, net.device, getattr(net.layers[-1], "positive_noise", False))
         deltas = net.input_delta_z_buffer
         deltas.set_size(out.mu.size, out.batch)
@@ -141,22 +149,6 @@ class Passes(Step):
         """The output for a batch without samples, which the layers do not see."""
         mu, var = (self._kernels.array.empty((0, self._network.out_shape.size)) for _ in range(2))
         return State(mu, var)
-
-    def _pass_forward(self, state: State, training: bool, own: bool) -> State:
-        """The output for an input, whose memory must not change until the backward pass.
-
-        Args:
-            own: whether the input lies in the network's own memory, where the next input may replace it.
-        """
-        if state.batch > self._fits.get(training, 0):
-            self._check_memory(state, training)
-        self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one replaces
-        walk = partial(self._walk_forward, state, training)
-        out, saved = self._run("forward", (state.batch, training), state, walk)
-        self.last = (state.batch, training, state, saved)
-        if own and not self._checks_input:  # Express itself checks only that values are finite
-            self.express.offer_forward(self._graphs.plan, self.last, state, out)
-        return out
 
     def forward_only(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass without replay, from which no backward pass can follow; `output_z_buffer` is emptied."""
@@ -242,12 +234,7 @@ class Passes(Step):
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
 
     def _walk_backward(
-        self,
-        saved: Saved,
-        start: tuple[Array, Array],
-        end: tuple[Array, Array] | None,
-        accumulate: bool,
-        again: bool,
+        self, saved: Saved, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool, again: bool
     ) -> None:
         pool, blocks = self.memory.pool, self.memory.blocks
         # Unless other passes have used that memory since, it holds the activations of the block that was run last.
@@ -315,9 +302,8 @@ class Passes(Step):
                 net.set_delta_z(*deltas)
                 net.backward()
 
-        Each frame has memory of its own for its input and for what layers keep of a batch. Where the input is the
-        `output_z_buffer` of another network, that buffer must not change until the backward pass. The buffers of
-        outputs and deltas do not belong to a frame: they hold the values of the last call.
+        Each frame has memory of its own for its input and for what layers keep of a batch. The buffers of outputs and
+        deltas do not belong to a frame: they hold the values of the last call.
 
         Args:
             frame: any number. 0 is the frame at the start; only its passes are recorded.

@@ -1,7 +1,7 @@
 """Changes of what a network consists of: its layers, the memory of its parameters, its device."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
@@ -13,20 +13,7 @@ from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.memory import gigabytes
 
 
-class Rebuilt(TrainableNetwork, Protocol):
-    """A network that can be put together anew."""
-
-    num_samples: int | None
-    _chain: Chain
-    _make_arena: Callable[..., Any]
-    _precision: str
-    _device: str
-    _first_layer: int
-
-    def _attach(self) -> None: ...
-
-
-def keep_layers(net: Rebuilt, start: int, stop: int) -> None:
+def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
     """Reduces a network to its layers `start` to `stop` (exclusive); the other layers are released.
 
     Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes as its input what the
@@ -55,7 +42,7 @@ def keep_layers(net: Rebuilt, start: int, stop: int) -> None:
         _attach_anew(net)
 
 
-def change_storage(net: Rebuilt, make_arena: Callable[..., Any]) -> None:
+def change_storage(net: TrainableNetwork, make_arena: Callable[..., Any]) -> None:
     """Moves parameters and state to another arena and drops deltas that wait; for networks trained in shards.
 
     Args:
@@ -66,14 +53,14 @@ def change_storage(net: Rebuilt, make_arena: Callable[..., Any]) -> None:
         _attach_anew(net)
 
 
-def _attach_anew(net: Rebuilt) -> None:
+def _attach_anew(net: TrainableNetwork) -> None:
     for leaf in net._chain.leaves():
         leaf._keep_state()
     net.passes.continue_as(Step())
     net._attach()
 
 
-def move(net: Rebuilt, device: str) -> None:
+def move(net: TrainableNetwork, device: str) -> None:
     """`Sequential.to_device`."""
     kernels = get_kernels(device, net._precision)
     if kernels is net.kernels:
@@ -95,7 +82,7 @@ def move(net: Rebuilt, device: str) -> None:
         net.kernels.array.copy(tail, net.arena.tail)
 
 
-def _attach_to_device(net: Rebuilt, device: str) -> None:
+def _attach_to_device(net: TrainableNetwork, device: str) -> None:
     net.arena.detach()
     net._device = device
     net._attach()
