@@ -194,6 +194,8 @@ NOT_PICKLED = {
     "Custom": "as its function is",
     "Handle": "a collective under way",
     "Saved": "refused",
+    "Passes": "each copy of a network makes its own",
+    "Change": "an enumeration",
     "DDPSequential": "refused",
     "FSDPSequential": "refused",
     "PipelineSequential": "refused",

@@ -47,7 +47,7 @@ def of_network(
 
 def attribute_of(part: str, name: str) -> Any:
     """An attribute of a wrapper that is the attribute `name` of its attribute `part`."""
-    return property(attrgetter(f"{part}.{name}"), lambda self, value: setattr(getattr(self, part), name, value))
+    return property(attrgetter(f"{part}.{name}"), lambda self, value: setattr(getattr(self, part), name, value), doc="")
 
 
 class Wrapper(KnownAttributes):

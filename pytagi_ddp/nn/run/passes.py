@@ -49,24 +49,13 @@ class Passes(Step):
         express: what serves the public calls in their common case, see `kernels.protocol.Graphs`.
     """
 
-    _chain: Chain
-    _arena: ParameterArena
-    _kernels: Kernels
-    memory: PassMemory
-
     def __init__(self, net: TrainableNetwork):
-        self._net = ref(net)  # weak, so that the memory of a network is free when it is dropped
+        self._net: Callable[[], Any] = ref(net)  # weak, so that the memory of a network is free when it is dropped
         self.one_thread = one_thread()
         self.hooks = LeafHooks()
         self.of_one_mode = True
         self.last: Any = None
         self._walks: FrameType | None = None  # the call that walks through the layers
-
-    @property
-    def _network(self) -> TrainableNetwork:
-        net = self._net()
-        assert net is not None
-        return net
 
     def attach(self, chain: Chain, arena: ParameterArena, kernels: Kernels) -> None:
         """Begins with other layers, another arena or another device; batch sums that wait stay."""
@@ -85,7 +74,7 @@ class Passes(Step):
         self.invalidate(Change.OPERATIONS)
 
     def _new_input(self) -> NetworkInput:
-        net = self._network
+        net: TrainableNetwork = self._net()
         return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
     def invalidate(self, change: Change) -> None:
@@ -111,14 +100,14 @@ class Passes(Step):
 
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
         """Raises what `forward` of the network would raise for this input."""
-        self._input.moments(mu_x, var_x, self._network.missing_inputs)
+        self._input.moments(mu_x, var_x, self._net().missing_inputs)
 
     def forward(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
         """`Sequential.forward` without the copies of its result; called by one thread alone.
 
         Where `mu_x` is the buffer of another network, that buffer must not change until the backward pass.
         """
-        net = self._network
+        net: TrainableNetwork = self._net()
         if mu_x is net.output_z_buffer:
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         training = net.training
@@ -147,13 +136,13 @@ class Passes(Step):
 
     def _no_outputs(self) -> State:
         """The output for a batch without samples, which the layers do not see."""
-        mu, var = (self._kernels.array.empty((0, self._network.out_shape.size)) for _ in range(2))
+        mu, var = (self._kernels.array.empty((0, self._net().out_shape.size)) for _ in range(2))
         return State(mu, var)
 
     def forward_only(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass without replay, from which no backward pass can follow; `output_z_buffer` is emptied."""
         with self.one_thread:
-            net = self._network
+            net: TrainableNetwork = self._net()
             state = self._input.state(mu_x, missing=net.missing_inputs)
             net.output_z_buffer.set_size(0, 1)  # its memory is written to
             self.batch = self.last = None
@@ -188,7 +177,8 @@ class Passes(Step):
         """`Sequential.backward`, walked or replayed."""
         with self.one_thread:
             self.one_thread.goes_on()
-            net, batch = self._network, self.batch
+            net: TrainableNetwork = self._net()
+            batch = self.batch
             if batch is None or not net.training:
                 raise RuntimeError(
                     "backward() needs a forward pass in training mode before it, and training mode itself (see "
@@ -254,7 +244,7 @@ class Passes(Step):
     def step(self) -> None:
         """`Sequential.step`, also of a network that belongs to a `DDPSequential` or the like."""
         if not self.went_back:
-            self.refuse_unread(self._network.input_delta_z_buffer)
+            self.refuse_unread(self._net().input_delta_z_buffer)
         self.one_thread.goes_on()
         samples, average = self.samples, self.average
         if samples is None:
@@ -347,7 +337,7 @@ class Passes(Step):
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
         """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
-        net = self._network
+        net: TrainableNetwork = self._net()
         before, frozen = net.training, [layer for _, layer in net.named_layers() if layer.training != net.training]
         try:
             net.train(training)
