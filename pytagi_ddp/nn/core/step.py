@@ -40,9 +40,8 @@ class Change(Enum):
     OPERATIONS = "passes call other kernels", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
     OUT_OF_MEMORY = "a pass found no memory", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
 
-    @property
-    def lost(self) -> tuple[Lost, ...]:
-        return self.value[1]
+    def __init__(self, words: str, lost: tuple[Lost, ...]):
+        self.lost = lost
 
 
 class Step:

@@ -87,7 +87,8 @@ class Passes(Step):
                 self.of_one_mode = False
             if Lost.BACKWARD in lost:
                 self.batch = None
-                self._frames = {frame: (None, *rest) for frame, (_, *rest) in self._frames.items()}
+                for frame, (_, *rest) in self._frames.items():
+                    self._frames[frame] = None, *rest
             if Lost.RECORDINGS in lost:
                 self._graphs.clear()
             if Lost.MEMORY in lost:
