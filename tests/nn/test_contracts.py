@@ -1,6 +1,7 @@
 """What code around a network may rely on: pending deltas, hooks around leaves, and the kinds of state."""
 
 import copy
+import pydoc
 import re
 from pathlib import Path
 
@@ -297,6 +298,7 @@ def test_a_moved_method_is_a_function_of_the_class_too():
     with pytest.warns(DeprecationWarning, match="use passes.use"):
         nn.Sequential.use_frame(net, frame=2)
     assert net.passes.frame == 2
+    assert "use_frame = deprecated: use passes.use" in pydoc.render_doc(nn.Sequential, renderer=pydoc.plaintext)
 
 
 def test_a_step_is_in_one_place():

@@ -119,6 +119,9 @@ class Moved:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
+    def __repr__(self) -> str:  # for `help`
+        return f"deprecated: use {self._place}"
+
     def __get__(self, thing: object, owner: type) -> Any:
         if thing is None:
             return self
