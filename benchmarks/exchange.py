@@ -63,7 +63,7 @@ class Way:
 
         def alone() -> None:
             self._learn()
-            self.net.model.step_alone()
+            self.net.model.passes.step()
 
         return self._timed(alone)
 

@@ -71,7 +71,7 @@ class Replicas:
             learn(self.nets[0], x, labels, sigma_v)
             samples, scale = (len(x), 1.0) if self.rule == "sum" else (-(-len(x) // self.ranks), 1 / self.ranks)
             self.nets[0].arena.step(samples, scale, self.caps)
-            self.nets[0].pending.stepped()
+            self.nets[0].passes.stepped()
             self.bytes += self.prior.nbytes
             return
         for net, (x, labels) in zip(self.nets, batches, strict=True):

@@ -73,7 +73,7 @@ def measure_steps(workload: str, repeat: int) -> dict:
 
     def alone() -> None:
         job.pass_through(job.net)
-        job.net.step_alone()
+        job.net.passes.step()
 
     def full() -> None:
         job.pass_through(net)

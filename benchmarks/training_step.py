@@ -60,7 +60,7 @@ class Workload:
     def traffic(self) -> int:
         """Bytes that a step moves at least: what layers keep, their variances and the parameters, there and back."""
         leaves = [leaf for _, leaf in self.net.named_leaves()]
-        kept = sum(self.net.buffer_bytes(leaf) for leaf in leaves)
+        kept = sum(self.net.passes.buffer_bytes(leaf) for leaf in leaves)
         variances = sum(4 * self.batch * leaf.out_shape.size for leaf in leaves if not isinstance(leaf, Activation))
         return 2 * (kept + variances + self.net.arena.nbytes)
 

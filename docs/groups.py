@@ -4,6 +4,7 @@ import inspect
 
 from pytagi_ddp.distributed import DataParallel, DDPSequential, FSDPSequential, PipelineSequential
 from pytagi_ddp.nn import Sequential
+from pytagi_ddp.nn.core.attributes import Moved
 
 GROUPS = {
     "Training and predicting": (
@@ -20,7 +21,6 @@ GROUPS = {
         *(
             "inspect",
             "profile",
-            "buffer_bytes",
             "timelines",
             "get_norm_mean_var",
             "get_neg_var_w_counter",
@@ -29,14 +29,11 @@ GROUPS = {
     ),
     "Outputs and deltas": ("get_outputs", "set_delta_z", "get_input_states"),
     "Memory of recurrent layers": (
-        *("get_lstm_states", "set_lstm_states", "reset_lstm_states", "reset_state", "smoother", "get_outputs_smoother"),
+        *("get_lstm_states", "set_lstm_states", "reset_lstm_states", "smoother", "get_outputs_smoother"),
     ),
-    "Device and threads": ("to_device", "get_device_with_index", "set_threads", "one_thread"),
+    "Device and threads": ("to_device", "get_device_with_index", "set_threads"),
     "For ways to train": (
-        *("add_hook", "visits", "use_frame", "keep_layers", "in_mode", "has_layers_of_other_modes", "forget_graphs"),
-        *("check_input", "pass_forward", "is_deferred", "materialize", "rehouse", "deltas_dropped"),
-        *("slices", "take", "to_bytes", "to_host", "awaits_backward", "has_frozen_layers", "refuse_unread_deltas"),
-        *("step_alone", "title"),
+        *("add_hook", "materialize", "deltas_dropped", "slices", "take", "to_bytes", "to_host", "title"),
     ),
     "For programs written for pytagi": (
         *("preinit_layer", "params_to_device", "params_to_host", "output_to_host", "delta_z_to_host"),
@@ -53,7 +50,8 @@ def members(owner: type) -> dict[str, str]:
         if name.startswith("_") or not hasattr(owner, name):
             continue
         thing = inspect.getattr_static(owner, name)
-        if (inspect.isroutine(thing) or isinstance(thing, property)) and thing.__doc__:
+        shown = (inspect.isroutine(thing) or isinstance(thing, property)) and not isinstance(thing, Moved)
+        if shown and thing.__doc__:
             found[name] = "autoproperty" if isinstance(thing, property) else "automethod"
     return found
 

@@ -46,50 +46,20 @@ class ArrayFunctions(Protocol):
     def free_bytes(self) -> int | None: ...  # memory that is left for new arrays; None: the system decides
 
 
-class Express(Protocol):
-    """A short way through the public calls of a step, for their common case; in any other, None or False is returned.
-
-    Attributes:
-        one_thread: the network's guard against several threads, see `kernels.one_thread`.
-    """
-
-    one_thread: Any
-
-    def offer_forward(self, plan: Any, key: tuple[int, bool, State], state: State, out: State) -> None: ...
-    def forward(
-        self, net: Any, passes: Any, mu_x: Any, var_x: Any, training: bool
-    ) -> tuple[np.ndarray, np.ndarray] | None: ...
-    def offer_backward(
-        self,
-        plan: Any,
-        forward_key: tuple[int, bool, State],
-        key: tuple[bool, bool],
-        start: Array,
-        end: Array | None,
-    ) -> None: ...
-    def backward(self, net: Any, passes: Any) -> bool: ...
-    def offer_step(self, plan: Any, factors: Array, non_finite: Array) -> None: ...
-    def step(self, passes: Any, samples: int, rate: float) -> bool | None: ...
-
-
 class Graphs(Protocol):
     """Runs the parts of a training step, or replays them.
 
     Attributes:
-        express: the network's `Express`. plan: the record of the part that ran last, for `express` to replay, or None.
+        express: a fast path of the public calls of a step, see `kernels.cpu.runtime._express`. It returns None or False
+            where a call is not its common case.
+        plan: the record of the part that ran last, for `express` to replay, or None.
     """
 
-    express: Express
+    express: Any
     plan: Any
 
     def __init__(self, array: ArrayFunctions): ...
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any: ...
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any: ...
     def clear(self) -> None: ...
 
 

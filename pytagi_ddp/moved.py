@@ -17,13 +17,14 @@ MOVED = {
     "pytagi_ddp.kernels.cpu.output_update": "pytagi_ddp.kernels.cpu.layers.output_update",
     "pytagi_ddp.kernels.cuda.arrival": "pytagi_ddp.kernels.cuda.runtime.arrival",
     "pytagi_ddp.kernels.cuda.output_update": "pytagi_ddp.kernels.cuda.layers.output_update",
+    "pytagi_ddp.nn.pending": "pytagi_ddp.nn.core.step",
 }
 
 # Files of `pytagi_ddp.nn` by the room in which they stand now. pytagi has modules of these names in its `nn`, too.
 ROOMS = {
     "core": """
         alone arena data_struct deferred forgetting hooks init layer parameters
-        pending prior pytagi_view setting state stepping table validate window
+        prior pytagi_view setting state stepping table validate window
     """,
     "layers": """
         activation attention batch_norm chain conv2d convolution convtranspose2d embedding layer_block

@@ -198,6 +198,8 @@ NOT_PICKLED = {
     "Custom": "as its function is",
     "Handle": "a collective under way",
     "Saved": "refused",
+    "Passes": "each copy of a network makes its own",
+    "Change": "an enumeration",
     "DDPSequential": "refused",
     "FSDPSequential": "refused",
     "PipelineSequential": "refused",
@@ -314,3 +316,18 @@ def test_networks_that_version_020_pickled_go_on(name):
     net.backward()
     net.step()
     assert np.isfinite(net.predict(x)).all()
+
+
+@pytest.mark.parametrize(
+    ("held", "samples", "waiting"), [((5, False), 5, 5), ((5, True), 5, 0), ((-1, True), None, 0), ((0, True), 0, 0)]
+)
+def test_batch_sums_that_version_020_pickled_wait_as_they_did(held, samples, waiting):
+    """-1 stood for a pass that was cut short."""
+    state = dict(zip(("samples", "applied"), held, strict=True)) | {"accumulating": False, "average": None}
+    written = b"\x80\x02cpytagi_ddp.nn.pending\nPendingDeltas\n)\x81" + pickle.dumps(state, 2)[2:-1] + b"b."
+    net = network()
+    net.passes.continue_as(pickle.loads(written))
+    assert (net.passes.samples, net.passes.waiting) == (samples, waiting)
+    if samples is None:
+        with pytest.raises(RuntimeError, match="cut short"):
+            net.step()

@@ -17,8 +17,8 @@ from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage, check_average
 from pytagi_ddp.nn.files.file_format import Contents
 from pytagi_ddp.nn.files.persistence import BESIDE
+from pytagi_ddp.nn.run.evidence import EvidenceSchedule, checked_state
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.tools.evidence import EvidenceSchedule, checked_state
 from pytagi_ddp.warn import warn
 
 KEYS = ("position", "world_size", "settings", "version")

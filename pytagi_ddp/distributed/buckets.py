@@ -93,7 +93,7 @@ class Buckets(EveryStep):
             self._start()
 
     def step(self, stop: bool, now: bool = False) -> None:
-        if self._started and not self.model.pending.waiting and self.communicator.world_size > 1:
+        if self._started and not self.model.passes.waiting and self.communicator.world_size > 1:
             raise RuntimeError("backward() failed while a part of its deltas was being reduced: end the job")
         super().step(stop, now)
 
@@ -106,7 +106,7 @@ class Buckets(EveryStep):
             )
 
     def barrier(self, call: str) -> None:
-        if call == "update_bn" and self.model.pending.waiting:
+        if call == "update_bn" and self.model.passes.waiting:
             raise RuntimeError(
                 "update_bn() between backward() and step(), with buckets: call step() on every rank first"
             )

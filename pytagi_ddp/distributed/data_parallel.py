@@ -121,7 +121,7 @@ class DataParallel(Wrapper):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
                 )
-            self.model.check_input(mu, var)  # here, as the other devices would wait for one that raises
+            self.model.passes.check_input(mu, var)  # here, as the other devices would wait for one that raises
         states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in parts])
         self._rows = parts
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
@@ -140,7 +140,7 @@ class DataParallel(Wrapper):
         """
         if not self._rows:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
-        if self.model.pending.accumulating and len(self._ranks) > 1:
+        if self.model.passes.accumulating and len(self._ranks) > 1:
             raise RuntimeError("accumulate() does not work with the replicas of a DataParallel: use larger batches")
         deltas = self.input_delta_z_buffer
         deltas.check(self._rows[-1].stop, self.model.out_shape.size)
@@ -148,7 +148,7 @@ class DataParallel(Wrapper):
         mu, var = deltas.arrays
         self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])
         for net in self._ranks[len(self._rows) :]:  # these have no sample; their deltas of the last batch must go
-            net.model.pending.drop()
+            net.model.passes.drop()
 
     def step(self) -> None:
         """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
@@ -156,7 +156,7 @@ class DataParallel(Wrapper):
         Raises:
             RuntimeError: `backward` was left out, see `Sequential.step`. FloatingPointError: as there.
         """
-        self.model.refuse_unread_deltas(self.input_delta_z_buffer)
+        self.model.passes.refuse_unread(self.input_delta_z_buffer)
         self._everywhere(DDPSequential.step)
 
     def forget_evidence(self, factor: float) -> None:
@@ -172,7 +172,7 @@ class DataParallel(Wrapper):
 
         def checked(batch: Any) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
             divided = self._divide(batch[0] if isinstance(batch, tuple | list) else batch, None)
-            self.model.check_input(divided[0])  # as in `forward`
+            self.model.passes.check_input(divided[0])  # as in `forward`
             return divided
 
         divided = map(checked, batches_of(loader))

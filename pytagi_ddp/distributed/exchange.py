@@ -20,6 +20,7 @@ from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.arena import HEADER
 from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -30,7 +31,7 @@ def pool_statistics(model: Sequential, pool: bool = True) -> None:
     """
     for leaf in model.arena.running:
         leaf.pool_at_step, leaf.reduce_sums = pool, None
-    model.forget_graphs()
+    model.passes.invalidate(Change.CALLS)
 
 
 def exchange_deltas(
@@ -57,10 +58,10 @@ def exchange_deltas(
         RuntimeError: the deltas of all ranks were exchanged already, and no step has applied them.
         NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
-    if model.pending.average is not None:
+    if model.passes.average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
     arena, array = model.arena, model.kernels.array
-    samples = model.pending.waiting
+    samples = model.passes.waiting
     if not samples:
         array.clear(arena.buffer)
     counters = arena.tail[:HEADER]
@@ -68,13 +69,13 @@ def exchange_deltas(
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
-        model.pending.stepped()  # the sums cannot be used: this step is lost
+        model.passes.stepped()  # the sums cannot be used: this step is lost
         array.clear(arena.buffer)
         if reduce is None and error.index < 2 * arena.num_parameters:
             layer = arena.leaf_at(error.index % arena.num_parameters)
             raise NonFiniteError(f"{error}: a delta of {layer}", error.index) from error
         raise
-    model.pending.exchanged(average)
+    model.passes.exchanged(average)
     for leaf in arena.running:
         leaf.update_running()
     return array.snapshot(counters)
@@ -157,8 +158,8 @@ class Exchange(ABC):
         """
 
     def finish_step(self) -> None:
-        """Ends a step whose deltas were exchanged already (`pending.average` is not None)."""
-        self.model.step_alone()
+        """Ends a step whose deltas were exchanged already (`passes.at` is REDUCED)."""
+        self.model.passes.step()
 
     def barrier(self, call: str) -> None:  # noqa: B027 - in most strategies there is nothing to do
         """Synchronizes the ranks in a collective method `call` other than a step.
@@ -209,7 +210,7 @@ class EveryStep(Exchange):
     def finish_step(self) -> None:
         if self.sync is not None:
             self.sync.begin_passes()
-        self.model.step_alone()
+        self.model.passes.step()
 
     def barrier(self, call: str) -> None:
         """Takes part in the passes of other ranks first: ranks may have run different numbers of them."""

@@ -28,6 +28,7 @@ from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.files.persistence import check_path, to_bytes
 from pytagi_ddp.nn.files.state_dicts import StateDict, Values, check, put
+from pytagi_ddp.nn.run.rebuild import change_storage
 from pytagi_ddp.nn.sequential import Sequential
 
 
@@ -124,7 +125,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             whole=not reshard_after_forward,
             offloaded=offloaded,
         )
-        model.rehouse(make)
+        change_storage(model, make)
         given = Options(self.config, model.device, self.average, sync_batch_norm=sync_batch_norm)
         self._exchange = Gathering(self.communicator, model, given)
         model.trainer = self

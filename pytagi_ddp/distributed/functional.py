@@ -88,7 +88,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
     samples, _, averaging = model.kernels.array.to_host(pooled).tolist()
     if averaging not in (0, communicator.world_size):
         model.drop_deltas()
-        model.step_alone()  # without deltas, so that the next exchange is allowed
+        model.passes.step()  # without deltas, so that the next exchange is allowed
         raise RuntimeError(
             f"all_reduce_deltas with average=True on {averaging:.0f} of {communicator.world_size} ranks: each would "
             "take another step; give the same on all of them"

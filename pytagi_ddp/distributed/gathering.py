@@ -18,6 +18,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.hooks import Direction, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.state import Array
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.sequential import Sequential
 
 # Collective calls, in the order in which they run. Passes come first, and some of the ranks may not run them. All ranks
@@ -162,7 +163,7 @@ class Gathering(Exchange):
 
     def _is_cut_short(self) -> bool:
         """Whether the shards hold deltas of an interrupted pass or accumulation of this rank; no step may use them."""
-        return self._shard_counts.samples not in (0, self.model.pending.waiting)
+        return self._shard_counts.samples not in (0, self.model.passes.waiting)
 
     def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
         if not cut_short:
@@ -170,7 +171,7 @@ class Gathering(Exchange):
         again = kind == "backward" and cut_short >= contributed
         self._shard_counts = ShardCounts()
         if not again:
-            self.model.pending.drop()
+            self.model.passes.drop()
             raise RuntimeError(
                 f"{kind}() after a backward pass, or an accumulation, that was cut short on {round(cut_short)} ranks: "
                 "the sums of all ranks hold its deltas; run the passes of this step again, on every rank"
@@ -184,7 +185,7 @@ class Gathering(Exchange):
         self._finish_pass()
 
     def _begin_pass(self, kind: str) -> None:
-        self._pass = Pass(kind, deque(self.model.visits("backward" if kind == "backward" else "forward")))
+        self._pass = Pass(kind, deque(self.model.passes.visits("backward" if kind == "backward" else "forward")))
 
     def _finish_pass(self) -> None:
         """Takes part in the remaining collectives of the current pass: all of them, or those after an error."""
@@ -224,7 +225,7 @@ class Gathering(Exchange):
             if self._backward is not None and self._backward.synchronized:  # other ranks take part in this pass
                 raise RuntimeError(
                     f"a backward pass reaches {leaf.get_layer_info()} in another order than that in which ranks "
-                    "gather: leave out checkpoint_blocks, or use_frame, in a network in shards"
+                    "gather: leave out checkpoint_blocks, or frames, in a network in shards"
                 )
             training = "forward" if self.model.training else "predict"
             kind = training if self._backward is None else "backward"
@@ -276,8 +277,8 @@ class Gathering(Exchange):
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
-        pending = self.model.pending
-        if pending.waiting and not pending.adds:
+        passes = self.model.passes
+        if passes.waiting and not passes.adds:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
@@ -288,7 +289,7 @@ class Gathering(Exchange):
         finally:
             self._backward = None
             if own.synchronized:
-                self._shard_counts.samples = max(pending.waiting, 1)
+                self._shard_counts.samples = max(passes.waiting, 1)
 
     def step(self, stop: bool, now: bool = False) -> None:
         self.synchronize("step")
@@ -305,7 +306,7 @@ class Gathering(Exchange):
             FloatingPointError: deltas were not finite on some rank; raised on every rank.
         """
         self._shard_counts = ShardCounts()
-        self.model.step_alone()
+        self.model.passes.step()
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
@@ -330,13 +331,13 @@ class Gathering(Exchange):
     def unshard(self) -> Iterator[None]:
         """Inside the block every rank has all parameters; collective. Its end puts changes into the shards."""
         with ExitStack() as holding:
-            holding.enter_context(self.model.one_thread)
+            holding.enter_context(self.model.passes.one_thread)
             holding.enter_context(held_back())
             self.synchronize("unshard")
             self._hook.remove()
             try:
                 self._bring_all()
-                self.model.forget_graphs()
+                self.model.passes.invalidate(Change.CALLS)
                 holding.close()  # a pending interrupt is raised here, where all ranks are inside
                 yield
             finally:
@@ -346,7 +347,7 @@ class Gathering(Exchange):
                 for leaf in self.arena.group_of:
                     self.arena.release(leaf)
                 self.arena.forget_gathered()
-                self.model.forget_graphs()
+                self.model.passes.invalidate(Change.CALLS)
                 self._add_hooks()
 
     def _bring_all(self) -> None:

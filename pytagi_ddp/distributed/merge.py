@@ -88,7 +88,7 @@ class PosteriorMerge(Exchange):
         self.parameters_changed()
 
     def barrier(self, call: str) -> None:
-        if call == "update_bn" and (self.steps or self.model.pending.waiting):
+        if call == "update_bn" and (self.steps or self.model.passes.waiting):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
     def step(self, stop: bool, now: bool = False) -> None:
@@ -96,7 +96,7 @@ class PosteriorMerge(Exchange):
 
         With `now` there is a step only if deltas are pending.
         """
-        problem = None if now and not self.model.pending.waiting else self._local_step()
+        problem = None if now and not self.model.passes.waiting else self._local_step()
         if now or self.steps >= self._every:
             self._merge(stop)
         if problem is not None:
@@ -110,7 +110,7 @@ class PosteriorMerge(Exchange):
         Raises:
             RuntimeError: deltas of a forward pass that did not go through `forward`.
         """
-        samples, problem = self.model.pending.waiting, None
+        samples, problem = self.model.passes.waiting, None
         if samples and not self._begun:
             raise RuntimeError(
                 "the prior that these deltas start from is unknown: call forward() of the DDPSequential, not of the "
@@ -119,7 +119,7 @@ class PosteriorMerge(Exchange):
         self.steps += 1
         if samples:
             try:
-                self.model.step_alone(self.communicator.world_size)
+                self.model.passes.step(self.communicator.world_size)
             except FloatingPointError as error:
                 problem = error
         elif self.model.schedule is not None:  # whose steps are those of all ranks

@@ -15,6 +15,7 @@ from pytagi_ddp.distributed.wrapper import Replica, collective
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.forgetting import check_factor
+from pytagi_ddp.nn.core.step import At
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unfrozen_norms
@@ -50,7 +51,7 @@ class TrainedOnRanks(Replica):
                 "network, and load its state_dict()"
             )
         self.model, self.config, self.average = model, config, average
-        self._one_thread = model.one_thread
+        self._one_thread = model.passes.one_thread
         self._stop = False
         self._in_no_sync = False
 
@@ -94,7 +95,7 @@ class TrainedOnRanks(Replica):
         self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`Sequential.forward` on this rank's share of the batch."""
-        if self.model.pending.average is not None:
+        if self.model.passes.at is At.REDUCED:
             self._exchange.finish_step()
         with self._exchange.forward():
             return self.model.forward(mu_x, var_x)
@@ -119,8 +120,7 @@ class TrainedOnRanks(Replica):
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._begin("step")
-        if self.model.awaits_backward:
-            self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
+        self.model.passes.refuse_unread(self.input_delta_z_buffer)
         self._exchange.step(self._stop)
 
     def _begin(self, name: str, in_no_sync: bool = False) -> None:
@@ -135,7 +135,7 @@ class TrainedOnRanks(Replica):
             raise RuntimeError(
                 f"{name}() of a {type(self).__name__} whose network now belongs to another one: use that one"
             )
-        if self.model.pending.average is not None:
+        if self.model.passes.at is At.REDUCED:
             self._exchange.finish_step()
 
     @contextmanager
@@ -170,7 +170,7 @@ class TrainedOnRanks(Replica):
                     net.step()
         """
         yield
-        self.model.refuse_unread_deltas(self.model.input_delta_z_buffer)
+        self.model.passes.refuse_unread(self.input_delta_z_buffer)
         while True:
             self._begin("join")
             with held_back():
@@ -226,7 +226,7 @@ class TrainedOnRanks(Replica):
         """
         self._begin("forget_evidence")
         self._exchange.barrier("forget_evidence")
-        waits = self.model.pending.waiting > 0 or self.steps_alone > 0
+        waits = self.model.passes.waiting > 0 or self.steps_alone > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
         if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, SupportsIndex, TypeVar
 
@@ -14,7 +15,6 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.alone import Method, alone
 from pytagi_ddp.nn.core.alone import Network as OneThreadNetwork
 from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
-from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.files.state_dicts import StateDict
 from pytagi_ddp.nn.layers.chain import listing
 from pytagi_ddp.nn.sequential import Sequential
@@ -43,6 +43,11 @@ def of_network(
 
     call.__doc__ = f"`Sequential.{name}` {where}."
     return call
+
+
+def attribute_of(part: str, name: str) -> Any:
+    """An attribute of a wrapper that is the attribute `name` of its attribute `part`."""
+    return property(attrgetter(f"{part}.{name}"), lambda self, value: setattr(getattr(self, part), name, value), doc="")
 
 
 class Wrapper(KnownAttributes):
@@ -139,6 +144,8 @@ class Wrapper(KnownAttributes):
 class Replica(Wrapper):
     """The methods of a wrapper that belong to the network: they wait for no other rank."""
 
+    output_z_buffer = attribute_of("model", "output_z_buffer")
+    input_delta_z_buffer = attribute_of("model", "input_delta_z_buffer")
     predict = of_network(Sequential.predict, "on this rank")
     output_to_host = of_network(Sequential.output_to_host, "of this rank")
     get_lstm_states = of_network(Sequential.get_lstm_states, "of this rank: each has its own memory")
@@ -152,19 +159,3 @@ class Replica(Wrapper):
     def get_device_with_index(self) -> str:
         """The device of this rank's network, such as "cpu"."""
         return self.model.device
-
-    @property
-    def output_z_buffer(self) -> BaseHiddenStates:
-        return self.model.output_z_buffer
-
-    @output_z_buffer.setter
-    def output_z_buffer(self, states: BaseHiddenStates) -> None:
-        self.model.output_z_buffer = states
-
-    @property
-    def input_delta_z_buffer(self) -> BaseDeltaStates:
-        return self.model.input_delta_z_buffer
-
-    @input_delta_z_buffer.setter
-    def input_delta_z_buffer(self, deltas: BaseDeltaStates) -> None:
-        self.model.input_delta_z_buffer = deltas

@@ -11,6 +11,7 @@ from pytagi_ddp.nn.core.deferred import deferred_init
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layers.activation import (
     ELU,
@@ -43,9 +44,10 @@ from pytagi_ddp.nn.layers.resnet_block import ResNetBlock
 from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
 from pytagi_ddp.nn.layers.slinear import SLinear
 from pytagi_ddp.nn.layers.slstm import SLSTM
+from pytagi_ddp.nn.run.evidence import EvidenceSchedule
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
+from pytagi_ddp.nn.run.passes import Passes
 from pytagi_ddp.nn.sequential import Sequential
-from pytagi_ddp.nn.tools.evidence import EvidenceSchedule
 from pytagi_ddp.nn.tools.update_bn import update_bn
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "BaseHiddenStates",
     "BaseLayer",
     "BatchNorm2d",
+    "Change",
     "ClosedFormSoftmax",
     "Conv2d",
     "ConvTranspose2d",
@@ -80,6 +83,7 @@ __all__ = [
     "MultiheadAttention",
     "OutputUpdater",
     "Parallel",
+    "Passes",
     "PipelineSequential",
     "PosteriorAverage",
     "RMSNorm",

@@ -11,34 +11,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp import cuda
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.alone import alone
 from pytagi_ddp.nn.core.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes, Moved, MovedMethod
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.deferred import is_deferring
 from pytagi_ddp.nn.core.forgetting import check_factor
-from pytagi_ddp.nn.core.hooks import Direction, Hook, HookHandle, LeafHooks
+from pytagi_ddp.nn.core.hooks import Hook, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.pending import PendingDeltas
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.running import RunningStatistics
-from pytagi_ddp.nn.core.saved import Saved
-from pytagi_ddp.nn.core.state import State
+from pytagi_ddp.nn.core.state import Shape
+from pytagi_ddp.nn.core.step import Change, Step
 from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import check_batch_size, check_predictions, flat_float32
 from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
 from pytagi_ddp.nn.layers.recompute import is_block
-from pytagi_ddp.nn.run.memory import gigabytes
-from pytagi_ddp.nn.run.network_input import MISSING, NetworkInput, rows_of_samples, variances_like
-from pytagi_ddp.nn.run.passes import NO_SAMPLES, Passes
-from pytagi_ddp.nn.tools.evidence import EvidenceSchedule
+from pytagi_ddp.nn.run.evidence import EvidenceSchedule
+from pytagi_ddp.nn.run.network_input import MISSING, rows_of_samples, variances_like
+from pytagi_ddp.nn.run.passes import Passes
+from pytagi_ddp.nn.run.rebuild import change_storage, keep_layers, move
 from pytagi_ddp.nn.tools.inspection import Inspection, inspect
 from pytagi_ddp.nn.tools.profile import Profile, profile
 from pytagi_ddp.nn.tools.recurrent_network import States, lstm_states, set_lstm_states, smooth
@@ -74,10 +71,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
-        pending: what waits for a step, a `PendingDeltas`.
+        passes: where the training step is, and what wraps a network calls, see `Passes`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
         schedule: the `EvidenceSchedule` of its steps, or None; None can be assigned.
-        awaits_backward: whether a backward pass may follow the last forward pass, and none has done so.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
             many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
@@ -112,13 +108,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     JMLR 22. Interface: pytagi.
     """
 
-    first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
+    _first_layer = 0  # the number of the first layer, counted in the whole network if this is a part of one
     _make_arena: Callable[[dict[str, BaseLayer], Kernels], Any] = ParameterArena
+    in_shape: Shape
+    out_shape: Shape
     num_samples: int | None = None
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
-    _schedule: EvidenceSchedule | None = None
     _training = True
-    _of_one_mode = True  # False: some layer may be in the other mode
 
     def __init__(
         self, *layers: BaseLayer | Sequence[BaseLayer], checkpoint_blocks: bool = False, precision: str = "float32"
@@ -142,10 +138,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.output_z_buffer.seq_len = self.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
-        self.pending = PendingDeltas()
         self.trainer: Any = None
-        self._hooks = LeafHooks()
-        self._one_thread = one_thread()
+        self.passes = Passes(self)
         self._attach()
 
     def _build(self) -> None:
@@ -163,37 +157,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.kernels = get_kernels(self.device, self._precision)
         self._chain.attach(self.kernels)
         self.arena: ParameterArena = self._make_arena(dict(self.named_leaves()), self.kernels)
-        if self._schedule is not None:
-            self.arena.cut_steps(pulls=True)
-        self._passes = Passes(self._chain, self.arena, self.kernels, self._hooks)
-        self._express = self._passes.express
-        self._express.one_thread = self._one_thread
-        self._inputs: dict[int, NetworkInput] = {}  # by frame
-        self._input = self._input_of(0)
+        self.passes.attach(self._chain, self.arena, self.kernels)
+        self._express, self._one_thread = self.passes.express, self.passes.one_thread
         self.output_z_buffer.hold(self.output_z_buffer.on(self.device), self.device)
         self.input_delta_z_buffer.move(self.device)
         self.output_delta_z_buffer.move(self.device)
 
-    def _input_of(self, frame: int) -> NetworkInput:
-        if frame not in self._inputs:
-            checks = [*self.layers[0]._input_checks()]
-            self._inputs[frame] = NetworkInput(self.in_shape, self.kernels.array, self.device, checks)
-        return self._inputs[frame]
-
     @property
     def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
         return tuple(self._chain.layers)
-
-    @alone
-    def has_frozen_layers(self) -> None:
-        """Notes that layers were frozen, or are no longer: the recorded step is that of other parameters."""
-        self.arena.cut_steps()
-        self.forget_graphs()
-
-    @property
-    def one_thread(self) -> Any:
-        """A context in which the calling thread works alone on the network, for classes that wrap the network."""
-        return self._one_thread
 
     @property
     def checkpoint_blocks(self) -> bool:
@@ -218,37 +190,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             self.kernels, self._precision = kernels, value
             self._attach_again()
 
-    @alone
-    def rehouse(self, make_arena: Callable[[dict[str, BaseLayer], Kernels], Any]) -> None:
-        """Moves parameters and state to another arena and drops deltas that wait; for networks trained in shards.
-
-        Args:
-            make_arena: called with the leaves by their keys, whose parameters it takes over, and with the kernels.
-        """
-        for leaf in self.arena.leaves:
-            leaf._keep_state()
-        self._make_arena = make_arena
-        self.pending = PendingDeltas()
-        self._attach()
-
     def materialize(self) -> None:
         """Draws the parameters of a network that was made inside `deferred_init`; does nothing if they are drawn."""
-        if self.is_deferred:
-            self.rehouse(ParameterArena)
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether the parameters are still to be drawn, see `nn.deferred_init`."""
-        return self._make_arena is DeferredArena
-
-    def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
-        """The calls of hooks for leaves with parameters, in the order in which a pass makes them."""
-        return [(leaf, way) for leaf, way in self._chain.visits(direction) if leaf.parameters is not None]
+        if self.arena.deferred:
+            change_storage(self, ParameterArena)
 
     def _attach_again(self) -> None:
         """Attaches the chain anew, as its kernels or operations have changed; parameters stay in their memory."""
         self._chain.attach(self.kernels)
-        self._passes.drop_memory()
+        self.passes.invalidate(Change.OPERATIONS)
 
     @property
     def missing_inputs(self) -> str:
@@ -303,31 +253,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def _set_training(self, training: bool) -> None:
         layers = [layer for _, layer in self.named_layers()]
         if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
-            self.has_layers_of_other_modes()
-        self._training, self._of_one_mode = training, True
+            self.passes.invalidate(Change.MODES)
+        self._training, self.passes.of_one_mode = training, True
         for layer in layers:
             layer._training = training
-
-    @alone
-    def has_layers_of_other_modes(self) -> None:
-        """Notes that the mode of a single layer was set; no backward pass can follow an earlier forward pass then."""
-        self._of_one_mode = False
-        self._passes.end_ways_back()
-        self.forget_graphs()
-
-    @contextmanager
-    def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
-        before, frozen = self.training, [layer for _, layer in self.named_layers() if layer.training != self.training]
-        try:
-            self.train() if training else self.eval()
-            yield
-        finally:
-            self._set_training(before)
-            for layer in frozen:
-                layer._training = not before
-            if frozen:
-                self.has_layers_of_other_modes()
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -353,57 +282,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
                 output buffer.
         """
-        moments = self._express.forward(self, self._passes, mu_x, var_x, self._training)
+        moments = self._express.forward(self, self.passes, mu_x, var_x, self._training)
         if moments is not None:
             return moments
         with self._one_thread:
-            state = self._run(mu_x, var_x)
+            state = self.passes.forward(mu_x, var_x)
             snapshot = self.kernels.array.snapshot
             return snapshot(state.mu), snapshot(state.var)
 
     __call__ = forward
-
-    def _run(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
-        """`forward`, without the copies of the result."""
-        if mu_x is self.output_z_buffer:
-            raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
-        state = self._input.state(mu_x, var_x, self._missing_inputs)
-        if not state.batch:
-            return self._run_nothing()
-        out = self._passes.forward(state, self.training, own=not isinstance(mu_x, BaseHiddenStates))
-        self.output_z_buffer.hold(out, self.device, getattr(self._chain.layers[-1], "positive_noise", False))
-        self.input_delta_z_buffer.set_size(out.batch * self.out_shape.size, out.batch)
-        self.input_delta_z_buffer.outdated = True
-        if self.training:
-            self._one_thread.went_forward()
-        return out
-
-    def _run_nothing(self) -> State:
-        """`_run` for a batch without samples: there are no outputs, and nothing to observe."""
-        self._passes.forward_nothing(self.training)
-        empty = self.kernels.array.empty
-        out = State(*(empty((0, self.out_shape.size)) for _ in range(2)))
-        self.output_z_buffer.hold(out, self.device)
-        self.input_delta_z_buffer.set_size(0, 0)
-        self.input_delta_z_buffer.outdated = False
-        if self.training:
-            self._one_thread.went_forward()
-        return out
-
-    def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` would raise for this input."""
-        self._input.moments(mu_x, var_x, self._missing_inputs)
-
-    @alone
-    def pass_forward(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
-        """A forward pass from which no backward pass can follow; `output_z_buffer` is emptied."""
-        state = self._input.state(mu_x, missing=self._missing_inputs)
-        self.output_z_buffer.set_size(0, 1)  # its memory is written to
-        if not state.batch:
-            out = self._run_nothing()
-            self._passes.end_ways_back()
-            return out
-        return self._passes.forward_only(state, self.training)
 
     @alone
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
@@ -442,40 +329,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Source: `LeafHooks` says which leaves a pass visits.
         """
-        handle = HookHandle(self._hooks, before, after, outermost)
-        self.forget_graphs()
+        handle = HookHandle(self.passes.hooks, before, after, outermost)
+        self.passes.invalidate(Change.CALLS)
         return handle
-
-    @alone
-    def use_frame(self, frame: int) -> None:
-        """Changes to a frame, of which each keeps a forward pass: `backward` continues that of the frame in use.
-
-            for k, x in enumerate(micro_batches, 1):
-                net.use_frame(k)
-                net(x)
-            for k, deltas in enumerate(output_deltas, 1):
-                net.use_frame(k)
-                net.set_delta_z(*deltas)
-                net.backward()
-
-        Each frame has memory of its own for its input and for what layers keep of a batch. Where the input is the
-        `output_z_buffer` of another network, that buffer must not change until the backward pass. The buffers of
-        outputs and deltas do not belong to a frame: they hold the values of the last call.
-
-        Args:
-            frame: any number. 0 is the frame at the start; only its passes are recorded.
-
-        Raises:
-            RuntimeError: a frame other than 0, in a network with layers that carry a memory from call to call.
-        """
-        if frame and self.arena.carried.size:
-            raise RuntimeError(
-                "use_frame(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), and a "
-                "backward pass would work with the memory of the last forward pass instead of its own frame's; "
-                "use seq_len > 1, or one forward pass at a time"
-            )
-        self._passes.use(frame)
-        self._input = self._input_of(frame)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -493,11 +349,11 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         If an exception (or Ctrl-C) leaves the block, what has been accumulated is dropped: `backward` begins anew.
         """
         with self._one_thread:
-            self.pending.accumulating = True
+            self.passes.accumulating = True
         try:
             yield
         except BaseException:
-            self.pending.drop()
+            self.passes.drop()
             raise
 
     def backward(self) -> None:
@@ -509,40 +365,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
                 the deltas of all ranks wait for a step.
             ValueError: deltas of another batch size.
         """
-        if not self._express.backward(self, self._passes):
-            self._walk_back()
-
-    @alone
-    def _walk_back(self) -> None:
-        self._one_thread.goes_on()
-        batch = self._passes.batch
-        if not batch or not self.training:
-            raise RuntimeError(
-                "backward() needs a forward pass in training mode before it, and training mode itself (see train()); "
-                "no step, and no other change of parameters, settings or modes, may come between them"
-            )
-        if self.pending.average is not None:
-            raise RuntimeError(
-                "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
-            )
-        source = self.input_delta_z_buffer
-        if batch == NO_SAMPLES:
-            source.check(0, self.out_shape.size)
-            self.output_delta_z_buffer.set_size(0, 0)
-            if not self.pending.adds:
-                self.pending.forget()
-                if self.trainer is None:  # else an exchange between ranks clears them
-                    self.arena.drop_sums()
-            return
-        source.check(batch, self.out_shape.size)
-        source.move(self.device)
-        end = None
-        if self.input_state_update:
-            end = self.output_delta_z_buffer
-            end.set_size(batch * self.in_shape.size, batch)
-        before = self.pending.begin()
-        self._passes.backward(source, end, accumulate=before > 0 and self.arena.keeps_sums)
-        self.pending.passed(before + batch)
+        if not self._express.backward(self, self.passes):
+            self.passes.backward()
 
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
@@ -562,61 +386,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         if self.trainer is not None:
             self._refuse_alone("step()")
-        self.step_alone()
-
-    def step_alone(self, ranks: int = 1) -> None:
-        """`step`, for classes that wrap the network: also of a network that belongs to one of them.
-
-        Args:
-            ranks: how many make such steps, each with its own deltas, before their posteriors are merged into one, in
-                which the pull of a `schedule` is to count once.
-        """
-        if not self._passes.went_back:
-            self.refuse_unread_deltas(self.input_delta_z_buffer)
-        self._one_thread.goes_on()
-        pending = self.pending
-        samples, average = pending.counted, pending.average
-        pending.stepped()
-        schedule, rate = self._schedule, 0.0
-        if schedule is not None:
-            self.arena.check()  # raises what the step before has met; there is no step then
-            rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
-        try:
-            all_finite = self._express.step(self._passes, samples, rate) if average is None else None
-            if all_finite is None:
-                self._step(samples, average, rate)
-            elif not all_finite:
-                self.arena.finish()
-        except FloatingPointError:  # of some parameters; the others have made the step
-            self._schedule_moves_on(samples, average)
-            raise
-        if schedule is not None:
-            if samples and average is None:
-                schedule.moves_on()
-            else:
-                self._schedule_moves_on(samples, average)
-
-    def _schedule_moves_on(self, samples: int, average: bool | None) -> None:
-        if self._schedule is not None:
-            if average is not None:  # the samples of all ranks are where the deltas are
-                self._schedule.moves_on(self.kernels.array.snapshot(self.arena.tail[:1]))
-            elif samples:
-                self._schedule.moves_on()
-
-    def refuse_unread_deltas(self, deltas: BaseDeltaStates) -> None:
-        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
-
-        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
-        """
-        pending = self.pending
-        adds = pending.average is None and (pending.accumulating or not pending.waiting)
-        if adds and self.awaits_backward:
-            deltas.refuse_step()
-
-    @property
-    def awaits_backward(self) -> bool:
-        """Whether a backward pass may follow the last forward pass, and none has done so."""
-        return self._passes.batch > 0 and not self._passes.went_back
+        self.passes.step()
 
     def _refuse_alone(self, call: str) -> None:
         """Raises RuntimeError in a network that belongs to a `DDPSequential` or the like."""
@@ -624,18 +394,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             copied = "" if self.arena.in_shards else ". A copy of the network (copy.deepcopy) is independent of it"
             raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
 
-    @alone
-    def _step(self, samples: int, average: bool | None, rate: float) -> None:
-        self._one_thread.stepped()
-        self.parameters_changed()
-        if average is None:
-            self._passes.step(samples, rate)
-        else:
-            self.arena.step_pooled(average, rate)
-
     @property
     def schedule(self) -> EvidenceSchedule | None:
-        return self._schedule
+        return self.passes.schedule
 
     @schedule.setter
     @alone
@@ -646,14 +407,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             )
         if schedule is not None and schedule.net not in (None, self):
             raise ValueError("this EvidenceSchedule belongs to another network: make a new one, or copy it")
-        if self._schedule is not None:
-            self._schedule.serve(None)
-        self._schedule = schedule
-        if schedule is not None:
-            schedule.serve(self)
-        if self.arena.pulls != (schedule is not None):
-            self.arena.cut_steps(pulls=schedule is not None)
-            self.forget_graphs()
+        self.passes.use_schedule(schedule)
 
     @alone
     def drop_deltas(self) -> None:
@@ -664,17 +418,16 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         if self.trainer is not None:
             self.trainer.deltas_dropped()
-        self.pending.forget()
+        self.passes.forget()
         self.arena.drop_sums()
         self.parameters_changed()
 
-    @alone
     def parameters_changed(self) -> None:
         """To be called when parameters were written to in place: `backward` then needs a new forward pass.
 
         Assignments (`layer.mu_w = ...`), steps, and all methods that load or change parameters do so themselves.
         """
-        self._passes.end_ways_back()
+        self.passes.invalidate(Change.PARAMETERS)
 
     @alone
     def forget_evidence(self, factor: float) -> None:
@@ -715,7 +468,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         number = check_factor(factor)
         self._refuse_alone("forget_evidence()")
-        self.pending.refuse_waiting("forget_evidence()")
+        self.passes.refuse_waiting("forget_evidence()")
         self.arena.forget_evidence(number)
         self.parameters_changed()
 
@@ -745,8 +498,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         shape = self.out_shape
         one = shape.image or shape.sequence or (shape.size,)
         moments = None
-        if self._of_one_mode and not self.arena.carried.size:  # or a recorded evaluation may be no prediction
-            moments = self._express.forward(self, self._passes, x, var_x, False)
+        if self.passes.of_one_mode and not self.arena.carried.size:  # or a recorded evaluation may be no prediction
+            moments = self._express.forward(self, self.passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
         mu_x = rows_of_samples(x, "x", self.in_shape)
@@ -755,10 +508,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         carried = self.kernels.array.snapshot(self.arena.carried)
         try:
-            with self.in_mode(training=False):
+            with self.passes.in_mode(training=False):
                 for i in range(0, n, batch_size):
                     rows = slice(i, i + batch_size)
-                    out = self._run(mu_x[rows], None if variances is None else variances[rows])
+                    out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])
                     self.kernels.array.copy(out.mu, mu[rows])
                     self.kernels.array.copy(out.var, var[rows])
         finally:
@@ -782,7 +535,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
                 or `backward` has not been called yet for the last batch in training mode.
         """
         deltas = self.output_delta_z_buffer
-        if not self.input_state_update or not deltas.size or self.awaits_backward:
+        if not self.input_state_update or not deltas.size or (self.passes.batch and not self.passes.went_back):
             raise RuntimeError(
                 "get_input_states() returns what backward() has computed for the last batch: set input_state_update = "
                 "True, then call backward()"
@@ -805,19 +558,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.input_delta_z_buffer.delta_mu = mu
         self.input_delta_z_buffer.delta_var = var
 
-    def buffer_bytes(self, layer: BaseLayer) -> int:
-        """Bytes that a computing layer keeps for the last batch: outputs, Jacobians, scratch; not the parameters."""
-        return self._passes.buffer_bytes(layer)
-
-    @property
-    def _bytes_between(self) -> int:
-        """Size of what is kept for a batch and belongs to no layer that computes; for `profile`."""
-        return self._input.nbytes + self._passes.bytes_between
-
-    def _saved_of(self, layer: BaseLayer) -> Saved | None:
-        """The context of `layer` in the last forward pass, or None."""
-        return self._passes.last and self._passes.last[3].find(layer)
-
     def __repr__(self) -> str:
         return self._chain.listing("Sequential")
 
@@ -825,7 +565,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
         """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
-        for index, layer in enumerate(self.layers, self.first_layer):
+        for index, layer in enumerate(self.layers, self._first_layer):
             yield from layer.named_layers(str(index))
 
     def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]:
@@ -855,13 +595,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         self.arena.check()
         return state_dicts.by_entry(state_dicts.collect(self, carried))
-
-    @alone
-    def reset_state(self) -> None:
-        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
-        for spec in self.arena.tensors:
-            if spec.kind == "carried":
-                self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
 
     @alone
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -945,7 +678,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         in a block.
         """
         result = {}
-        for index, layer in enumerate(self.layers, self.first_layer):
+        for index, layer in enumerate(self.layers, self._first_layer):
             rows = [leaf.normalisation_moments() for leaf in layer.leaves() if isinstance(leaf, RunningStatistics)]
             if rows:
                 by_kind = zip(*rows, strict=True)
@@ -1043,9 +776,12 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         set_lstm_states(self, states)
 
+    @alone
     def reset_lstm_states(self) -> None:
-        """Sets the memory of all LSTM layers to 0."""
-        self.reset_state()
+        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        for spec in self.arena.tensors:
+            if spec.kind == "carried":
+                self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
 
     @alone
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
@@ -1085,39 +821,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     # -- device and threads -----------------------------------------------------------------------------------
 
     @alone
-    def keep_layers(self, start: int, stop: int) -> None:
-        """Reduces the network to its layers `start` to `stop` (exclusive); the other layers are released.
-
-        Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes as its input what
-        the layer in front of it gives, in the same order of memory. So the `output_z_buffer` of the part in front fits,
-        and so do the deltas that come back. Deltas that wait for a step are lost.
-
-        Raises:
-            ValueError: no layer, or layers that are not there.
-        """
-        if not 0 <= start < stop <= len(self.layers):
-            raise ValueError(
-                f"layers {start} to {stop} (exclusive) are not part of a network of {len(self.layers)} layers"
-            )
-        whole, recomputes = self.layers, self.checkpoint_blocks
-        shape = whole[start - 1].out_shape if start else self.in_shape
-        self.arena.check()
-        for layer in (*whole[:start], *whole[stop:]):
-            layer._release(self)
-        self._chain = Chain(whole[start:stop], "Sequential")
-        for leaf in self._chain.leaves():
-            leaf._keep_state()
-        public_order = False if stop == len(whole) else None
-        self.in_shape = shape
-        self.out_shape = self._chain.build(shape, channels_last=public_order, first_in_place=False)
-        self._chain.recompute_blocks(recomputes and any(map(is_block, self.layers)))
-        self.first_layer += start
-        self.pending = PendingDeltas()
-        self.output_z_buffer = BaseHiddenStates()
-        self.output_z_buffer.seq_len = self.out_shape.steps
-        self._attach()
-
-    @alone
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
@@ -1128,29 +831,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
             MemoryError: a device without room for the parameters and their deltas; the network stays where it is.
         """
-        kernels = get_kernels(device, self._precision)
-        if kernels is self.kernels:
-            return
-        free = kernels.array.free_bytes()
-        if free is not None and self.arena.nbytes > free:
-            raise MemoryError(
-                f"{self.arena.num_parameters} parameters and their deltas need {gigabytes(self.arena.nbytes)} on "
-                f"{cuda.device_name(device)}, and {gigabytes(free)} are free there"
-            )
-        tail, before = self.kernels.array.to_host(self.arena.tail), self._device
-        self.arena.check()
-        try:
-            self._move(cuda.device_name(device))
-        except MemoryError:
-            self._move(before)
-            raise
-        finally:
-            self.kernels.array.copy(tail, self.arena.tail)
-
-    def _move(self, device: str) -> None:
-        self.arena.detach()
-        self._device = device
-        self._attach()
+        move(self, device)
 
     @property
     def device(self) -> str:
@@ -1159,11 +840,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     @device.setter
     def device(self, value: str) -> None:
         self.to_device(value)
-
-    @alone
-    def forget_graphs(self) -> None:
-        """Drops recorded passes (see `pytagi_ddp.cuda` for a GPU's); call after changing what a layer calls."""
-        self._passes.forget()
 
     # -- names of pytagi --------------------------------------------------------------------------------------
 
@@ -1199,27 +875,46 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Batch size of the last forward pass."""
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
 
+    # -- names of version 0.2.0 -------------------------------------------------------------------------------
+
+    first_layer = Moved("the keys of named_layers()", lambda self: self._first_layer)
+    is_deferred = Moved("arena.deferred", lambda self: self.arena.deferred)
+    pending = Moved("passes", lambda self: self.passes)
+    forget_graphs = MovedMethod("passes.invalidate(Change.CALLS)", lambda self: self.passes.invalidate(Change.CALLS))
+    keep_layers = MovedMethod("nn.run.rebuild.keep_layers", lambda self, start, stop: keep_layers(self, start, stop))
+    pass_forward = MovedMethod("passes.forward_only", lambda self, mu_x: self.passes.forward_only(mu_x))
+    rehouse = MovedMethod("nn.run.rebuild.change_storage", lambda self, make_arena: change_storage(self, make_arena))
+    reset_state = MovedMethod("reset_lstm_states", lambda self: self.reset_lstm_states())
+    use_frame = MovedMethod("passes.use", lambda self, frame: self.passes.use(frame))
+    visits = MovedMethod("passes.visits", lambda self, direction: self.passes.visits(direction))
+
     # -- copies -----------------------------------------------------------------------------------------------
 
     @alone
     def __getstate__(self) -> dict:
         state = self.__dict__.copy()
-        for name in ("kernels", "arena", "_passes", "_express", "_input", "_inputs", "_one_thread"):
+        for name in ("kernels", "arena", "passes", "_express", "_one_thread"):
             del state[name]
-        pending = PendingDeltas(self.pending.samples, self.pending.applied, self.pending.accumulating)
         state.pop("_make_arena", None)
-        # a copy belongs to no DDPSequential
-        return state | {"pending": pending, "trainer": None, "_hooks": LeafHooks()}
+        step = Step()
+        step.continue_as(self.passes)
+        # A copy belongs to no DDPSequential.
+        return state | {"pending": step, "schedule": self.schedule, "trainer": None}
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(writable(state))
-        self._training = self.__dict__.pop("training", self._training)  # the name that it had in earlier versions
+        state = writable(state)
+        step, schedule = state.pop("pending"), state.pop("schedule", None)
+        state.pop("_hooks", None)  # of earlier versions
+        for name in ("training", "first_layer"):  # as earlier versions call them
+            if name in state:
+                state[f"_{name}"] = state.pop(name)
+        self.__dict__.update(state)
         for layer in self.layers:
             layer._claim(self)
-        self._one_thread = one_thread()
-        if self._schedule is not None:
-            self._schedule.serve(self)
+        self.passes = Passes(self)
+        self.passes.continue_as(step)
         self._attach()
+        self.passes.use_schedule(schedule)
 
 
 refuse_assignment(Sequential, ("layers",), "make a new network")

@@ -38,7 +38,7 @@ def oracles(kind: type) -> list[str]:
 
 def one_pass(net: nn.Sequential, *batch) -> dict[str, np.ndarray]:
     """The results of `pass_through`, after what a network carries from earlier passes (LSTM memory) was reset."""
-    net.reset_state()
+    net.reset_lstm_states()
     return pass_through(net, *batch)
 
 
@@ -70,7 +70,7 @@ def shards_add_up(example: Example) -> str | None:
     with net.accumulate():
         passes = [one_pass(net, *rows(batch, part)) for part in (slice(0, 4), slice(4, 5))]
     passes.append(one_pass(net, *rows(batch, slice(5, 9))))
-    assert net.pending.waiting == 9, f"{net.pending.waiting} of 9 samples wait for the step"
+    assert net.passes.waiting == 9, f"{net.passes.waiting} of 9 samples wait for the step"
     for name, expected in whole.items():
         parts = [one[name] for one in passes]
         joined = parts[-1] if name.startswith(DELTAS) else np.concatenate(parts)
@@ -143,7 +143,7 @@ def missing_observations_teach_nothing(example: Example) -> str | None:
 
     def learn(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Deltas of the input, (2, samples, inputs), and of all parameters."""
-        net.reset_state()
+        net.reset_lstm_states()
         net(x, var_x)
         updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
         net.backward()

@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.layers.activation import Activation
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import (
     Example,
     assert_continue_alike,
@@ -47,7 +48,7 @@ def recorded_passes_have_the_same_bits(example: Example) -> str | None:
     state = both.nets[0].state_dict(carried=True)
     both.forward(5)  # layers remember this pass
     both.forward(4)  # replayed, so layers remember the other one; what the user changes before backward is kept
-    both.do(nn.Sequential.reset_state)
+    both.do(nn.Sequential.reset_lstm_states)
     both.do(lambda net: setattr(net, "input_state_update", True))
     both.backward()  # with deltas of the input for the first time, so walked through, after a pass that was replayed
     both.do(lambda net: setattr(net, "input_state_update", False))
@@ -91,7 +92,7 @@ def blocks_have_the_same_bits(example: Example) -> None:
             observe(net, 3)
         observe(net, 4)
         net.step()
-        observe(net, 4, between=net.reset_state)
+        observe(net, 4, between=net.reset_lstm_states)
         results[name] = snapshot(net) | {"output": net.get_outputs(), "deltas of the input": net.get_input_states()}
     expected = results.pop("written out")
     for name, result in results.items():
@@ -107,7 +108,7 @@ def memory_of_passes_may_hold_anything(example: Example) -> None:
     net, twin = example.network(), example.network()
 
     def spoil() -> None:
-        free = net._passes.memory.pool._free
+        free = net.passes.memory.pool._free
         free.reverse()  # passes shall not take the same blocks as the twin's, or an error could be the same in both
         for block in free:
             block.fill(7)
@@ -161,7 +162,7 @@ def state_changes_in_training_only(example: Example) -> None:
     """
     net = train(example.network(), 4)
     observe(net, 4)  # deltas that wait for a step
-    kept, waiting = snapshot(net), net.pending.waiting
+    kept, waiting = snapshot(net), net.passes.waiting
     x, var_x, *_ = random_batch(net, 5)
     net.predict(x, 2, var_x)
     assert_same_bits(snapshot(net), kept, "predict")
@@ -172,14 +173,14 @@ def state_changes_in_training_only(example: Example) -> None:
     net.train()
     carried = {"carried": net.arena.carried.copy()}
     assert_same_bits(snapshot(net), kept | carried, "a pass in evaluation")
-    assert net.pending.waiting == waiting == 4, "deltas that wait for a step are lost"
+    assert net.passes.waiting == waiting == 4, "deltas that wait for a step are lost"
     net(x, var_x)
     now = snapshot(net)
     assert_same_bits(now, {"theta": kept["theta"]}, "a forward pass in training")
     if net.arena.running:
         assert not np.array_equal(now["statistics"], kept["statistics"]), "running state does not run"
-    net.reset_state()
-    assert_same_bits({"carried": net.arena.carried}, {"carried": example.network().arena.carried}, "reset_state")
+    net.reset_lstm_states()
+    assert_same_bits({"carried": net.arena.carried}, {"carried": example.network().arena.carried}, "reset_lstm_states")
 
 
 @check
@@ -191,8 +192,8 @@ def frames_keep_passes_apart(example: Example) -> str | None:
     net, twin = example.network(), example.network()
     if net.arena.carried.size:
         with pytest.raises(RuntimeError, match="carry a memory from call to call"):
-            net.use_frame(1)
-        net.use_frame(0)
+            net.passes.use(1)
+        net.passes.use(0)
         return "what is carried may change in a backward pass, before the next pass there"
     train(net, *[4] * 3)  # passes are recorded now, but must not be replayed in frames
     train(twin, *[4] * 3)
@@ -202,17 +203,17 @@ def frames_keep_passes_apart(example: Example) -> str | None:
                 observe(twin, batch, seed)
         deltas = []
         for seed, batch in enumerate((4, 2, 3)):
-            net.use_frame(seed)
+            net.passes.use(seed)
             x, var_x, y, _ = random_batch(net, batch, seed)
             net(x, var_x)
             nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
             deltas.append((net.input_delta_z_buffer.delta_mu.copy(), net.input_delta_z_buffer.delta_var.copy()))
         with net.accumulate():
             for frame, delta in enumerate(deltas):
-                net.use_frame(frame)
+                net.passes.use(frame)
                 net.set_delta_z(*delta)
                 net.backward()
-        net.use_frame(0)
+        net.passes.use(0)
         net.step()
         twin.step()
         assert_same_bits(snapshot(net), snapshot(twin), "in frames")
@@ -227,8 +228,8 @@ def parts_have_the_same_bits(example: Example) -> str | None:
     names = list(whole.state_dict())
     for cut in range(1, len(whole.layers)):
         twin, first, second = (copy.deepcopy(whole) for _ in range(3))
-        first.keep_layers(0, cut)
-        second.keep_layers(cut, len(whole.layers))
+        keep_layers(first, 0, cut)
+        keep_layers(second, cut, len(whole.layers))
         assert [*first.state_dict(), *second.state_dict()] == names, "keys of a part"
         second.input_state_update = True
         for seed, batch in enumerate((4, 4, 4, 3)):

@@ -41,7 +41,7 @@ def test_merged_ranks_take_their_steps_between_two_merges(monkeypatch):
     merges, steps = [], []
     merge, step = batches.Replicas.merge, nn.Sequential.step
     monkeypatch.setattr(batches.Replicas, "merge", lambda self: merges.append(self.steps) or merge(self))
-    monkeypatch.setattr(nn.Sequential, "step", lambda net: steps.append(net.pending.samples) or step(net))
+    monkeypatch.setattr(nn.Sequential, "step", lambda net: steps.append(net.passes.samples) or step(net))
     batches.train(JOB._replace(epochs=1), IMAGES, WAYS["merge, 4 ranks, steps of 16 images"](192), 1, 0)
     assert merges == [3]
     assert steps == [16] * 12

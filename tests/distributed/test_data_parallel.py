@@ -504,7 +504,7 @@ def test_a_forked_process_has_no_threads_to_drive():
     x = np.ones((4, 3), np.float32)
     expected = net.predict(x)
     assert "was forked" in said_in_a_fork(lambda: net.predict(x))
-    assert "make a new DataParallel of the network" in said_in_a_fork(net.step)
+    assert "make a new DataParallel" in said_in_a_fork(net.step)
 
     def anew() -> None:
         other = DataParallel(net.model, ["cpu"] * 2)

@@ -108,10 +108,10 @@ def test_an_interrupted_step_ends_before_the_next_call(kind):
             learn(net)
     interrupted, whole = nets
     whole.step()
-    step, interrupted.model.step_alone = interrupted.model.step_alone, lambda: 1 / 0
+    step, interrupted.model.passes.step = interrupted.model.passes.step, lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         interrupted.step()
-    interrupted.model.step_alone = step
+    interrupted.model.passes.step = step
     interrupted.update_bn([np.ones((4, 3))])
     assert interrupted.state_dict() == whole.state_dict() != state
 

@@ -226,11 +226,11 @@ def pass_back_of_a_frame(reshard):
     net.model.checkpoint_blocks = True
     x, y = batch(net.model, 3, communicator.rank)
     for frame in (1, 2):
-        net.model.use_frame(frame)
+        net.model.passes.use(frame)
         net(x)
     OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.size, 1.0), net.input_delta_z_buffer)
-    net.model.use_frame(1)
-    with pytest.raises(RuntimeError, match="leave out checkpoint_blocks, or use_frame"):
+    net.model.passes.use(1)
+    with pytest.raises(RuntimeError, match="leave out checkpoint_blocks, or frames"):
         net.backward()
     with pytest.raises(RuntimeError, match="cut short on 2 ranks"):
         net.step()
@@ -324,8 +324,8 @@ def trained_in_turns(reshard):
             if step == 4:
                 net.predict(x)
             net.step()
-        parts = sharded.model._passes._graphs._parts
-        replayed.append(sorted(key[0] for key, part in parts.items() if part.plan is not None))
+        parts = sharded.model.passes._graphs._parts
+        replayed.append(sorted(key[0] for key, (plan, _) in parts.items() if plan is not None))
     found = sharded.state_dict()
     return replayed, communicator.rank > 0 or found == whole.state_dict()
 

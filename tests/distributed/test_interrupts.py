@@ -262,7 +262,7 @@ def test_an_accumulation_that_was_left_by_an_exception_is_forgotten():
         raise KeyError
     with pytest.raises(RuntimeError, match="cut short"):
         model.model.step()
-    assert not model.model.pending.accumulating
+    assert not model.model.passes.accumulating
     model.step(1)
     other = Training(WAYS["Sequential"], True, False)
     other.step(1)
@@ -273,10 +273,10 @@ def test_exchanged_deltas_that_no_step_applied_come_first():
     """Whatever kept the step from coming: the other ranks have made it."""
     training = Training(WAYS["DDPSequential"], False, False)
     training.step(0)
-    step, training.model.step_alone = training.model.step_alone, lambda: 1 / 0
+    step, training.model.passes.step = training.model.passes.step, lambda: 1 / 0
     with suppress(ZeroDivisionError):
         training.step(1)
-    training.model.step_alone = step
+    training.model.passes.step = step
     with pytest.raises(RuntimeError, match=r"call step\(\) first"):
         training.model.backward()
     training.step(2)

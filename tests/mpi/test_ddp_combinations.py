@@ -55,11 +55,11 @@ def uneven_passes(comm, buckets, blocks):
                 last = part[rank, len(passes[rank]) - 1]
                 backpropagate(ddp, x[last], y[last])
             ddp.step()
-        reference.pending.accumulating = False
+        reference.passes.accumulating = False
         for k in range(2):  # the k-th passes of all ranks are one
             rows = np.concatenate([np.arange(9)[part[r, k]] for r in range(size) if k < len(passes[r])])
             backpropagate(reference, x[rows], y[rows])
-            reference.pending.accumulating = True
+            reference.passes.accumulating = True
         reference.step()
     return [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
 
@@ -217,7 +217,7 @@ def in_flight(comm, debug):
         backpropagate(ddp, x, y)
     results["failed"] = error_of(ddp.step, RuntimeError)
     net.layers[0].__dict__.pop("backward")
-    net.pending.passed(1)
+    net.passes.passed(1)
     ddp.step()
     return results
 

@@ -70,8 +70,8 @@ def repeated_passes(net: nn.Sequential, *batch) -> dict[str, np.ndarray]:
     results: dict[str, np.ndarray] = {}
     for what, parts in (("one batch", [(0, size)]), ("accumulated", [(0, size), (0, size), (size // 2, size)])):
         for time in range(3):
-            net.reset_state()
-            net.pending.forget()
+            net.reset_lstm_states()
+            net.passes.forget()
             with net.accumulate() if len(parts) > 1 else nullcontext():
                 for start, stop in parts:
                     found = pass_through(net, *(None if array is None else array[start:stop] for array in batch))

@@ -84,7 +84,7 @@ def test_softmax_is_per_sample():
     net.eval()
     z = np.float32([[1, 2, 4], [-3, 0, -3], [50, 60, 90]])
     s = np.float32([[0.1, 0.2, 0.3], [1, 2, 3], [4, 5, 6]])
-    state = net.layers[0].forward(net._input.state(z, s), nn.Saved(net.layers[0]))
+    state = net.layers[0].forward(net.passes._input.state(z, s), nn.Saved(net.layers[0]))
     np.testing.assert_allclose(state.mu.sum(1), 1, rtol=1e-6)
     a = np.exp(z.astype(float)) / np.exp(z.astype(float)).sum(1, keepdims=True)
     top = np.float64([[0.3], [2], [6]])

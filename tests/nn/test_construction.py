@@ -9,6 +9,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DataParallel
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import train
 from tests.nn.networks import assert_matches_reference
 
@@ -68,7 +69,7 @@ def test_layers_that_a_network_has_given_up_keep_their_statistics():
     net = nn.Sequential(LAYERS["statistics, in blocks"]())
     train(net, 1, 1, 1)
     twin, first, shape = copy.deepcopy(net), net[:2], net[2].in_shape
-    net.keep_layers(2, 4)
+    keep_layers(net, 2, 4)
     front = nn.Sequential(first)
     assert front.out_shape.image == shape.image
     for key, values in front.state_dict().items():
@@ -145,7 +146,7 @@ def test_what_is_named_in_remedies_is_there():
     for table in (NETWORK, LAYER):
         for remedy in table.values():
             for name in re.findall(r"(\w+)\(", remedy):
-                assert any(hasattr(owner, name) for owner in (NET, copy, nn)), name
+                assert any(hasattr(owner, name) for owner in (NET, NET.passes, copy, nn)), name
     assert not any(hasattr(NET, name) for name in NETWORK)
     assert not any(hasattr(NET[0], name) for name in LAYER)
 

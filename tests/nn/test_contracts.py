@@ -1,6 +1,7 @@
 """What code around a network may rely on: pending deltas, hooks around leaves, and the kinds of state."""
 
 import copy
+import pydoc
 import re
 from pathlib import Path
 
@@ -10,11 +11,20 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.nn.core.pytagi_view import LayerView
 from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.nn.core.step import At, Change, Lost
 from pytagi_ddp.nn.core.tensors import TensorSpec
 from tests.nn.carrying import Memory
 from tests.nn.networks import random_batch, randomise
 
 ROOT = Path(__file__).parents[2]
+# Members of its networks, and of those of its wrappers.
+PYTAGI = """
+    forward backward step layers state_dict load_state_dict save load save_csv load_csv parameters params_from
+    get_outputs get_outputs_smoother smoother get_input_states get_lstm_states set_lstm_states reset_lstm_states
+    get_layer_stack_info get_neg_var_w_counter get_norm_mean_var delta_z_to_host output_to_host params_to_device
+    params_to_host preinit_layer set_delta_z set_threads to_device train eval training device num_samples z_buffer_size
+    z_buffer_block_size
+"""
 
 
 def network(**options) -> nn.Sequential:
@@ -33,13 +43,13 @@ def backpropagate(net, seed: int = 0, batch: int = 6) -> None:
 
 def test_pending_deltas_follow_a_step():
     net = network()
-    assert (net.pending.samples, net.pending.waiting, net.pending.adds) == (0, 0, False)
+    assert (net.passes.samples, net.passes.waiting, net.passes.adds) == (0, 0, False)
     backpropagate(net)
-    assert (net.pending.samples, net.pending.waiting) == (6, 6)
+    assert (net.passes.samples, net.passes.waiting) == (6, 6)
     backpropagate(net)
-    assert net.pending.waiting == 6  # replaced, not added
+    assert net.passes.waiting == 6  # replaced, not added
     net.step()
-    assert (net.pending.samples, net.pending.waiting) == (6, 0)
+    assert (net.passes.samples, net.passes.waiting) == (6, 0)
 
 
 def test_accumulated_passes_are_one_batch():
@@ -59,7 +69,7 @@ def test_accumulated_passes_are_one_batch():
     net(x[parts[2]])
     net.set_delta_z(delta_mu[parts[2]], delta_var[parts[2]])
     net.backward()
-    assert net.pending.waiting == 9
+    assert net.passes.waiting == 9
     whole(x)
     whole.set_delta_z(delta_mu, delta_var)
     whole.backward()
@@ -67,7 +77,7 @@ def test_accumulated_passes_are_one_batch():
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
     net.step()
     backpropagate(net)
-    assert net.pending.waiting == 6  # the step has ended the accumulation
+    assert net.passes.waiting == 6  # the step has ended the accumulation
 
 
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])
@@ -163,13 +173,13 @@ def test_state_is_laid_out_saved_and_reset_by_kind(tmp_path):
     assert np.array_equal(twin.arena.carried, carried)
     net.save(tmp_path / "plain")
     net.save(tmp_path / "carried", carried=True)
-    net.reset_state()
+    net.reset_lstm_states()
     assert np.array_equal(net.arena.carried, [1, 1])
     net.load(tmp_path / "plain")
     assert np.array_equal(net.arena.carried, [1, 1]) and net.arena.statistics == [1]
     net.load(tmp_path / "carried")
     assert np.array_equal(net.arena.carried, carried)
-    net.reset_state()
+    net.reset_lstm_states()
     net.load_state_dict(with_memory)
     assert np.array_equal(net.arena.carried, carried)
     with_memory["Counter.1.0.running"] = (np.float32([-1]), *with_memory["Counter.1.0.running"][1:])
@@ -252,6 +262,90 @@ def test_the_contract_of_a_layer_is_small():
     theirs |= {f"{delta}{moment}_{part}" for delta in ("", "delta_") for moment in ("mu", "var") for part in "wb"}
     own = {name for name in dir(nn.BaseLayer) if not name.startswith("_") and hasattr(nn.BaseLayer, name)} - theirs
     assert len(own) <= 18, sorted(own)
+
+
+def test_a_network_shows_little_beyond_names_of_pytagi():
+    own = {name for name in dir(network()) if hasattr(nn.Sequential, name) and not name.startswith("_")}
+    own = {*own, "passes"} - {*PYTAGI.split()}
+    assert len(own) <= 20, sorted(own)
+
+
+MOVED = {
+    "first_layer": lambda net: net.first_layer == 0,
+    "is_deferred": lambda net: net.is_deferred is False,
+    "pending": lambda net: net.pending.waiting == 6,
+    "forget_graphs": lambda net: net.forget_graphs() is None,
+    "keep_layers": lambda net: net.keep_layers(0, 2) or len(net) == 2,
+    "pass_forward": lambda net: net.pass_forward(np.ones((2, 16))).batch == 2,
+    "rehouse": lambda net: net.rehouse(type(net.arena)) or net.passes.waiting == 0,
+    "reset_state": lambda net: net.reset_state() is None and not net.arena.carried.any(),
+    "use_frame": lambda net: net.use_frame(3) or net.passes.frame == 3,
+    "visits": lambda net: net.visits("forward")[0] == (net[0], "forward"),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_names_of_version_020_go_on_and_say_what_to_call(name):
+    net = network()
+    backpropagate(net)
+    with pytest.warns(DeprecationWarning, match=rf"^Sequential\.{name} is deprecated: use \S+") as warned:
+        assert MOVED[name](net)
+    assert Path(warned[0].filename) == Path(__file__)  # the line of the program
+    assert name not in dir(net)
+
+
+def test_a_moved_method_is_a_function_of_the_class_too():
+    net = network()
+    with pytest.warns(DeprecationWarning, match="use passes.use"):
+        nn.Sequential.use_frame(net, frame=2)
+    assert net.passes.frame == 2
+    assert "use_frame = deprecated: use passes.use" in pydoc.render_doc(nn.Sequential, renderer=pydoc.plaintext)
+
+
+def test_a_step_is_in_one_place():
+    """From nothing to a forward pass, batch sums, those of all ranks, and back."""
+    net, seen = network(), []
+    x, _, delta_mu, delta_var = random_batch(net, 6)
+    calls = {
+        At.FORWARD: lambda: net(x),
+        At.BACKWARD: lambda: (net.set_delta_z(delta_mu, delta_var), net.backward()),
+        At.REDUCED: lambda: net.passes.exchanged(average=False),
+        At.IDLE: net.passes.stepped,
+    }
+    for call in calls.values():
+        call()
+        seen.append(net.passes.at)
+    assert seen == list(calls)
+    net(x)
+    with pytest.raises(RuntimeError, match="wait for a backward pass"):
+        net.set_delta_z(delta_mu, delta_var)
+        net.step()
+    net.eval()
+    net(x)
+    assert net.passes.at is At.IDLE
+
+
+@pytest.mark.parametrize("change", Change)
+def test_what_a_change_takes_from_a_step(change):
+    """A backward pass from an earlier forward pass, or nothing but time: passes are recorded anew."""
+    net = network()
+    for _ in range(4):
+        backpropagate(net)
+        net.step()
+    backpropagate(net)
+    net(random_batch(net, 6)[0])
+    net.passes.invalidate(change)
+    assert net.passes.waiting == 6
+    assert (net.passes.at is At.FORWARD) == (Lost.BACKWARD not in change.lost)
+    net.set_delta_z(np.ones(18), np.zeros(18))
+    if Lost.BACKWARD in change.lost:
+        with pytest.raises(RuntimeError, match="needs a forward pass in training mode"):
+            net.backward()
+    else:
+        net.backward()
+    net.step()
+    backpropagate(net)
+    assert net.passes.waiting == 6
 
 
 def test_passes_leave_nothing_in_layers():

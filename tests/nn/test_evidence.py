@@ -16,6 +16,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH
 from pytagi_ddp.kernels.formulas.update import pulled
 from pytagi_ddp.nn.core.forgetting import prior_pieces
 from pytagi_ddp.nn.core.prior import prior_moments
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import observe, train
 from tests.nn.networks import randomise
 
@@ -109,7 +110,7 @@ def test_epochs_of_few_steps_have_the_same_balance(steps):
     for _ in range(30 * steps):
         s = net.arena.theta[1]
         net.arena.delta[0], net.arena.delta[1] = 0, schedule.weight * -3 / steps / (1 + s * schedule.weight * 3 / steps)
-        net.pending.passed(1)  # a batch of one sample, whose evidence is exact: h = -E/(1 + s E)
+        net.passes.passed(1)  # a batch of one sample, whose evidence is exact: h = -E/(1 + s E)
         net.step()
     np.testing.assert_allclose(1 / net.arena.theta[1], WEIGHTS + 3, rtol=2e-3)
 
@@ -394,7 +395,7 @@ def test_micro_batches_are_one_step():
             observe(net, 4, 1)
     observe(parts, 4, 1)
     whole.arena.delta *= 2
-    whole.pending.passed(8)
+    whole.passes.passed(8)
     for net in (whole, parts):
         net.step()
         assert net.schedule.steps == 2
@@ -405,7 +406,7 @@ def test_parts_and_other_arenas_keep_it():
     """`keep_layers`, and a network that is drawn later."""
     net = network()
     nn.EvidenceSchedule(net, 1, 9)
-    net.keep_layers(0, 2)
+    keep_layers(net, 0, 2)
     assert net.arena.pulls
     with nn.deferred_init():
         later = nn.Sequential(nn.Linear(4, 3))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.nn.test_recompute import deep, same
 
 
@@ -19,12 +20,12 @@ def passes(net, frames):
     rng = np.random.default_rng(0)
     deltas = []
     for frame, batch in zip(frames, (2, 4), strict=True):
-        net.use_frame(frame)
+        net.passes.use(frame)
         net(rng.normal(size=(batch, 192)))
         deltas.append(rng.normal(size=(2, batch * 10)))
     with net.accumulate():
         for frame, delta in zip(frames, deltas, strict=True):
-            net.use_frame(frame)
+            net.passes.use(frame)
             net.set_delta_z(*delta)
             net.backward()
     net.step()
@@ -41,9 +42,9 @@ def test_recomputed_blocks_share_memory_that_is_of_one_frame():
 def test_a_frame_is_lost_when_its_memory_is():
     net = network()
     net(np.zeros((2, 192)))
-    net.use_frame(1)
+    net.passes.use(1)
     net.checkpoint_blocks = True
-    net.use_frame(0)
+    net.passes.use(0)
     with pytest.raises(RuntimeError, match="needs a forward pass in training mode"):
         net.backward()
 
@@ -54,9 +55,9 @@ def test_recorded_passes_are_those_of_frame_0():
     for _ in range(4):
         net(x)
         twin(x)
-    net.use_frame(1)
+    net.passes.use(1)
     net(2 * x)
-    net.use_frame(0)
+    net.passes.use(0)
     delta = rng.normal(size=(2, 20))
     for one in (net, twin):
         one.set_delta_z(*delta)
@@ -69,20 +70,20 @@ def test_recorded_passes_are_those_of_frame_0():
 def test_no_part(start, stop):
     net = network()
     with pytest.raises(ValueError, match=f"layers {start} to {stop} .exclusive. are not part of a network of 8 layers"):
-        net.keep_layers(start, stop)
+        keep_layers(net, start, stop)
     assert len(net.layers) == 8
 
 
 def test_a_part_continues_as_a_copy_does_and_gives_up_the_rest():
     net = network(checkpoint_blocks=True)
     total, blocks = net.num_parameters, net.layers
-    net.keep_layers(2, 5)
+    keep_layers(net, 2, 5)
     assert next(iter(net.state_dict())) == "Conv2d.main.2.0"
     assert net.checkpoint_blocks
     assert net.num_parameters < total
     again = copy.deepcopy(net)
     assert again.state_dict() == net.state_dict()
-    again.keep_layers(1, 2)
+    keep_layers(again, 1, 2)
     assert next(iter(again.state_dict())) == "Conv2d.main.3.0"
     nn.Sequential(blocks[0])  # which no network has now
     with pytest.raises(ValueError, match="already part of a network"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from tests.battery.example import observe, train
 
 
@@ -99,7 +100,7 @@ def test_frozen_before_the_network_is_made_and_when_a_part_is_kept():
     before = np.array(first.mu_w)
     train(net, 4, 4)
     np.testing.assert_array_equal(first.mu_w, before)
-    net.keep_layers(0, 2)
+    keep_layers(net, 0, 2)
     train(net, 4, 4)
     np.testing.assert_array_equal(first.mu_w, before)
 

@@ -82,7 +82,7 @@ def test_what_the_cap_cuts():
         assert share == np.mean(np.concatenate([cut["mu_w"] | cut["var_w"], cut["mu_b"] | cut["var_b"]]))
     assert max(shares) > 0
     assert 0 <= net.inspect(x).rows[0].capped <= 1  # of the step that was taken
-    net.pending.samples = -1  # a pass that was cut short
+    net.passes.samples = None  # a pass that was cut short
     assert math.isnan(net.inspect(x).rows[0].capped)
 
 

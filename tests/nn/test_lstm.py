@@ -204,12 +204,12 @@ def test_mean_deltas_are_the_chain_rule(steps):
     x, _, delta_mu, delta_var = random_batch(net, 1, with_variance=False)
     layer.var_w, layer.var_b = np.full_like(layer.var_w, 1e-6), np.full_like(layer.var_b, 1e-6)
     start = layer.mu_w.copy()
-    net.reset_state()
+    net.reset_lstm_states()
     slopes = pass_through(net, x, None, delta_mu, delta_var)["delta_mu_w of layer 0 " + repr(layer)] / 1e-6
     for k in range(0, start.size, 5):
         sides = []
         for step in (1e-2, -1e-2):
             layer.mu_w = start + step * (np.arange(start.size) == k)
-            net.reset_state()
+            net.reset_lstm_states()
             sides.append(net(x)[0] @ delta_mu.reshape(-1))
         assert abs((sides[0] - sides[1]) / 2e-2 - slopes[k]) < 2e-3 * np.abs(slopes).max()

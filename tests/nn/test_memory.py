@@ -127,8 +127,8 @@ def test_what_more_layers_take(training):
         trainer = Trainer([conv(3, 8, in_width=8, in_height=8), *units, nn.Linear(512, 10)], False)
         for _ in range(3):
             trainer.step() if training else trainer.net.predict(trainer.x)
-        kept = sum(trainer.net.buffer_bytes(leaf) for _, leaf in trainer.net.named_leaves())
-        return tuple(size // (4 * BATCH * 512) for size in (kept, trainer.net._passes.memory.nbytes))
+        kept = sum(trainer.net.passes.buffer_bytes(leaf) for _, leaf in trainer.net.named_leaves())
+        return tuple(size // (4 * BATCH * 512) for size in (kept, trainer.net.passes.memory.nbytes))
 
     (few, round_), (many, same) = taken(2), taken(5)
     assert many - few == (3 * 3 if training else 0) and round_ == same == (4 if training else 5)

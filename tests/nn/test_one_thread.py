@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.nn.core.step import Change
+from pytagi_ddp.nn.run import rebuild
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 BUSY, DISPLACED = "being used by another thread", "another thread has run forward"
@@ -56,7 +58,7 @@ def accumulate(net: nn.Sequential) -> None:
 
 
 def in_mode(net: nn.Sequential) -> None:
-    with net.in_mode(training=False):
+    with net.passes.in_mode(training=False):
         pass
 
 
@@ -73,30 +75,23 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "drop_deltas": lambda net: net.drop_deltas(),
     "eval": lambda net: net.eval(),
     "forget_evidence": lambda net: net.forget_evidence(2),
-    "forget_graphs": lambda net: net.forget_graphs(),
     "forward": lambda net: net(X),
     "get_input_states": lambda net: net.get_input_states(),
     "get_lstm_states": lambda net: net.get_lstm_states(),
     "get_neg_var_w_counter": lambda net: net.get_neg_var_w_counter(),
     "get_norm_mean_var": lambda net: net.get_norm_mean_var(),
     "get_outputs": lambda net: net.get_outputs(),
-    "has_layers_of_other_modes": lambda net: net.has_layers_of_other_modes(),
-    "in_mode": in_mode,
     "inspect": lambda net: net.inspect(X),
-    "keep_layers": lambda net: net.keep_layers(0, 1),
     "load": lambda net: net.load(FOLDER),
     "load_csv": lambda net: net.load_csv(FOLDER),
     "load_state_dict": lambda net: net.load_state_dict(network().state_dict()),
     "parameters": lambda net: net.parameters(),
     "parameters_changed": lambda net: net.parameters_changed(),
     "params_from": lambda net: net.params_from(network()),
-    "pass_forward": lambda net: net.pass_forward(X),
     "precision": assign("precision", "float32"),
     "predict": lambda net: net.predict(X),
     "profile": lambda net: net.profile(X),
-    "rehouse": lambda net: net.rehouse(type(net.arena)),
     "reset_lstm_states": lambda net: net.reset_lstm_states(),
-    "reset_state": lambda net: net.reset_state(),
     "save": lambda net: net.save(FOLDER),
     "save_csv": lambda net: net.save_csv(FOLDER),
     "save_pytagi": lambda net: net.save_pytagi(FOLDER),
@@ -106,14 +101,18 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "smoother": lambda net: net.smoother(),
     "state_dict": lambda net: net.state_dict(),
     "step": lambda net: net.step(),
-    "step_alone": lambda net: net.step_alone(),
-    "has_frozen_layers": lambda net: net.has_frozen_layers(),
     "to_device": lambda net: net.to_device("cpu"),
     "train": lambda net: net.train(),
     "update_bn": lambda net: net.update_bn([X]),
-    "use_frame": lambda net: net.use_frame(0),
 }
 OTHER_CALLS: dict[str, Callable[[nn.Sequential], object]] = {
+    "a frame": lambda net: net.passes.use(0),
+    "forward_only": lambda net: net.passes.forward_only(X),
+    "in_mode": in_mode,
+    "keep_layers": lambda net: rebuild.keep_layers(net, 0, 1),
+    "other storage": lambda net: rebuild.change_storage(net, type(net.arena)),
+    "step of a wrapper": lambda net: net.passes.step(),
+    **{f"invalidate {change.name}": lambda net, change=change: net.passes.invalidate(change) for change in Change},
     "deepcopy": copy.deepcopy,
     "mean of a layer": lambda net: setattr(net.layers[0], "mu_w", np.zeros(20)),
     "delta of a layer": lambda net: setattr(net.layers[0], "delta_mu_w", np.zeros(20)),
@@ -121,18 +120,17 @@ OTHER_CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "setting of a layer": lambda net: setattr(net.layers[1], "negative_slope", 0.5),
     "update of an average": lambda net: nn.PosteriorAverage(net).update(),
 }
-# What no pass writes, or what does nothing; `materialize` is `rehouse`.
+# What no pass writes, or what does nothing; `materialize` gives another storage.
 FREE = {
-    *("layers", "first_layer", "named_layers", "named_leaves", "visits", "num_parameters", "summary", "buffer_bytes"),
-    *("get_layer_stack_info", "is_deferred", "materialize", "missing_inputs", "num_samples", "training"),
-    *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size", "check_input", "one_thread"),
-    *("refuse_unread_deltas", "awaits_backward"),
+    *("layers", "named_layers", "named_leaves", "num_parameters", "summary"),
+    *("get_layer_stack_info", "materialize", "missing_inputs", "num_samples", "training"),
+    *("get_outputs_smoother", "set_threads", "z_buffer_size", "z_buffer_block_size"),
     *("preinit_layer", "output_to_host", "delta_z_to_host", "params_to_device", "params_to_host"),
 }
 
 
 def test_every_public_name_is_considered():
-    public = {name for name in dir(nn.Sequential) if not name.startswith("_") and hasattr(nn.Sequential, name)}
+    public = {name for name in dir(network()) if hasattr(nn.Sequential, name) and not name.startswith("_")}
     assert public == CALLS.keys() | FREE
     assert not CALLS.keys() & FREE
 
@@ -159,7 +157,7 @@ def test_a_step_that_is_refused_leaves_an_accumulation():
         with net.add_hook(before=refused):
             net(X)
         learn(net, "backward")
-    assert net.pending.samples == 6
+    assert net.passes.samples == 6
 
 
 def test_a_hook_may_use_its_own_network():

@@ -109,11 +109,11 @@ def test_frames_keep_what_forward_saves():
     batches = [random_batch(net, 3, seed) for seed in range(3)]
     for _ in range(2):
         for frame, (x, var_x, *_) in enumerate(batches):
-            net.use_frame(frame)
+            net.passes.use(frame)
             net(x, var_x)
         with net.accumulate(), twin.accumulate():
             for frame, (x, var_x, *deltas) in enumerate(batches):
-                net.use_frame(frame)
+                net.passes.use(frame)
                 net.set_delta_z(*deltas)
                 net.backward()
                 twin(x, var_x)

@@ -8,6 +8,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed.run_threads import run_threads
+from pytagi_ddp.nn.run.rebuild import change_storage
 from tests.battery.example import observe, train
 
 
@@ -142,7 +143,7 @@ INSIDE = {
     "deltas": lambda ddp: learn(ddp, 3, step=False),
     "a step": lambda ddp: learn(ddp, 3),
     "other parameters": lambda ddp: ddp.model.load_state_dict(network(seed=7).state_dict()),
-    "another memory": lambda ddp: ddp.model._move("cpu"),  # as a move to another device
+    "another memory": lambda ddp: change_storage(ddp.model, type(ddp.model.arena)),  # as on another device
 }
 
 

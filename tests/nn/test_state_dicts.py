@@ -94,7 +94,7 @@ def test_deltas_that_wait_are_dropped(trained, tmp_path, way):
     other.backward()
     with pytest.raises(KeyError):
         other.load_state_dict({})
-    assert other.pending.waiting == 4
+    assert other.passes.waiting == 4
     loads[way](other)
     other.step()
     assert [a.tolist() for a in other.parameters()[-1]] == [a.tolist() for a in trained.parameters()[-1]]

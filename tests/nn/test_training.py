@@ -159,7 +159,7 @@ def test_a_step_after_a_batch_that_was_left_out(net):
     observe_all(net)  # skipped
     net(X)
     net.step()
-    assert not net.pending.waiting
+    assert not net.passes.waiting
     observe_all(net)
     net.backward()
     net.eval()
@@ -174,7 +174,7 @@ def test_a_step_after_a_batch_that_was_left_out(net):
         net.backward()
         step_without_backward(net, observe_all)
         net.backward()
-    assert net.pending.waiting == 6
+    assert net.passes.waiting == 6
 
 
 def test_a_network_in_a_wrapper_does_not_step_alone(net):
@@ -186,7 +186,7 @@ def test_a_network_in_a_wrapper_does_not_step_alone(net):
     before = net.state_dict()
     with pytest.raises(RuntimeError, match=r"step\(\) of a network in a DDPSequential: call that one's"):
         net.step()
-    assert net.state_dict() == before and net.pending.waiting == 3
+    assert net.state_dict() == before and net.passes.waiting == 3
     wrapped.step()
     assert net.state_dict() != before
     observe_all(copied := copy.deepcopy(net))
@@ -214,12 +214,12 @@ def test_no_backward_with_merged_parameters(net):
 
 def test_no_backward_in_any_frame_with_other_parameters(net):
     for frame in (0, 1):
-        net.use_frame(frame)
+        net.passes.use(frame)
         net(X)
     net.set_delta_z(np.ones(6), -np.ones(6))
     net.backward()
     net.step()
-    net.use_frame(0)
+    net.passes.use(0)
     with pytest.raises(RuntimeError, match="no step, and no other change of parameters"):
         net.backward()
 

@@ -121,7 +121,7 @@ cdef class Express:
         self.one_thread.enter()
         try:
             self.last = found
-            passes.batch, passes.went_back = 0, False
+            passes.batch, passes.went_back = None, False
             take(mu_x, cnp.PyArray_DATA(found.mu))
             if var_x is not None:
                 take(var_x, cnp.PyArray_DATA(found.var))
@@ -158,8 +158,7 @@ cdef class Express:
             return False
         if not net._training:
             return False  # the general way raises the error
-        pending = net.pending
-        if pending.accumulating or pending.average is not None:
+        if passes.accumulating or passes.average is not None:
             return False
         recorded = found.backward.get((net.input_state_update, False))
         if recorded is None:
@@ -181,10 +180,10 @@ cdef class Express:
             try:
                 (<Plan>plan).run()
             except:
-                pending.begin()
+                passes.begin()
                 raise
             passes.went_back = True
-            pending.samples, pending.applied = found.batch, False
+            passes.samples = passes.waiting = found.batch
             return True
         finally:
             self.one_thread.leave()
@@ -206,7 +205,7 @@ cdef class Express:
         cdef float* factors = <float*>cnp.PyArray_DATA(self.factors)
         self.one_thread.enter()
         try:
-            passes.batch = 0  # no backward pass can follow a forward pass with other parameters
+            passes.batch = None  # no backward pass can follow a forward pass with other parameters
             factors[0], factors[1], factors[2], factors[3] = 1, samples, 1, rate
             self.step_plan.run()
             self.one_thread.stepped()

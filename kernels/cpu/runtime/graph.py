@@ -17,6 +17,7 @@ PARTS = 100  # parts that are kept at most: a program may use ever new batch siz
 use_graphs = True  # False: every step walks through the layers
 keeps_calls = True
 call = _replay.call
+UNKNOWN: tuple[Any, Any] = None, object()
 
 
 class Graphs:
@@ -28,17 +29,11 @@ class Graphs:
     """
 
     def __init__(self, array: Any):
-        self._parts: dict[Hashable, _Part] = {}
+        self._parts: dict[Hashable, tuple[Any, Any]] = {}  # plans, None until calls are recorded, and results
         self.express = Express()
         self.plan: Any = None  # plan of the part that ran last, if it was replayed
 
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any:
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:
@@ -52,14 +47,14 @@ class Graphs:
             self.clear()
             return function()
         key = (name, key, get_threads(), *(None if a is None else _replay.address(a) for a in memory))
-        part = self._parts.get(key)
-        if part is not None and part.plan is not None:
-            part.plan.run()
-            self.plan = part.plan
-            return part.result
+        plan, result = self._parts.get(key, UNKNOWN)
+        if plan is not None:
+            plan.run()
+            self.plan = plan
+            return result
         before = _replay.allocations()
         try:
-            if part is None:
+            if result is UNKNOWN[1]:
                 result = function()
             else:
                 with _replay.recording() as plan:
@@ -69,7 +64,7 @@ class Graphs:
             raise
         if _replay.allocations() != before or len(self._parts) >= PARTS:
             self.clear()
-        self._parts[key] = _Part(plan if part is not None and _replay.allocations() == before else None, result)
+        self._parts[key] = plan if _replay.allocations() == before else None, result
         return result
 
     def clear(self) -> None:
@@ -77,10 +72,3 @@ class Graphs:
         self._parts.clear()
         self.express.clear()
         self.plan = None
-
-
-class _Part:
-    """One part: its calls, None until they are recorded, and its result."""
-
-    def __init__(self, plan: Any, result: Any):
-        self.plan, self.result = plan, result

@@ -46,13 +46,7 @@ class Graphs:
         self._parts: dict[str, _Part] = {}
         self._equal: set[Hashable] = set()  # parts whose graphs gave the bits of single launches
 
-    def run(
-        self,
-        name: str,
-        key: Hashable,
-        memory: tuple,
-        function: Callable[[], Any],
-    ) -> Any:
+    def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
         """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
 
         Args:
@@ -110,27 +104,14 @@ class Graphs:
 
 
 class Express:
-    """The shortcut of `kernels.cpu.graph` for public calls of small networks: on a GPU it does nothing."""
+    """The fast path of `kernels.cpu` for public calls of small networks: on a GPU it does nothing."""
 
     one_thread: Any = None
 
-    def offer_forward(self, plan, key, state, out):
-        pass
+    def forward(self, *_: Any) -> None:
+        """Leaves it to the general way, as all functions here."""
 
-    def forward(self, net, passes, mu_x, var_x, training):
-        return None
-
-    def offer_backward(self, plan, forward_key, key, start, end):
-        pass
-
-    def backward(self, net, passes):
-        return False
-
-    def offer_step(self, plan, factors, non_finite):
-        pass
-
-    def step(self, passes, samples, rate):
-        return None
+    backward = step = offer_forward = offer_backward = offer_step = forward
 
 
 class _Part:

@@ -27,13 +27,14 @@ from pytagi_ddp.distributed.pipeline.schedule import (
 )
 from pytagi_ddp.distributed.pipeline.stage import Observe, Stage
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.distributed.wrapper import collective
-from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.distributed.wrapper import attribute_of, collective
+from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.prior import drawn
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.run.rebuild import keep_layers
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import (
     StatisticsChange,
@@ -118,6 +119,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     """
 
     num_parameters = 0
+    output_z_buffer = attribute_of("_stage", "outputs")
+    input_delta_z_buffer = attribute_of("_stage", "deltas")
     _settled = (*TrainedOnRanks._settled, "mesh", "recompute", "pipe_group", "data_group")
 
     def __init__(
@@ -145,7 +148,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         _refuse_carried(model)
         self._n_microbatches, self._schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
-        options["deferred_init"] = model.is_deferred
+        options["deferred_init"] = model.arena.deferred
         options |= {"wire_dtype": c.wire_dtype, "mesh": mesh and mesh.shape}
         self._connect(None if mesh is None else mesh.communicator, options)
         self.pipe_group, self.data_group = _groups(self.communicator, mesh)
@@ -161,14 +164,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         stop = start + self.balance[self.pipe_group.rank]
         self._take_from_rank_0(start, stop)
         taken = 3 if start and model.layers[start - 1].gives_jacobian else 2
-        model.keep_layers(start, stop)
+        keep_layers(model, start, stop)
         model.materialize()
         in_flight = frames_in_flight(stages, self.pipe_group.rank, n_microbatches, schedule)
         self._stage = Stage(model, self.pipe_group, taken, in_flight, recompute)
         self._exchange = strategy(self.data_group, model, given)
         model.trainer = self
         self._stop_requested = False
-        self._adds = False  # whether the next batch adds to the deltas that wait
         self._under_way = False  # whether `forward` was called, and `backward` not yet
         self._made = True
 
@@ -178,7 +180,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         model, broadcast = self.model, self.communicator.broadcast
         broadcast(model.arena.statistics)
-        if not model.is_deferred:
+        if not model.arena.deferred:
             broadcast(model.arena.theta)
             return
         own = {leaf for layer in model.layers[start:stop] for leaf in layer.leaves()}
@@ -214,22 +216,6 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     @property
     def is_last(self) -> bool:
         return self._stage.is_last
-
-    @property
-    def output_z_buffer(self) -> BaseHiddenStates:
-        return self._stage.outputs
-
-    @output_z_buffer.setter
-    def output_z_buffer(self, states: BaseHiddenStates) -> None:
-        self._stage.outputs = states
-
-    @property
-    def input_delta_z_buffer(self) -> BaseDeltaStates:
-        return self._stage.deltas
-
-    @input_delta_z_buffer.setter
-    def input_delta_z_buffer(self, deltas: BaseDeltaStates) -> None:
-        self._stage.deltas = deltas
 
     @property
     def timeline(self) -> Timeline:
@@ -329,7 +315,6 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             self._exchange.step(False)
         except FloatingPointError as error:
             problem = str(error)
-        self._adds = False
         flags = np.array([problem is not None, self._stop], np.float32)
         self.communicator.all_reduce(flags)
         self._stop_requested = bool(flags[1] > 0)
@@ -377,8 +362,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         try:
             yield
         except BaseException:
-            self._adds = False
-            self.stage.pending.drop()
+            self.stage.passes.drop()
             raise
         finally:
             self._in_no_sync = before
@@ -386,11 +370,12 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     @contextmanager
     def _adding(self) -> Iterator[None]:
         """The context of the backward passes of a batch, which add to each other."""
-        if not self._adds:
-            self.stage.pending.drop()
+        passes = self.stage.passes
+        if not passes.accumulating:
+            passes.drop()
         with self.stage.accumulate():
             yield
-        self._adds = self._in_no_sync
+        passes.accumulating = self._in_no_sync  # whether the next batch adds to these
 
     def _actions(self, micro_batches: int) -> list[Action]:
         if not micro_batches:  # of a batch without samples
@@ -426,7 +411,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 return micro_batch_rows(count, self.n_microbatches)
             return [slice(a, min(count, a + batch_size)) for a in range(0, count, batch_size)]
 
-        waiting = self.stage.pending.waiting if self._adds else 0
+        waiting = self.stage.passes.waiting if self.stage.passes.adds else 0
         rows = self._stage.begin(kind, samples, variances, cut, waiting)
         self._stage.run(actions(len(rows)), observe)
         return rows[-1].stop if rows else 0
@@ -518,7 +503,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._begin("predict", in_no_sync=True)
         check_batch_size(batch_size)
-        with self.stage.in_mode(training=False):
+        with self.stage.passes.in_mode(training=False):
             n = self._pass("predict()", x, var_x, batch_size=batch_size)
         shape = self._outputs
         one = shape.image or shape.sequence or (shape.size,)

@@ -164,7 +164,7 @@ class Stage:
                 (self._on if action.kind == "F" else self._away).send(*result)
         for messages in self._outgoing:
             messages.finish()
-        self.net.use_frame(0)
+        self.net.passes.use(0)
 
     # -- one action ---------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Stage:
     def _use_frame(self, m: int) -> None:
         """Chooses the frame of micro-batch `m` in training; passes without a backward pass use frame 0."""
         if self.net.training:
-            self.net.use_frame(1 if self._recompute else 1 + m % self._in_flight)
+            self.net.passes.use(1 if self._recompute else 1 + m % self._in_flight)
 
     def _pass(self, m: int) -> State:
         if self.is_first:

@@ -126,7 +126,7 @@ class PosteriorAverage:
             if not self.n_averaged or self.in_place:
                 inside = "inside another one" if self.in_place else "before update()"
                 raise RuntimeError(f"average_parameters() {inside}")
-            net.pending.refuse_waiting("average_parameters()")
+            net.passes.refuse_waiting("average_parameters()")
             self._refuse_replicas_that_differ("average_parameters()")
             kernels, arena = net.kernels, net.arena
             names = ("theta", "statistics", "carried")

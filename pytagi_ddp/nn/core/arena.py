@@ -45,12 +45,13 @@ class Arena(ABC):
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running statistics.
         num_parameters: P.
+        deferred: whether parameters are still to be drawn, see `nn.deferred_init`.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
         pulls: whether steps know the prior, and can pull parameters towards it. It is set by `cut_steps`.
     """
 
-    in_shards = False
+    in_shards = deferred = False
     keeps_sums = True
     pulls = False
 
@@ -303,6 +304,8 @@ class ParameterArena(Arena):
 
 class DeferredArena(Arena):
     """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
+
+    deferred = True
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
         super().__init__(leaves, kernels, 0)

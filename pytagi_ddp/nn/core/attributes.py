@@ -1,14 +1,17 @@
 """What layers, networks and their wrappers say about attributes that they do not have.
 
 An assignment to one would have no effect, so it is refused. Names of PyTorch, Keras and scikit-learn are answered by
-what to do here instead.
+what to do here instead. Names of earlier versions go on working.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from inspect import getattr_static
+from functools import partial
+from inspect import getattr_static, signature
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytagi_ddp.warn import warn
 
 PACKAGE = __name__.partition(".")[0]
 FREEZE = "layer.freeze() and layer.unfreeze() decide whether steps change the parameters of a layer"
@@ -57,7 +60,7 @@ LAYER = {
     **dict.fromkeys(("train", "eval"), "assign `training`, or call train() or eval() of the network for all layers"),
     "in_features": "it is called input_size",
     "out_features": "it is called output_size",
-    "buffer_bytes": "call buffer_bytes(layer) of the network",
+    "buffer_bytes": "call passes.buffer_bytes(layer) of the network",
     **dict.fromkeys(
         ("children", "modules", "named_modules"),
         "a block has `layers`; all layers with their keys are in named_layers() of the network",
@@ -103,6 +106,46 @@ class Elsewhere:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}: {self._remedy}")
 
 
+class Moved:
+    """A value that has another name since version 0.2.0: reading it by the old one gives a DeprecationWarning, too.
+
+    Args:
+        place: what stands for it now, for the warning. function: gives it, for an object.
+    """
+
+    def __init__(self, place: str, function: Callable[..., Any]):
+        self._place, self._function = place, function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:  # for `help`
+        return f"deprecated: use {self._place}"
+
+    def __get__(self, thing: object, owner: type) -> Any:
+        if thing is None:
+            return self
+        warn(f"{owner.__name__}.{self._name} is deprecated: use {self._place}", DeprecationWarning)
+        return self._given(thing)
+
+    def _given(self, thing: object) -> Any:
+        return self._function(thing)
+
+
+class MovedMethod(Moved):
+    """A method that has another name since version 0.2.0; `function` has its arguments."""
+
+    def __init__(self, place: str, function: Callable[..., Any]):
+        super().__init__(place, function)
+        self.__signature__ = signature(function)
+
+    def _given(self, thing: object) -> Any:
+        return partial(self._function, thing)
+
+    def __call__(self, thing: object, *arguments: Any, **options: Any) -> Any:  # as a function of the class
+        return self.__get__(thing, type(thing))(*arguments, **options)
+
+
 class KnownAttributes:
     """Base of layers, networks and their wrappers: answers for public attributes that are not there.
 
@@ -123,7 +166,9 @@ class KnownAttributes:
 
     def __dir__(self) -> list[str]:
         kind = type(self)
-        return [name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere)]
+        return [
+            name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere | Moved)
+        ]
 
     if not TYPE_CHECKING:  # or mypy would not find assignments to attributes that are not there
 

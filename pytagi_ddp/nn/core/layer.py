@@ -22,6 +22,7 @@ from pytagi_ddp.nn.core.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.core.pytagi_view import LayerView, refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import UNKNOWN, Array, Delta, Shape, State
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.core.unpickled import writable
 
@@ -115,7 +116,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             for _, layer in self.named_layers(""):
                 layer._training = bool(value)
             if self._owner is not None:
-                self._owner.has_layers_of_other_modes()
+                self._owner.passes.invalidate(Change.MODES)
 
     def freeze(self) -> None:
         """From now on, no step changes the parameters of the layer; of a block: those of all layers in it.
@@ -144,7 +145,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             for leaf in self.leaves():
                 leaf._frozen = value
             if self._owner is not None:
-                self._owner.has_frozen_layers()
+                self._owner.passes.invalidate(Change.FROZEN)
 
     @property
     def frozen(self) -> bool:

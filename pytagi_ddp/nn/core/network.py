@@ -1,7 +1,6 @@
 """What files and tools ask of a network: they stand below `Sequential`, which calls them."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +11,7 @@ from pytagi_ddp.nn.core.arena import ParameterArena
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.hooks import Hook, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.pending import PendingDeltas
-from pytagi_ddp.nn.core.state import State
+from pytagi_ddp.nn.core.state import Shape
 
 
 class Network(Protocol):
@@ -30,25 +28,39 @@ class Network(Protocol):
 
 
 class TrainableNetwork(Network, Protocol):
-    """The same, and its passes."""
+    """The same, and what its passes need.
 
-    pending: PendingDeltas
+    Attributes:
+        passes, _chain: of `nn.run.passes` and `nn.layers.chain`, which stand above this file.
+    """
+
+    passes: Any
+    trainer: Any
+    num_samples: int | None
+    in_shape: Shape
+    out_shape: Shape
     checkpoint_blocks: bool
+    missing_inputs: str
+    input_state_update: bool
     output_z_buffer: BaseHiddenStates
     input_delta_z_buffer: BaseDeltaStates
+    output_delta_z_buffer: BaseDeltaStates
+
+    _chain: Any
+    _make_arena: Any
+    _precision: str
+    _device: str
+    _first_layer: int
 
     @property
     def device(self) -> str: ...
     @property
-    def _bytes_between(self) -> int: ...
-    @property
     def training(self) -> bool: ...
-    def buffer_bytes(self, layer: BaseLayer) -> int: ...
+    def _set_training(self, training: bool) -> None: ...
+    def _attach(self) -> None: ...
     def train(self, mode: bool = True) -> Any: ...
     def eval(self) -> Any: ...
-    def in_mode(self, training: bool) -> AbstractContextManager[None]: ...
     def forward(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]: ...
-    def pass_forward(self, mu_x: ArrayLike) -> State: ...
     def backward(self) -> None: ...
     def step(self) -> None: ...
     def add_hook(self, before: Hook | None = None, after: Hook | None = None) -> HookHandle: ...

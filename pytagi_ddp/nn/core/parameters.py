@@ -13,6 +13,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.owner import Owner
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.tensors import FIELDS
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import check_finite, check_variances, flat_float32
@@ -206,4 +207,4 @@ class ParameterValues:
                 return
             p.set_moments(*self._what, values)
             if layer._owner is not None:
-                layer._owner.parameters_changed()
+                layer._owner.passes.invalidate(Change.PARAMETERS)

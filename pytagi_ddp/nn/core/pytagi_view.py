@@ -76,7 +76,7 @@ class LayerView:
     @property
     def _alone(self) -> AbstractContextManager[None]:
         """A context for assignments, in which no other thread can be in a pass of the network."""
-        return nullcontext() if self._owner is None else self._owner.one_thread
+        return nullcontext() if self._owner is None else self._owner.passes.one_thread
 
     @property
     def input_size(self) -> int:
@@ -209,7 +209,7 @@ class BlockView:
         states, owner = _InnerStates(), self._owner
         if owner is not None and not owner.training:
             raise AttributeError("in evaluation mode nothing is kept inside a network")
-        saved = owner and owner._saved_of(self)
+        saved = owner and owner.passes.saved_of(self)
         if saved is not None:
             states.hold(saved.input, self.device)
         return states

@@ -81,7 +81,9 @@ class Saved:
         accumulate: whether `backward` adds to the batch sums of the parameters instead of replacing them.
         training: whether the network is in training mode, so that a backward pass may follow.
         recomputed: whether this forward pass repeats an earlier one: nothing that outlasts the pass may change then.
-        pool: memory for deltas, a `DeltaPool`.
+        pool: memory for deltas, a `DeltaPool`. blocks: the memory that recomputed blocks use in turn.
+        hooks: those of the network.
+        lifetime: of the variances of the layer's output. Means and Jacobian always last until the backward pass.
 
     Raises:
         AttributeError: an attribute is set that has one of the names above, or that of a method; or one is read that
@@ -91,6 +93,9 @@ class Saved:
     needs_input, accumulate, recomputed = True, False, False
     training: bool
     pool: DeltaPool
+    blocks: BlockMemory
+    hooks: LeafHooks
+    lifetime: Lifetime
     _lifetimes: Mapping[Any, Lifetime] = MappingProxyType({})
     _turns: BlockMemory | None = None
 
@@ -101,8 +106,9 @@ class Saved:
             assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
         own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
-        own["_layer"], own["_pass"], own["_lifetime"], own["_inside"] = layer, of, lifetime, {}
-        own["training"], own["pool"] = of.training, of.memory.pool
+        own["_layer"], own["_pass"], own["lifetime"], own["_inside"] = layer, of, lifetime, {}
+        own["training"], own["pool"], own["blocks"] = of.training, of.memory.pool, of.memory.blocks
+        own["hooks"] = of.hooks
         if layer is not None:
             own["_buffers"] = of.buffers.setdefault(layer, {})
         if more:
@@ -128,7 +134,7 @@ class Saved:
 
     def units(self, name: str, batch: int, lifetime: Lifetime = Lifetime.BACKWARD) -> Array:
         """(batch, units) array for the output, valid for `lifetime` or for that of the layer's output, if longer."""
-        last, size = max(lifetime, self._lifetime), self._layer.out_shape.size
+        last, size = max(lifetime, self.lifetime), self._layer.out_shape.size
         if last == Lifetime.USER or (last == Lifetime.BACKWARD and self.training):
             return self.buffer(name, batch, size)
         return self.pool.acquire(batch, size)
@@ -196,7 +202,7 @@ class Saved:
         """The context of `layer`, a layer inside this one, in the same pass."""
         inside: Saved | None = self._inside.get(layer)
         if inside is None:
-            lifetime = self._lifetimes.get(layer, self._lifetime)
+            lifetime = self._lifetimes.get(layer, self.lifetime)
             inside = self._inside[layer] = Saved(layer, self._pass, lifetime)
             if self._turns is not None:
                 inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
@@ -204,10 +210,9 @@ class Saved:
 
     def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
         """A new context of `layer`, a layer inside this one, in the memory that blocks use in turn."""
-        blocks = self._pass.memory.blocks
-        lifetime = self._lifetime if self._lifetime == Lifetime.USER else Lifetime.NEXT  # `Recomputed` makes a copy
-        inside = self._inside[layer] = Saved(layer, self._pass, lifetime, recomputed=recomputed, _turns=blocks)
-        blocks.begin(inside)
+        lifetime = self.lifetime if self.lifetime == Lifetime.USER else Lifetime.NEXT  # `Recomputed` makes a copy
+        inside = self._inside[layer] = Saved(layer, self._pass, lifetime, recomputed=recomputed, _turns=self.blocks)
+        self.blocks.begin(inside)
         return inside
 
     def find(self, layer: SavingLayer) -> Saved | None:
@@ -217,24 +222,9 @@ class Saved:
         found = (inside.find(layer) for inside in self._inside.values())
         return next((context for context in found if context is not None), None)
 
-    @property
-    def lifetime(self) -> Lifetime:
-        """Lifetime of the variances of the layer's output. Means and Jacobian always last until the backward pass."""
-        return self._lifetime
-
     def set_lifetimes(self, lifetimes: Mapping[Any, Lifetime]) -> None:
         """Sets the lifetimes of the outputs of the layers inside; by default, that of this context's output."""
         self.__dict__["_lifetimes"] = lifetimes
-
-    @property
-    def hooks(self) -> LeafHooks:
-        """Those of the network."""
-        return self._pass.hooks
-
-    @property
-    def blocks(self) -> BlockMemory:
-        """The memory that recomputed blocks use in turn."""
-        return self._pass.memory.blocks
 
     def ask(self, needs_input: bool, accumulate: bool) -> Saved:
         """Sets what a backward pass has to compute, see the attributes. Returns the context."""

@@ -4,6 +4,7 @@ from numbers import Real
 from typing import Any
 
 from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.validate import as_bools
 
 FINITE = -1e38, 1e38  # limits of a `Setting` that may be any number
@@ -40,8 +41,7 @@ class Setting(Argument):
         with layer._alone:
             layer.__dict__[self._name] = value
             if layer._owner is not None:
-                layer._owner.forget_graphs()
-                layer._owner.parameters_changed()
+                layer._owner.passes.invalidate(Change.SETTINGS)
 
 
 class Switch(Setting):

@@ -32,8 +32,8 @@ class TensorSpec:
         size: number of values of the whole tensor.
         kind: "learned": means or variances of parameters. "running": statistics of the data, equal on every rank,
             moved in training, saved with the parameters. "carried": memory from one call to the next, such as that of a
-            recurrent layer; each rank's own, saved when asked for, and reset by the user (`Sequential.reset_state`). A
-            layer reads and writes it by `Saved.carried` and `Saved.carry`.
+            recurrent layer; each rank's own, saved when asked for, and reset by `Sequential.reset_lstm_states`. A layer
+            reads and writes it by `Saved.carried` and `Saved.carry`.
         initial: value in a new network; not of parameters.
         variance: whether the values are variances, which must not be negative.
         layer: key of the layer in a state dict, "Linear.2". leaf: number of the layer in `arena.leaves`.

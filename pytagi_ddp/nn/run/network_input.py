@@ -34,7 +34,7 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
     if rows.size % shape.size:
         raise ValueError(f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs")
     rows = rows.reshape(-1, shape.size)
-    if array.ndim > 1:
+    if array.ndim > 1 and array.shape != rows.shape:
         of_one = next((array.shape[k:] for k in range(1, array.ndim) if prod(array.shape[k:]) == shape.size), None)
         given, own = ([n for n in dims if n != 1] for dims in (of_one or (), shape.image or shape.sequence or ()))
         if of_one is None or (len(given) == len(own) and given != own):

@@ -1,93 +1,218 @@
 """The passes of a training step: walks through the layers that are recorded once and then replayed."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
+from weakref import ref
 
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.arena import ParameterArena
-from pytagi_ddp.nn.core.data_struct import BaseDeltaStates
-from pytagi_ddp.nn.core.hooks import LeafHooks
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.hooks import Direction, LeafHooks
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.network import TrainableNetwork
 from pytagi_ddp.nn.core.saved import Buffers, Pass, PassMemory, Saved
 from pytagi_ddp.nn.core.state import Array, Delta, State
+from pytagi_ddp.nn.core.step import Change, Lost, Step
 from pytagi_ddp.nn.layers.chain import Chain
+from pytagi_ddp.nn.run.evidence import EvidenceSchedule
 from pytagi_ddp.nn.run.memory import pass_bytes, refuse_too_large
+from pytagi_ddp.nn.run.network_input import NetworkInput
 
-NO_SAMPLES = -1  # stands for the batch size of a forward pass without samples
 
+class Passes(Step):
+    """Forward passes, backward passes and steps of a network, and where its training step is.
 
-class Passes:
-    """Forward passes, backward passes and steps of a network on one device.
+    A network shows it as `passes`, to what wraps a network: other ranks, stages of a pipeline, tools. They read `at`,
+    `samples`, `waiting` and the other attributes of a `Step`, and change these by its methods. They call `step`, which
+    also steps a network that belongs to a wrapper, `refuse_unread`, `check_input`, `forward_only`, `use`, `visits`,
+    `buffer_bytes` and `invalidate`. What a program calls are the methods of the network.
 
     Args:
-        chain, arena, kernels: the network's.
-        hooks: its hooks. While there are any, passes are walked through and not replayed (`LeafHooks` has exceptions).
+        net: the network, which calls `attach` before all else.
 
     Attributes:
-        batch: samples of the forward pass that `backward` would continue; 0: there is none. `NO_SAMPLES`: there is one,
-            of a batch without samples, whose backward pass does nothing.
-        went_back: whether there has been a backward pass from that forward pass already.
+        one_thread: a context in which the calling thread works alone on the network.
+        hooks: those of the network. While there are any, passes are walked through and not replayed (`LeafHooks` has
+            exceptions).
+        of_one_mode: False: some layer may be in another mode than the network.
+        schedule: the `EvidenceSchedule` of the network's steps, or None.
         frame: the frame in use, see `use`.
         last: batch size, mode, input and context of the last forward pass in this frame.
         memory: what passes work in, until they work differently or on another device.
-        express: what serves the public calls in their common case, see `kernels.protocol.Express`.
+        express: what serves the public calls in their common case, see `kernels.protocol.Graphs`.
     """
 
-    def __init__(self, chain: Chain, arena: ParameterArena, kernels: Kernels, hooks: LeafHooks):
-        self._chain, self._arena, self._hooks, self._copy = chain, arena, hooks, kernels.array.copy
-        self._kernels = kernels
+    def __init__(self, net: TrainableNetwork):
+        self._net: Callable[[], Any] = ref(net)  # weak, so that the memory of a network is free when it is dropped
+        self.one_thread = one_thread()
+        self.hooks = LeafHooks()
+        self.of_one_mode = True
+        self.schedule: EvidenceSchedule | None = None
+        self.last: Any = None
+        self._walks: FrameType | None = None  # the call that walks through the layers
+
+    def attach(self, chain: Chain, arena: ParameterArena, kernels: Kernels) -> None:
+        """Begins with other layers, another arena or another device; batch sums that wait stay."""
+        self._chain, self._arena, self._kernels = chain, arena, kernels
         self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
         self._replayable = all(part.replayable for layer in chain.layers for _, part in layer.named_layers(""))
         self._checks_input = any(hasattr(leaf, "check_input") for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if hasattr(leaf, "after_backward")]
         self._graphs = kernels.graph.Graphs(kernels.array)
         self.express = self._graphs.express
-        self.batch = 0
+        self.express.one_thread = self.one_thread
         self.went_back = False
-        self.last: Any = None
-        self.frame = 0
-        self._frames: dict[int, tuple] = {}  # batch, last and buffers of the frames that are not in use
-        self._walks: FrameType | None = None  # the call that walks through the layers
-        self._newest = 0  # the frame of the last forward pass
-        self.memory = PassMemory(kernels)
-        self._buffers: Buffers = {}  # of the frame in use
+        self.frame = self._newest = 0  # the frame in use, and that of the last forward pass
+        self._frames: dict[int, tuple] = {}  # batch, last, buffers and input of the frames that are not in use
+        self._input = self._new_input()
+        if self.schedule is not None:
+            arena.cut_steps(pulls=True)
+        self.invalidate(Change.OPERATIONS)
 
-    def forward(self, state: State, training: bool, own: bool) -> State:
-        """The output for an input, whose memory must not change until the backward pass.
+    def _new_input(self) -> NetworkInput:
+        net: TrainableNetwork = self._net()
+        return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
-        Args:
-            own: whether the input lies in the network's own memory, where the next input may replace it.
+    def invalidate(self, change: Change) -> None:
+        """Drops what `change` has made useless, by its table."""
+        lost = change.lost
+        with self.one_thread:
+            if Lost.STEP_PARTS in lost:
+                self._arena.cut_steps()
+            if Lost.ONE_MODE in lost:
+                self.of_one_mode = False
+            if Lost.BACKWARD in lost:
+                self.batch = None
+                for frame, (_, *rest) in self._frames.items():
+                    self._frames[frame] = None, *rest
+            if Lost.RECORDINGS in lost:
+                self._graphs.clear()
+            if Lost.MEMORY in lost:
+                self.last = None
+                self._frames.clear()
+                self.memory = PassMemory(self._kernels)
+                self._buffers: Buffers = {}  # of the frame in use
+
+    # -- forward ----------------------------------------------------------------------------------------------
+
+    def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
+        """Raises what `forward` of the network would raise for this input."""
+        self._input.moments(mu_x, var_x, self._net().missing_inputs)
+
+    def forward(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
+        """`Sequential.forward` without the copies of its result; called by one thread alone.
+
+        Where `mu_x` is the buffer of another network, that buffer must not change until the backward pass.
         """
-        self.batch, self.went_back = 0, False  # if a layer raises, buffers hold parts of two batches: no backward pass
-        if state.batch > self._fits.get(training, 0):
-            self._check_memory(state, training)
-        self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one replaces
-        walk = partial(self._walk_forward, state, training)
-        out, saved = self._run("forward", (state.batch, training), state, walk)
-        self.last = (state.batch, training, state, saved)
-        if own and not self._checks_input:  # Express itself checks only that values are finite
-            self.express.offer_forward(self._graphs.plan, self.last, state, out)
+        net: TrainableNetwork = self._net()
+        if mu_x is net.output_z_buffer:
+            raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
+        training = net.training
+        state = self._input.state(mu_x, var_x, net.missing_inputs)
+        self.batch, self.went_back = None, False  # if a layer raises, buffers hold parts of two batches
+        if not state.batch:
+            out = self._no_outputs()
+        else:
+            if state.batch > self._fits.get(training, 0):
+                self._check_memory(state, training)
+            self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one takes
+            walk = partial(self._walk_forward, state, training)
+            out, saved = self._run("forward", (state.batch, training), state, walk)
+            self.last = (state.batch, training, state, saved)
+            # Express copies an input to the network's own memory, and checks only that values are finite.
+            if not (isinstance(mu_x, BaseHiddenStates) or self._checks_input):
+                self.express.offer_forward(self._graphs.plan, self.last, state, out)
+        net.output_z_buffer.hold(out, net.device, getattr(net.layers[-1], "positive_noise", False))
+        deltas = net.input_delta_z_buffer
+        deltas.set_size(out.mu.size, out.batch)
+        deltas.outdated = out.batch > 0
         if training:
             self.batch = out.batch
+            self.one_thread.went_forward()
         return out
 
-    def forward_nothing(self, training: bool) -> None:
-        """To be called in the place of `forward` for a batch without samples, which the layers do not see."""
-        self.batch, self.went_back = NO_SAMPLES if training else 0, False
+    def _no_outputs(self) -> State:
+        """The output for a batch without samples, which the layers do not see."""
+        mu, var = (self._kernels.array.empty((0, self._net().out_shape.size)) for _ in range(2))
+        return State(mu, var)
 
-    def forward_only(self, state: State, training: bool) -> State:
-        """A forward pass for its own sake: no backward pass can follow."""
-        self.batch, self.last = 0, None
-        self.forget()
-        with self._walking():
-            return self._walk_forward(state, training)[0]
+    def forward_only(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
+        """A forward pass without replay, from which no backward pass can follow; `output_z_buffer` is emptied."""
+        with self.one_thread:
+            net: TrainableNetwork = self._net()
+            state = self._input.state(mu_x, missing=net.missing_inputs)
+            net.output_z_buffer.set_size(0, 1)  # its memory is written to
+            self.batch = self.last = None
+            self._graphs.clear()
+            if not state.batch:
+                return self._no_outputs()
+            with self._walking():
+                return self._walk_forward(state, net.training)[0]
 
-    def backward(self, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
+    def _walk_forward(self, state: State, training: bool) -> tuple[State, Saved]:
+        self.memory.pool.reserve(state.batch * self._chain.widest)
+        saved = Saved(None, Pass(self.memory, self._buffers, training, self.hooks))
+        return self._chain.forward(state, saved), saved
+
+    def _check_memory(self, state: State, training: bool) -> None:
+        """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
+        array = self._kernels.array
+        watched = any(leaf.on_moments is not None for leaf in self._arena.running)
+        if array.free_bytes() is not None and not (watched or self._is_more_than_kernels()):
+            self.invalidate(Change.OUT_OF_MEMORY)
+
+            def needed(batch: int) -> int:
+                rows = State(*(None if a is None else a[:batch] for a in state[:2]))
+                return pass_bytes(self._chain, self._kernels, rows, training)
+
+            refuse_too_large(needed, state.batch, array.free_bytes() or 0)
+        self._fits[training] = state.batch
+
+    # -- backward ---------------------------------------------------------------------------------------------
+
+    def backward(self) -> None:
+        """`Sequential.backward`, walked or replayed."""
+        with self.one_thread:
+            self.one_thread.goes_on()
+            net: TrainableNetwork = self._net()
+            batch = self.batch
+            if batch is None or not net.training:
+                raise RuntimeError(
+                    "backward() needs a forward pass in training mode before it, and training mode itself (see "
+                    "train()); no step, and no other change of parameters, settings or modes, may come between them"
+                )
+            if self.average is not None:
+                raise RuntimeError(
+                    "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
+                )
+            source, end = net.input_delta_z_buffer, None
+            source.check(batch, net.out_shape.size)
+            if not batch:
+                net.output_delta_z_buffer.set_size(0, 0)
+                if not self.adds:
+                    self.forget()
+                    if net.trainer is None:  # else an exchange between ranks clears them
+                        self._arena.drop_sums()
+                return
+            source.move(net.device)
+            if net.input_state_update:
+                end = net.output_delta_z_buffer
+                end.set_size(batch * net.in_shape.size, batch)
+            before = self.begin()
+            self._pass_backward(batch, source, end, accumulate=before > 0 and self._arena.keeps_sums)
+            self.passed(before + batch)
+
+    def _pass_backward(self, batch: int, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
         """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
-        batch = self.batch  # kept, as a hook that changes parameters during the pass sets it to 0
         self.memory.pool.reserve(batch * self._chain.widest)
         repeated, self.went_back = self.went_back, True
         again = repeated and self._chain.recomputes
@@ -104,61 +229,177 @@ class Passes:
             end_memory = end.memory if end else None
             self.express.offer_backward(self._graphs.plan, self.last, key[1:3], start.memory, end_memory)
 
-    def step(self, samples: int, rate: float) -> None:
-        """`ParameterArena.step`."""
-        self._arena.step(samples, rate=rate, run=partial(self._run, "step", (), ()))
-        if not self._frames:  # Express knows nothing of frames
-            self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
+    def _walk_backward(
+        self, saved: Saved, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool, again: bool
+    ) -> None:
+        pool, blocks = self.memory.pool, self.memory.blocks
+        # Unless other passes have used that memory since, it holds the activations of the block that was run last.
+        blocks.holder = None if again or self._newest != self.frame else self._chain.last_recomputed(saved)
+        delta = Delta(*start, memory=start)
+        pool.share(delta)  # with whoever has written them, and may read them again
+        if not self._chain.spares_deltas:
+            delta = pool.own_copy(delta)
+        into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
+        if into is not None and end is not None:
+            self._kernels.array.copy(into.mu, end[0])
+            self._kernels.array.copy(into.var, end[1])
+            pool.give(into)
+
+    # -- step -------------------------------------------------------------------------------------------------
+
+    def step(self, ranks: int = 1) -> None:
+        """`Sequential.step`, also of a network that belongs to a `DDPSequential` or the like.
+
+        Args:
+            ranks: how many make such steps, each with its own deltas, before their posteriors are merged into one, in
+                which the pull of a `schedule` is to count once.
+        """
+        if not self.went_back:
+            self.refuse_unread(self._net().input_delta_z_buffer)
+        self.one_thread.goes_on()
+        samples, average, schedule, rate = self.samples, self.average, self.schedule, 0.0
+        if samples is None:
+            raise RuntimeError(
+                "step() after a backward pass, or an accumulation, that was cut short: its deltas are of parts of a "
+                "batch; run forward, the output update and backward again"
+            )
+        self.stepped()
+        if schedule is not None:
+            self._arena.check()  # raises what the step before has met; there is no step then
+            rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
+        try:
+            all_finite = self.express.step(self, samples, rate) if average is None else None
+            if all_finite is None:
+                self._walk_step(samples, average, rate)
+            elif not all_finite:
+                self._arena.finish()
+        except FloatingPointError:  # of some parameters; the others have made the step
+            self._move_schedule(samples, average)
+            raise
+        if schedule is not None:
+            self._move_schedule(samples, average)
+
+    def _move_schedule(self, samples: int, average: bool | None) -> None:
+        if self.schedule is None:
+            return
+        if average is not None:  # the samples of all ranks are where the deltas are
+            self.schedule.moves_on(self._kernels.array.snapshot(self._arena.tail[:1]))
+        elif samples:
+            self.schedule.moves_on()
+
+    def _walk_step(self, samples: int, average: bool | None, rate: float) -> None:
+        with self.one_thread:
+            self.one_thread.stepped()
+            self.invalidate(Change.PARAMETERS)
+            if average is not None:
+                self._arena.step_pooled(average, rate)
+                return
+            self._arena.step(samples, rate=rate, run=partial(self._run, "step", (), ()))
+            if not self._frames:  # Express knows nothing of frames
+                self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
+
+    def refuse_unread(self, deltas: BaseDeltaStates) -> None:
+        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
+
+        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
+        """
+        waits = self.batch and not self.went_back and self.average is None
+        if waits and (self.accumulating or not self.waiting):
+            deltas.refuse_step()
+
+    def use_schedule(self, schedule: EvidenceSchedule | None) -> None:
+        """Assigns `Sequential.schedule`."""
+        if self.schedule is not None:
+            self.schedule.serve(None)
+        self.schedule = schedule
+        if schedule is not None:
+            schedule.serve(self._net())
+        if self._arena.pulls != (schedule is not None):
+            self._arena.cut_steps(pulls=schedule is not None)
+            self.invalidate(Change.CALLS)
+
+    # -- what wraps a network ---------------------------------------------------------------------------------
 
     def use(self, frame: int) -> None:
-        """Changes to a frame. A frame holds what a forward pass has left for its backward pass.
+        """Changes to a frame, of which each keeps a forward pass: `backward` continues that of the frame in use.
 
-        Forward passes in other frames stay as they are, and can be continued when their frame is used again. Frame 0 is
-        that of an ordinary network; in other frames, passes are walked through and not replayed.
+            for k, x in enumerate(micro_batches, 1):
+                net.passes.use(k)
+                net(x)
+            for k, deltas in enumerate(output_deltas, 1):
+                net.passes.use(k)
+                net.set_delta_z(*deltas)
+                net.backward()
+
+        Each frame has memory of its own for its input and for what layers keep of a batch. The buffers of outputs and
+        deltas do not belong to a frame: they hold the values of the last call.
+
+        Args:
+            frame: any number. 0 is the frame at the start; only its passes are recorded.
+
+        Raises:
+            RuntimeError: a frame other than 0, in a network with layers that carry a memory from call to call.
         """
-        if frame == self.frame:
-            return
-        self.forget()
-        self._frames[self.frame] = self.batch, self.last, self._buffers
-        self.batch, self.last, self._buffers = self._frames.pop(frame, (0, None, {}))
-        self.frame = frame
+        with self.one_thread:
+            if frame and self._arena.carried.size:
+                raise RuntimeError(
+                    "passes.use(): layers of this network carry a memory from call to call (an LSTM with seq_len=1), "
+                    "and a backward pass would work with the memory of the last forward pass instead of its own "
+                    "frame's; use seq_len > 1, or one forward pass at a time"
+                )
+            if frame == self.frame:
+                return
+            self._graphs.clear()
+            self._frames[self.frame] = self.batch, self.last, self._buffers, self._input
+            new = self._frames.pop(frame, None) or (None, None, {}, self._new_input())
+            self.batch, self.last, self._buffers, self._input = new
+            self.frame = frame
 
-    def end_ways_back(self) -> None:
-        """Refuses backward passes from all forward passes so far, as parameters, settings or mode have changed."""
-        self.batch = 0
-        if self._frames:
-            self._frames = {frame: (0, *rest) for frame, (_, *rest) in self._frames.items()}
+    def visits(self, direction: Direction) -> list[tuple[BaseLayer, Direction]]:
+        """The calls of hooks for leaves with parameters, in the order in which a pass makes them."""
+        return [(leaf, way) for leaf, way in self._chain.visits(direction) if leaf.parameters is not None]
 
-    def drop_memory(self) -> None:
-        """Forgets all passes so far and their memory, as layers are about to work differently, or memory is short."""
-        self.batch, self.last = 0, None
-        self._frames.clear()
-        self.forget()
-        self.memory, self._buffers = PassMemory(self._kernels), {}
-
-    def forget(self) -> None:
-        """Drops what is recorded; call when layers change what they call."""
-        self._graphs.clear()
+    def saved_of(self, layer: Any) -> Saved | None:
+        """The context of `layer` in the last forward pass, or None."""
+        return self.last and self.last[3].find(layer)
 
     def buffer_bytes(self, layer: Any) -> int:
-        """Size of what `layer` keeps for a batch: outputs, Jacobians, scratch; not the parameters."""
+        """Bytes that a layer keeps for the last batch: outputs, Jacobians, scratch; not the parameters."""
         return sum(buffer.nbytes for buffer in self._buffers.get(layer, {}).values())
 
     @property
     def bytes_between(self) -> int:
-        """Size of what no layer that computes keeps, and of the memory that layers use in turn."""
-        return self.memory.nbytes + sum(self.buffer_bytes(layer) for layer in self._buffers if not layer._is_leaf)
+        """Bytes of the input, of what no layer that computes keeps, and of the memory that layers use in turn."""
+        between = sum(self.buffer_bytes(layer) for layer in self._buffers if not layer._is_leaf)
+        return self._input.nbytes + self.memory.nbytes + between
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Iterator[None]:
+        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        net: TrainableNetwork = self._net()
+        before, frozen = net.training, [layer for _, layer in net.named_layers() if layer.training != net.training]
+        try:
+            net.train(training)
+            yield
+        finally:
+            net._set_training(before)
+            for layer in frozen:
+                layer._training = not before
+            if frozen:
+                self.invalidate(Change.MODES)
+
+    # -- walking and replaying --------------------------------------------------------------------------------
 
     def _run(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
         """`function()`, or a replay of it unless hooks, ranks or layers do more than call kernels."""
         try:
             if self._is_more_than_kernels():
                 with self._walking():
-                    self.forget()
+                    self._graphs.clear()
                     return function()
             return self._graphs.run(name, key, memory, function)
         except MemoryError as error:
-            self.drop_memory()
+            self.invalidate(Change.OUT_OF_MEMORY)
             raise MemoryError(
                 f"{error or 'out of memory'}, in {name}. Parameters are as they were, and memory for passes is free "
                 "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
@@ -186,45 +427,5 @@ class Passes:
     def _is_more_than_kernels(self) -> bool:
         """Whether passes call hooks, other ranks or layers that do more than call kernels, or are of another frame."""
         meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
-        hooks = bool(self._hooks) and not (self._hooks.of_parameters and self._kernels.graph.keeps_calls)
+        hooks = bool(self.hooks) and not (self.hooks.of_parameters and self._kernels.graph.keeps_calls)
         return hooks or meets_others or not self._replayable or self.frame != 0
-
-    def _check_memory(self, state: State, training: bool) -> None:
-        """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
-        array = self._kernels.array
-        watched = any(leaf.on_moments is not None for leaf in self._arena.running)
-        if array.free_bytes() is not None and not (watched or self._is_more_than_kernels()):
-            self.drop_memory()
-
-            def needed(batch: int) -> int:
-                rows = State(*(None if a is None else a[:batch] for a in state[:2]))
-                return pass_bytes(self._chain, self._kernels, rows, training)
-
-            refuse_too_large(needed, state.batch, array.free_bytes() or 0)
-        self._fits[training] = state.batch
-
-    def _walk_forward(self, state: State, training: bool) -> tuple[State, Saved]:
-        self.memory.pool.reserve(state.batch * self._chain.widest)
-        saved = Saved(None, Pass(self.memory, self._buffers, training, self._hooks))
-        return self._chain.forward(state, saved), saved
-
-    def _walk_backward(
-        self,
-        saved: Saved,
-        start: tuple[Array, Array],
-        end: tuple[Array, Array] | None,
-        accumulate: bool,
-        again: bool,
-    ) -> None:
-        pool, blocks = self.memory.pool, self.memory.blocks
-        # Unless other passes have used that memory since, it holds the activations of the block that was run last.
-        blocks.holder = None if again or self._newest != self.frame else self._chain.last_recomputed(saved)
-        delta = Delta(*start, memory=start)
-        pool.share(delta)  # with whoever has written them, and may read them again
-        if not self._chain.spares_deltas:
-            delta = pool.own_copy(delta)
-        into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
-        if into is not None and end is not None:
-            self._copy(into.mu, end[0])
-            self._copy(into.var, end[1])
-            pool.give(into)

@@ -152,10 +152,10 @@ def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
     """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0
-    if net.pending.waiting:
-        return 1.0, net.pending.waiting, 1.0
+    if net.passes.waiting:
+        return 1.0, net.passes.waiting, 1.0
     scale, samples, caps, _ = net.kernels.array.to_host(net.arena.step_memory[0]).tolist()
-    return scale, samples if net.pending.average is None and net.pending.samples >= 0 else 0.0, caps
+    return scale, samples if net.passes.average is None and net.passes.samples is not None else 0.0, caps
 
 
 def _capped(leaf: BaseLayer, scale: float, cap: float) -> float:

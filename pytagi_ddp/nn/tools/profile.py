@@ -131,8 +131,8 @@ def _table(net: TrainableNetwork, leaves: dict, rounds: list[dict[Any, float]]) 
     def ms(name: str, direction: str) -> float:
         return 1e3 * statistics.median(seconds.get((name, direction), 0.0) for seconds in rounds)
 
-    names = [(key, leaf.get_layer_info(), net.buffer_bytes(leaf)) for key, leaf in leaves.items()]
-    names += [("", BETWEEN, net._bytes_between), ("", STEP, 0)]
+    names = [(key, leaf.get_layer_info(), net.passes.buffer_bytes(leaf)) for key, leaf in leaves.items()]
+    names += [("", BETWEEN, net.passes.bytes_between), ("", STEP, 0)]
     times = [(ms(key or layer, "forward"), ms(key or layer, "backward")) for key, layer, _ in names]
     total = sum(map(sum, times))
     rows = (

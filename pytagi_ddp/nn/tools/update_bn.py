@@ -92,7 +92,7 @@ def take_statistics(
     Args:
         model, loader, num_batches: as of `update_bn`.
         add_over_ranks: adds the float64 sums of all ranks, in place.
-        run: does a forward pass of an input in training mode, without replay; None: `model.pass_forward`.
+        run: does a forward pass of an input in training mode, without replay; None: `passes.forward_only`.
     """
     check_num_batches(num_batches)
     running = _running(model)
@@ -108,7 +108,7 @@ def take_statistics(
     arena, array = model.arena, model.kernels.array
     tail, statistics, carried = map(array.to_host, (arena.tail, arena.statistics, arena.carried))  # changed by passes
     try:
-        sums = sum_moments(model, norms, inputs, run or model.pass_forward)
+        sums = sum_moments(model, norms, inputs, run or model.passes.forward_only)
         if add_over_ranks is not None:
             add_over_ranks(sums)
         fresh = statistics.copy()
@@ -156,7 +156,7 @@ def sum_moments(
     try:
         for key, part in _parts(norms, sums):
             norms[key].on_moments, norms[key].pool_at_step = watch(part), False
-        with nullcontext() if model.training else model.in_mode(training=True):
+        with nullcontext() if model.training else model.passes.in_mode(training=True):
             for x in inputs:
                 run(x)
     finally:

@@ -200,7 +200,7 @@ CHANGES = {
         copied,
     ),
     blocks: (checkpoint_blocks, fresh_statistics, other_batch),
-    carrying: (evaluate, nn.Sequential.reset_state, load, checkpoint_blocks, there_and_back, other_batch, copied),
+    carrying: (evaluate, nn.Sequential.reset_lstm_states, load, checkpoint_blocks, there_and_back, other_batch, copied),
 }
 
 

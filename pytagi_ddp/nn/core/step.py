@@ -1,0 +1,131 @@
+"""Where the training step of a network is, and what a change in the network takes from it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+
+class At(Enum):
+    """Where a training step is.
+
+    With `accumulate`, and where a batch is left out, it goes from BACKWARD to FORWARD. `Step.waiting` says for how many
+    samples there are batch sums meanwhile.
+    """
+
+    IDLE = auto()  # nothing waits
+    FORWARD = auto()  # a forward pass waits for its backward pass
+    BACKWARD = auto()  # batch sums wait for a step
+    REDUCED = auto()  # the batch sums of all ranks wait for a step
+
+
+class Lost(Enum):
+    """What a change may make useless of what a network keeps from earlier passes."""
+
+    BACKWARD = auto()  # backward passes from the forward passes so far
+    RECORDINGS = auto()  # recorded passes and steps
+    MEMORY = auto()  # the memory of passes, and what they left in it
+    STEP_PARTS = auto()  # the parts for threads into which a step is cut
+    ONE_MODE = auto()  # the certainty that all layers are in the mode of the network
+
+
+class Change(Enum):
+    """What has changed in a network, for its `passes.invalidate`: in words, and what is `lost` by it."""
+
+    PARAMETERS = "they have other values", (Lost.BACKWARD,)
+    MODES = "single layers are in another mode", (Lost.BACKWARD, Lost.RECORDINGS, Lost.ONE_MODE)
+    FROZEN = "layers were frozen, or are no longer", (Lost.STEP_PARTS, Lost.RECORDINGS)
+    SETTINGS = "layers compute with other numbers", (Lost.BACKWARD, Lost.RECORDINGS)
+    CALLS = "passes call other hooks or other ranks", (Lost.RECORDINGS,)
+    OPERATIONS = "passes call other kernels", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
+    OUT_OF_MEMORY = "a pass found no memory", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)
+
+    def __init__(self, words: str, lost: tuple[Lost, ...]):
+        self.lost = lost
+
+
+class Step:
+    """What of a training step has been done, and what the batch sums in the arena's `delta` stand for.
+
+    Attributes:
+        batch: samples of the forward pass that a backward pass would continue, maybe 0; None: there is none.
+        went_back: whether there has been a backward pass from that forward pass.
+        samples: samples in the batch sums. None while a pass writes them, and after a pass that was interrupted: then
+            they are of parts of a batch, and cannot be used.
+        waiting: those that no step has applied and no exchange has taken; 0 for none. After a step, the sums stay until
+            the next backward pass.
+        accumulating: whether a backward pass adds to sums that wait, instead of replacing them.
+        average: None while the sums are those of this process; once they are those of all ranks, whether the step
+            divides them by the ranks that had samples.
+    """
+
+    batch: int | None = None
+    went_back = False
+    samples: int | None = 0
+    waiting = 0
+    accumulating = False
+    average: bool | None = None
+
+    @property
+    def at(self) -> At:
+        """Where the step is."""
+        if self.average is not None:
+            return At.REDUCED
+        if self.batch and not self.went_back:
+            return At.FORWARD
+        return At.BACKWARD if self.waiting else At.IDLE
+
+    @property
+    def adds(self) -> bool:
+        """Whether the next backward pass adds to the present sums."""
+        return self.accumulating and self.waiting > 0
+
+    def refuse_waiting(self, call: str) -> None:
+        """Raises RuntimeError if sums wait for a step, before which `call` is not allowed."""
+        if self.waiting or self.average is not None:
+            raise RuntimeError(f"{call} between backward() and step(): call step() first, which applies the deltas")
+
+    def begin(self) -> int:
+        """To be called before a backward pass. Returns the number of samples whose sums it will add to.
+
+        Until `passed`, the sums count as cut short.
+        """
+        before = self.waiting if self.accumulating else 0
+        self.samples, self.waiting = None, 0
+        return before
+
+    def passed(self, samples: int) -> None:
+        """To be called after a backward pass: the sums are now those of `samples` samples."""
+        self.samples = self.waiting = samples
+
+    def drop(self) -> None:
+        """Drops what has been accumulated, and ends the accumulation."""
+        self.begin()
+        self.accumulating = False
+
+    def forget(self) -> None:
+        """Drops what waits, as the parameters that it belongs to are gone. An accumulation under way starts anew."""
+        self.samples = self.waiting = 0
+
+    def exchanged(self, average: bool) -> None:
+        """To be called after an exchange between ranks: the sums are now those of all ranks, for one step."""
+        self.forget()
+        self.accumulating, self.average = False, average
+
+    def stepped(self) -> None:
+        """To be called with a step."""
+        self.waiting, self.accumulating, self.average = 0, False, None
+
+    def continue_as(self, other: Step) -> None:
+        """Takes over the sums of `other`, as a copy of a network does; those of other ranks do not count."""
+        self.samples, self.waiting, self.accumulating = other.samples, other.waiting, other.accumulating
+        self.average = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "applied" in state:  # of version 0.2.0
+            samples = None if state["samples"] < 0 else state["samples"]
+            state = {"samples": samples, "waiting": 0 if state["applied"] else samples}
+        self.__dict__.update(state)
+
+
+PendingDeltas = Step  # as pickles of version 0.2.0 call it
