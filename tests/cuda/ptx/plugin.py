@@ -1,7 +1,7 @@
 """A plugin of pytest with which tests of GPUs run on the machine of this folder. See `README.md`.
 
 A problem that the machine finds in a launch makes the test fail in which the launch happens. Tests of kernels run in
-several `WAYS`: orders of threads, and alignments of arrays.
+two `WAYS`: orders of threads, and alignments of arrays. Once a week there is a third one, for networks as well.
 """
 
 import json
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ALL_TESTS
 from tests.cuda.kept import letters
 from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
 from tests.cuda.ptx.stand_in import stand_in
 
-WAYS = {"forwards": FORWARDS, "shuffled": SHUFFLED, "unaligned": BACKWARDS}  # the order of threads in each
-OF_KERNELS = {"test_kernels.py", "test_products.py"}  # these run in all
-OF_NETWORKS = {"test_battery.py", "test_networks.py"}  # and these in the first two; other tests run shuffled
+WAYS = {"shuffled": SHUFFLED, "unaligned": BACKWARDS, "forwards": FORWARDS}  # the order of threads in each
+OF_KERNELS = {"test_kernels.py", "test_products.py"}
+OF_NETWORKS = {"test_battery.py", "test_networks.py"}
 
 
 def pytest_addoption(parser):
@@ -30,8 +31,9 @@ def pytest_load_initial_conftests():
 
 
 def pytest_generate_tests(metafunc):
-    name, ways = Path(metafunc.module.__file__).name, list(WAYS)
-    chosen = ways if name in OF_KERNELS else ways[:2] if name in OF_NETWORKS else ["shuffled"]
+    name = Path(metafunc.module.__file__).name
+    chosen = ["shuffled"] + ["unaligned"] * (name in OF_KERNELS)
+    chosen += ["forwards"] * (ALL_TESTS and name in OF_KERNELS | OF_NETWORKS)
     metafunc.parametrize("way", chosen, indirect=True)
 
 
