@@ -36,6 +36,7 @@ def test_trains_and_draws(tmp_path):
     assert picture.exists() == bool(importlib.util.find_spec("matplotlib"))
 
 
+@pytest.mark.slow
 def test_pipelines_side_by_side(capsys):
     options = ["--limit-train", 9, "--batch-size", 4, "--head", "remax", "--balance", "5,4", "--pipelines", 2]
     options = [*SMALL, *options, "--schedule", "GPipe", "--recompute", "--bn-batches", 1]
@@ -70,7 +71,7 @@ def test_model_parallelism_by_hand(capsys):
     get_distributed_backend("serial").close()  # the program ends with the process
 
 
-@pytest.mark.mpi
+@pytest.mark.slow
 def test_model_parallelism_has_help():
     command = [sys.executable, "-m", "examples.model_parallel"]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
@@ -79,6 +80,7 @@ def test_model_parallelism_has_help():
     assert done.returncode == 2 and "unrecognized arguments: --steps" in done.stderr
 
 
+@pytest.mark.mpi
 def test_model_parallelism_on_real_ranks():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     result = mpirun(["-m", "examples.model_parallel"], 2, 60)

@@ -28,7 +28,10 @@ from tests.conftest import weekly
 from tests.examples.jobs import SECONDS, in_threads, read_log, start
 from tests.mpi.run import mpirun_command
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc"),
+]
 mpi = pytest.mark.mpi
 # 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images; the second one begins by forgetting.
 SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment", "--forget", 4]
@@ -98,7 +101,6 @@ def test_resumed_from_shards(whole, tmp_path):
     check_same_end(whole, tmp_path, log)
 
 
-@pytest.mark.slow
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
     job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
     in_threads("--log-dir", tmp_path, *job, "--epochs", 1, np=1)

@@ -63,7 +63,8 @@ def on_ranks(
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
     most = max((np for np in numbers if isinstance(np, int)), default=0)
-    cases += [f"{most} threads"] if threads and most else []
+    # Not in `make check`, which has the tests of tests/distributed on threads.
+    cases += [pytest.param(f"{most} threads", marks=pytest.mark.slow)] if threads and most else []
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
