@@ -22,6 +22,14 @@ def source_tree(folder: Path) -> Path:
     return folder
 
 
+def copy_c_code(folder: Path) -> None:
+    """Puts the C code that Cython has made of these sources into a `source_tree`, where it is not made again then."""
+    for source in folder.rglob("*.pyx"):
+        made = (ROOT / source.relative_to(folder)).with_suffix(".c")
+        if made.exists() and made.stat().st_mtime > source.stat().st_mtime:
+            shutil.copy2(made, source.with_suffix(".c"))
+
+
 def hasty(compiler: str, folder: Path, without: str = "-no-such-flag") -> str:
     """A command that is the compiler without optimisation, which takes a seventh of the time, and without a flag."""
     wrapper = folder / "cc"

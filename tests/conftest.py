@@ -54,11 +54,15 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    """In a process of pytest-xdist, what takes longest begins first, and the rest fills up the other processes."""
+    """In a process of pytest-xdist, what takes longest begins first, and the rest fills up the other processes.
+
+    Real ranks come after the same programs on threads: where loops are yet to be compiled, ranks wait at full load.
+    """
 
     def rank(item):
         compiles = item.path.relative_to(config.rootpath).as_posix() in COMPILE_KERNELS
-        return not compiles, not starts_ranks(item.path), not item.get_closest_marker("slow")
+        real_ranks, slow = (item.get_closest_marker(name) is not None for name in ("mpi", "slow"))
+        return not compiles, not starts_ranks(item.path), real_ranks, not slow
 
     if hasattr(config, "workerinput"):
         items.sort(key=rank)

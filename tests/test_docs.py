@@ -182,11 +182,6 @@ def test_names_in_pages_are_there():
                     thing = getattr(thing, part)
 
 
-def test_the_citation_has_the_version():
-    version = re.search(r'^version = "(.*)"', _text(ROOT / "pyproject.toml"), re.MULTILINE)[1]
-    assert f'version: "{version}"' in _text(ROOT / "CITATION.cff")
-
-
 @pytest.mark.parametrize("path", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_stripped(path):
     """Outputs are made when the pages are built; in git they would change with every run."""

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -38,6 +39,9 @@ for path in FILES:
     SOURCES[module_name(path)] = SOURCES.get(module_name(path), "") + "\n" + import_statements(path)
 
 
+parse = cache(ast.parse)
+
+
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
     """The statements under `node` that run when the module is imported."""
     for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -71,14 +75,14 @@ def run_before(name: str, source: str) -> set[str]:
 
     Not the packages that `name` itself is in: they have begun before.
     """
-    modules = named(name, at_import(ast.parse(source)))
+    modules = named(name, at_import(parse(source)))
     with_packages = {".".join(module.split(".")[:k]) for module in modules for k in range(1, module.count(".") + 2)}
     return {module for module in with_packages & SOURCES.keys() if not f"{name}.".startswith(f"{module}.")}
 
 
 def arrows(name: str, source: str) -> set[str]:
     """Modules that `name` imports anywhere: at once, in a function, or for type annotations alone."""
-    return named(name, ast.walk(ast.parse(source)))
+    return named(name, ast.walk(parse(source)))
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -159,7 +163,11 @@ ROOMS = {
     "pytagi": "alias.* as_pytagi",
 }
 
-ARROWS = {name: arrows(name, source) for name, source in SOURCES.items()}
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """Of each module those that it imports."""
+    return {name: arrows(name, source) for name, source in SOURCES.items()}
 
 
 def test_no_module_is_imported_while_it_waits_for_the_importer():
@@ -169,11 +177,11 @@ def test_no_module_is_imported_while_it_waits_for_the_importer():
     assert circles(before) == []
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_a_circle(imports):
     """Imports for types alone count, and those inside functions."""
-    assert sum(map(len, ARROWS.values())) > 1000
-    assert "pytagi_ddp.kernels.cpu.products._blas" in ARROWS["pytagi_ddp.kernels.cpu.layers._linear"]
-    assert circles(ARROWS) == []
+    assert sum(map(len, imports.values())) > 1000
+    assert "pytagi_ddp.kernels.cpu.products._blas" in imports["pytagi_ddp.kernels.cpu.layers._linear"]
+    assert circles(imports) == []
 
 
 def rooms(table: dict[str, str], modules: Iterable[str]) -> dict[str, str]:
@@ -198,10 +206,10 @@ def upward(table: dict[str, str], imports: dict[str, set[str]]) -> set[tuple[str
     return {(a, b) for a, b in pairs if order.index(room[b]) > order.index(room[a])}
 
 
-def test_a_room_imports_only_rooms_before_it():
+def test_a_room_imports_only_rooms_before_it(imports):
     short = {
         name.removeprefix("pytagi_ddp."): {other.removeprefix("pytagi_ddp.") for other in others}
-        for name, others in ARROWS.items()
+        for name, others in imports.items()
     }
     assert upward(ROOMS, short) == set(), "a file imports one of a room that stands later in ROOMS"
 

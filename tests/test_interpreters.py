@@ -1,10 +1,15 @@
-"""The library works on the newest Python of this machine, if that is not the one that runs the tests."""
+"""The library works on the newest Python of this machine, if that is not the one that runs the tests.
+
+Here in a quick way; in full once a week, and with all tests on every Python before a change is taken
+(.github/workflows/ci.yml).
+"""
 
 import sys
 
 import pytest
 
 from tests import interpreters
+from tests.conftest import ALL_TESTS
 
 
 @pytest.mark.slow
@@ -14,7 +19,7 @@ def test_newest_python_builds_and_computes(tmp_path):
     newest = [version for version, path in found.items() if path][-1]
     if newest == f"3.{sys.version_info.minor}":
         pytest.skip(f"the tests run on Python {newest}, and no newer one is there")
-    interpreters.check(found[newest], tmp_path)
+    interpreters.check(found[newest], tmp_path, quick=not ALL_TESTS)
 
 
 def test_interpreters_are_those_of_pyproject():

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def run(code: str, tmp_path) -> str:
+@cache
+def run(code: str) -> str:
     command = [sys.executable, "-W", "error", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert (result.returncode, result.stderr) == (0, "")
@@ -30,8 +32,8 @@ def test_the_blocks_are_found():
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_python_runs(index, tmp_path):
-    run(blocks("python")[index], tmp_path)
+def test_python_runs(index):
+    run(blocks("python")[index])
 
 
 def predictions(printed: str) -> dict[float, tuple[float, ...]]:
@@ -41,8 +43,8 @@ def predictions(printed: str) -> dict[float, tuple[float, ...]]:
     return {float(x): tuple(map(float, row)) for x, *row in found}
 
 
-def test_the_error_bars_are_as_said(tmp_path):
-    rows = predictions(run(blocks("python")[1], tmp_path))
+def test_the_error_bars_are_as_said():
+    rows = predictions(run(blocks("python")[1]))
     assert rows.keys() == {-5, -4, -2, 1, 4, 5}
     assert all(abs(mean - true) < 2 * std for mean, std, true in rows.values())
     far, near = ([rows[x][1] for x in places] for places in ((-4, 4), (-2, 1)))
@@ -51,9 +53,9 @@ def test_the_error_bars_are_as_said(tmp_path):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_what_is_quoted_is_what_is_printed(tmp_path, page):
+def test_what_is_quoted_is_what_is_printed(page):
     (quoted,) = map(predictions, blocks("text", (ROOT / page).read_text()))
-    for x, printed in predictions(run(blocks("python")[1], tmp_path)).items():
+    for x, printed in predictions(run(blocks("python")[1])).items():
         assert quoted[x] == pytest.approx(printed, rel=0.1, abs=0.02)  # other processors round otherwise
 
 

@@ -180,7 +180,7 @@ def threads_do_not_change_products(example: Example) -> None:
     """Matrix products are the same on any number of threads, though there are fewer rows or columns than threads."""
     try:
         _blas.set_serial(0)  # otherwise only products of large matrices would use several threads
-        assert_same_on_threads(example, 7, (2, 3, 4, 8, 16))
+        assert_same_on_threads(example, 7, (2, 3, 16))
     finally:
         _blas.set_serial()
 

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from benchmarks.quality import series
 from benchmarks.quality.done import read
@@ -46,6 +45,8 @@ def test_windows_are_learnt():
 
 
 def test_persistence_is_the_density_of_the_last_value():
+    from scipy.stats import norm  # here, as it takes half a second
+
     train, test = series.daily_sine()
     density = norm(test[:-1], np.sqrt(np.mean(np.diff(train) ** 2))).logpdf(test[1:]).mean()
     assert series.persistence()["log_likelihood"] == pytest.approx(density)

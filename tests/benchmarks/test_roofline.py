@@ -93,6 +93,7 @@ def test_any_batch_of_a_workload():
     assert step_counts.find("1-50-1-predict").predict
 
 
+@pytest.mark.slow
 def test_a_prediction_of_the_kernels_as_they_are(tmp_path):
     if reason := missing():
         pytest.skip(reason)

@@ -291,6 +291,7 @@ assert moved.device == "cpu"
 """
 
 
+@pytest.mark.slow
 def test_deltas_that_wait_for_a_step_move_along_both_ways():
     """In the simulator, which is chosen before Numba is imported: hence a process of its own."""
     root = Path(__file__).parents[2]

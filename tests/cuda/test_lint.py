@@ -1,6 +1,7 @@
 """Traps of CUDA kernels that neither the simulator nor the compiler reports."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def bounds(tree: ast.AST) -> list[int]:
     return [call.lineno for call in calls if name_of(call.func) in ("min", "max")]
 
 
+@cache
 def parse(path: Path) -> ast.AST:
     return ast.parse(path.read_text())
 

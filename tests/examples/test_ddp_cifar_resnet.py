@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.jobs import SECONDS, start, train
+from tests.examples.jobs import SECONDS, in_threads, read_log, start, train
 
 pytestmark = [
     pytest.mark.slow,  # starts processes of its own
@@ -61,21 +61,19 @@ def test_trains_and_reports(tmp_path, np):
     assert (tmp_path / "curves.png").exists() == bool(importlib.util.find_spec("matplotlib"))
 
 
-@mpi
-def test_a_pipeline_trains_and_reports(tmp_path):
+def test_a_pipeline_trains_and_reports(tmp_path, capsys):
     settings = ["--parallel", "pipeline", "--limit-train", 45, "--limit-test", 31, "--batch-size", 20, "--epochs", 1]
-    stdout, log = train(tmp_path, *settings, np=2)
-    assert "images per pipeline and step: 20" in stdout
+    in_threads("--log-dir", tmp_path, *settings)
+    assert "images per pipeline and step: 20" in capsys.readouterr().out
     for name, images in (("train_error", 45), ("test_error", 31)):
-        wrong = log[-1][name] * images
+        wrong = read_log(tmp_path)[-1][name] * images
         assert wrong == pytest.approx(round(wrong)), "every image counts once"
         assert 0 < wrong <= images
 
 
-@mpi
 def test_learns(tmp_path):
-    _, log = train(tmp_path, "--limit-train", 400, "--limit-test", 50, "--batch-size", 8, "--epochs", 3, np=2)
-    errors = [record["train_error"] for record in log[1:]]
+    in_threads("--log-dir", tmp_path, "--limit-train", 400, "--limit-test", 50, "--batch-size", 8, "--epochs", 3)
+    errors = [record["train_error"] for record in read_log(tmp_path)[1:]]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.65
 

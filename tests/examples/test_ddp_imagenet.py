@@ -14,6 +14,8 @@ from pytagi_ddp import nn
 from pytagi_ddp.distributed import run_threads
 from tests.mpi.run import mpirun
 
+pytestmark = pytest.mark.slow
+
 
 def small(gain_w, gain_b, outputs, image_size, is_remax, checkpoint_blocks, through_statistics):
     convolution = nn.Conv2d(3, 4, 4, stride=2, in_width=image_size, in_height=image_size)
@@ -101,7 +103,6 @@ def test_without_pillow_one_line_says_so(monkeypatch, source):
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
 def test_real_ranks_with_workers(tmp_path):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")

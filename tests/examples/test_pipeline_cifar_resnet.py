@@ -8,22 +8,20 @@ import pytest
 
 from examples import model_parallel, pipeline_cifar_resnet
 from pytagi_ddp.distributed import get_distributed_backend, run_threads
+from tests.examples.jobs import exit_codes
 from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
 SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines", "--epochs", 1, "--limit-test", 12]
 
 
-def start(*arguments, np):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    return mpirun(["-m", "examples.pipeline_cifar_resnet", *map(str, (*SMALL, *arguments))], np, 90)
-
-
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_trains_and_draws(tmp_path):
     picture = tmp_path / "schedule.png"
-    result = start("--limit-train", 24, "--batch-size", 10, "--micro-batches", 3, "--plot", picture, np=2)
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    options = [*SMALL, "--limit-train", 24, "--batch-size", 10, "--micro-batches", 3, "--plot", picture]
+    result = mpirun(["-m", "examples.pipeline_cifar_resnet", *map(str, options)], 2, 90)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "resnet8: 85,787 parameters, each with a mean and a variance"
@@ -38,13 +36,13 @@ def test_trains_and_draws(tmp_path):
     assert picture.exists() == bool(importlib.util.find_spec("matplotlib"))
 
 
-@pytest.mark.mpi
 @pytest.mark.slow
-def test_pipelines_side_by_side():
+def test_pipelines_side_by_side(capsys):
     options = ["--limit-train", 9, "--batch-size", 4, "--head", "remax", "--balance", "5,4", "--pipelines", 2]
-    result = start(*options, "--schedule", "GPipe", "--recompute", "--bn-batches", 1, np=4)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "stages: 2 with 5, 4 layers, pipelines: 2" in result.stdout
+    options = [*SMALL, *options, "--schedule", "GPipe", "--recompute", "--bn-batches", 1]
+    run_threads(pipeline_cifar_resnet.main, 4, list(map(str, options)))
+    out, err = capsys.readouterr()
+    assert "stages: 2 with 5, 4 layers, pipelines: 2" in out and err == ""
 
 
 @pytest.mark.parametrize("option", ["--resume=file", "--track=wandb", "--parallel=ddp"])
@@ -53,8 +51,6 @@ def test_options_that_would_do_nothing_are_refused(option):
         pipeline_cifar_resnet.main([option])
 
 
-@pytest.mark.mpi
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -63,10 +59,7 @@ def test_options_that_would_do_nothing_are_refused(option):
     ],
 )
 def test_an_error_is_one_line(options, message):
-    result = start(*options, np=2)
-    assert result.returncode != 0
-    assert [line for line in result.stderr.splitlines() if line.startswith("error")] == [message]
-    assert "Traceback" not in result.stderr
+    assert exit_codes(pipeline_cifar_resnet.main, *options) == [message, 1]
 
 
 def test_model_parallelism_by_hand(capsys):
@@ -78,7 +71,7 @@ def test_model_parallelism_by_hand(capsys):
     get_distributed_backend("serial").close()  # the program ends with the process
 
 
-@pytest.mark.mpi
+@pytest.mark.slow
 def test_model_parallelism_has_help():
     command = [sys.executable, "-m", "examples.model_parallel"]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
@@ -87,6 +80,7 @@ def test_model_parallelism_has_help():
     assert done.returncode == 2 and "unrecognized arguments: --steps" in done.stderr
 
 
+@pytest.mark.mpi
 def test_model_parallelism_on_real_ranks():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     result = mpirun(["-m", "examples.model_parallel"], 2, 60)

@@ -1,4 +1,8 @@
-"""The CIFAR-10 job, stopped and taken up again: it ends as if nothing had happened."""
+"""The CIFAR-10 job, stopped and taken up again: it ends as if nothing had happened.
+
+Where the ranks are not the point, they are threads that train a small network (`tests/mpi/test_checkpoint.py` takes up
+trainings of processes), and processes elsewhere.
+"""
 
 import json
 import os
@@ -12,22 +16,45 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from examples import ddp_cifar_resnet
 from examples.options import parse_arguments
 from examples.stop_and_resume import resume, run_settings
+from pytagi_ddp import nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import synthetic_images
 from pytagi_ddp.distributed.engine.launcher import mpirun_version
-from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import Linear, Sequential
 from tests.conftest import weekly
-from tests.examples.jobs import SECONDS, start, train
+from tests.examples.jobs import SECONDS, in_threads, read_log, start
 from tests.mpi.run import mpirun_command
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc"),
+]
 mpi = pytest.mark.mpi
 # 45 images in global batches of 16: 3 steps an epoch, the last one of 13 images; the second one begins by forgetting.
 SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment", "--forget", 4]
 AVERAGED = [*SETTINGS, "--average-last", 0.7]  # over the last two
+
+
+def small(gain_w, gain_b, is_remax, checkpoint_blocks, through_statistics):
+    """In place of the ResNet: with statistics, and as many outputs as the hierarchical head needs."""
+    convolution = nn.Conv2d(3, 4, 4, stride=4, in_width=32, in_height=32)
+    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.MixtureReLU(), nn.Linear(256, 11))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_network():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ddp_cifar_resnet.MODELS, "resnet8", small)
+        yield
+
+
+def train(folder, *arguments) -> list[dict]:
+    """Runs the job on two ranks that are threads; returns the records of its log in `folder`."""
+    in_threads("--log-dir", folder, *arguments)
+    return read_log(folder)
 
 
 def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
@@ -40,7 +67,7 @@ def newest(folder: Path) -> tuple[dict, dict[str, bytes]]:
 def whole(tmp_path_factory):
     """Two epochs on two ranks without a stop: the log, and the last checkpoint."""
     folder = tmp_path_factory.mktemp("whole")
-    _, log = train(folder, *AVERAGED, "--batch-size", 8, "--checkpoint-dir", folder, np=2)
+    log = train(folder, *AVERAGED, "--batch-size", 8, "--checkpoint-dir", folder)
     return log, newest(folder)
 
 
@@ -51,11 +78,10 @@ def check_same_end(whole, folder, log):
         assert log[-1][name] == whole[0][-1][name]
 
 
-@mpi
 def test_resumed_after_an_epoch(whole, tmp_path):
     job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--epochs", 1, np=2)
-    _, log = train(tmp_path, *job, "--resume", np=2)
+    train(tmp_path, *job, "--epochs", 1)
+    log = train(tmp_path, *job, "--resume")
     assert [(record["event"], record.get("epoch")) for record in log] == [
         ("start", None),
         ("epoch", 1),
@@ -66,40 +92,36 @@ def test_resumed_after_an_epoch(whole, tmp_path):
     assert log[-1]["train_error"] == whole[0][-1]["train_error"]
 
 
-@mpi
 def test_resumed_from_shards(whole, tmp_path):
     """One epoch with parameters in shards, the next one with replicas: as two with replicas."""
     job = ["--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *SETTINGS, *job, "--epochs", 1, "--parallel", "fsdp", np=2)
+    train(tmp_path, *SETTINGS, *job, "--epochs", 1, "--parallel", "fsdp")
     assert len(list(tmp_path.glob("step-*/rank-*-of-2.safetensors"))) == 2
-    _, log = train(tmp_path, *AVERAGED, *job, "--resume", np=2)
+    log = train(tmp_path, *AVERAGED, *job, "--resume")
     check_same_end(whole, tmp_path, log)
 
 
-@pytest.mark.slow
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
     job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--epochs", 1)
+    in_threads("--log-dir", tmp_path, *job, "--epochs", 1, np=1)
     log, curves = tmp_path / "log.jsonl", tmp_path / "curves.png"
     log.write_bytes(log.read_bytes()[:-9])
     curves.unlink(missing_ok=True)
     curves.mkdir()
-    result = start("--log-dir", tmp_path, *job, "--resume").finish(SECONDS)
-    assert result.returncode == 0, result.stderr
+    in_threads("--log-dir", tmp_path, *job, "--resume", np=1)
     assert newest(tmp_path)[0]["epoch"] == 2
     assert [json.loads(line).get("epoch") for line in log.read_text().splitlines()[-2:]] == [None, 2]
 
 
-@mpi
 def test_resumed_within_an_epoch(whole, tmp_path):
     """The second one, which has forgotten already, and averages."""
     job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5, np=2)
+    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5)
     files = {int(path.name[5:15]): path for path in tmp_path.glob("step-*")}
     assert sorted(files) == [2, 3, 4, 5, 6]
-    _, log = train(tmp_path, *job, "--resume", files[5], np=2)
+    log = train(tmp_path, *job, "--resume", files[5])
     check_same_end(whole, tmp_path, log)
-    net, average = resnet8_cifar10(0.1, 0.1), resnet8_cifar10(0.1, 0.1)
+    net, average = (small(0.1, 0.1, False, False, False) for _ in range(2))
     entry, values = newest(tmp_path)
     net.load(tmp_path / entry["file"])
     average.load(tmp_path / "average.safetensors")
@@ -139,32 +161,31 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(tmp_path, number, to_rank):
     assert (stop["event"], stop["step"]) == ("stop", entry["step"])
 
 
-@mpi
 def test_another_number_of_ranks(whole, tmp_path):
     job = [*SETTINGS, "--keep-last", 9, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--batch-size", 8, "--checkpoint-every", 2, "--epochs", 1, np=2)
+    train(tmp_path, *job, "--batch-size", 8, "--checkpoint-every", 2, "--epochs", 1)
     (path,) = tmp_path.glob("step-0000000002-*")
-    result = start("--log-dir", tmp_path, *job, "--batch-size", 16, "--resume", path).finish(SECONDS)
-    assert result.returncode == 0
-    assert result.stderr.count("another course") == result.stderr.count("number of ranks was 2 and is 1") == 1
+    with pytest.warns(UserWarning, match="number of ranks was 2 and is 1") as caught:
+        in_threads("--log-dir", tmp_path, *job, "--batch-size", 16, "--resume", path, np=1)
+    assert "another course" in str(caught.pop(UserWarning).message) and not caught.list
     entry, values = newest(tmp_path)
     assert (entry["epoch"], entry["step"], entry["world_size"]) == (2, 6, 1)
     assert values != whole[1][1]
 
     job += ["--batch-size", 4, "--resume", path]
-    result = start("--log-dir", tmp_path, *job).finish(SECONDS)
-    assert result.returncode != 0
-    assert "with other settings: global batch was 16 and is 4 (" in result.stderr
-    result = start("--log-dir", tmp_path, *job, "--allow-changes").finish(SECONDS)
-    assert result.returncode == 0
+    with pytest.raises(SystemExit, match=r"with other settings: global batch was 16 and is 4 \("):
+        in_threads("--log-dir", tmp_path, *job, np=1)
+    with pytest.warns(UserWarning, match="another course"):
+        in_threads("--log-dir", tmp_path, *job, "--allow-changes", np=1)
     assert newest(tmp_path)[0]["step"] == 2 + 4 + 12, "32 of 45 images are 8 of 12 batches"
 
 
 @mpi
-@pytest.mark.parametrize("np", [1, 2])
-def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, np):
-    job = [*SETTINGS, "--batch-size", 8, "--checkpoint-dir", "/proc/none"]  # where nobody makes folders
-    result = start("--log-dir", tmp_path, *job, np=np).finish(SECONDS)
+def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path):
+    job = ["--log-dir", tmp_path, *SETTINGS, "--batch-size", 8, "--checkpoint-dir", "/proc/none"]  # nobody makes it
+    with pytest.raises(FileNotFoundError, match="/proc/none"):
+        in_threads(*job, np=1)
+    result = start(*job, np=2).finish(SECONDS)
     assert result.returncode == 1
     assert "FileNotFoundError: [Errno 2] No such file or directory: '/proc/none'" in result.stderr
     assert "[rank 1" not in result.stderr

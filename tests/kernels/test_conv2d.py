@@ -1,5 +1,7 @@
 """Convolution moment products against float64 sums over taps."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,24 @@ def weight_sums(case, x, d, w_shape):
     return g
 
 
+@cache
+def expected_outputs(case):
+    """Of `arrays(case)`: means without bias, and the parts of the variances that variances and means of pixels have."""
+    a = arrays(case)
+    shape = a["dm"].shape
+    mu, of_var = convolve(case, a["mu"], a["w"], shape), convolve(case, a["var"], a["w"] ** 2 + a["s"], shape)
+    return mu, of_var, convolve(case, a["mu"] ** 2, a["s"], shape)
+
+
+@cache
+def expected_deltas(case):
+    """Of `arrays(case)`: deltas of pixels without Jacobian, and sums of weights."""
+    a = arrays(case)
+    of_image = adjoint(case, a["dm"], a["w"], a["mu"].shape), adjoint(case, a["ds"], a["w"] ** 2, a["mu"].shape)
+    sums = weight_sums(case, a["mu"], a["dm"], a["w"].shape), weight_sums(case, a["mu"] ** 2, a["ds"], a["w"].shape)
+    return *of_image, *sums
+
+
 def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(np.abs(expected).max(), 1e-30))
 
@@ -144,9 +164,9 @@ def run_backward(case, a, jcb=True, state=True, bias=True, accumulate=False, sta
 def test_forward(case, deterministic, bias, threads):
     a = arrays(case)
     out_mu, out_var = run_forward(case, a, deterministic, bias)
-    var = 0 if deterministic else convolve(case, a["var"], a["w"] ** 2 + a["s"], out_var.shape)
-    close(out_mu, convolve(case, a["mu"], a["w"], out_mu.shape) + bias * a["b"])
-    close(out_var, var + convolve(case, a["mu"] ** 2, a["s"], out_var.shape) + bias * a["sb"])
+    mu, of_var, of_mu = expected_outputs(case)
+    close(out_mu, mu + bias * a["b"])
+    close(out_var, (0 if deterministic else of_var) + of_mu + bias * a["sb"])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -158,10 +178,11 @@ def test_backward(case, jcb, accumulate, threads):
     d_in, weight, bias = run_backward(case, a, jcb, accumulate=accumulate, start=start)
     offset = start if accumulate else 0
     jacobian = a["jcb"].astype(np.float64) if jcb else 1
-    close(d_in[0], jacobian * adjoint(case, a["dm"], a["w"], a["mu"].shape))
-    close(d_in[1], jacobian**2 * adjoint(case, a["ds"], a["w"] ** 2, a["mu"].shape))
-    close(weight[0], offset + weight_sums(case, a["mu"], a["dm"], a["w"].shape))
-    close(weight[1], offset + weight_sums(case, a["mu"] ** 2, a["ds"], a["w"].shape))
+    of_dm, of_ds, weight_mu, weight_var = expected_deltas(case)
+    close(d_in[0], jacobian * of_dm)
+    close(d_in[1], jacobian**2 * of_ds)
+    close(weight[0], offset + weight_mu)
+    close(weight[1], offset + weight_var)
     close(bias[0], offset + a["dm"].sum((0, 1, 2), dtype=np.float64))
     close(bias[1], offset + a["ds"].sum((0, 1, 2), dtype=np.float64))
 

@@ -1,6 +1,6 @@
 """Transposed convolution moment products against float64 sums over taps."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -25,6 +25,25 @@ def transposed(case) -> dict[str, np.ndarray]:
     return a | {"w": drawn["w"], "s": drawn["s"], "b": b, "sb": sb**2}
 
 
+@cache
+def expected_outputs(case):
+    """As that of test_conv2d, of `transposed(case)`."""
+    a = transposed(case)
+    shape = a["dm"].shape
+    of_var = adjoint(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], shape)
+    return adjoint(case, a["mu"], a["w"], shape), of_var, adjoint(case, a["mu"].astype(np.float64) ** 2, a["s"], shape)
+
+
+@cache
+def expected_deltas(case):
+    """As that of test_conv2d, of `transposed(case)`."""
+    a = transposed(case)
+    w, shape = a["w"].astype(np.float64), a["mu"].shape
+    of_inputs = convolve(case, a["dm"], a["w"], shape), convolve(case, a["ds"], w**2, shape)
+    means = weight_sums(case, a["dm"], a["mu"], w.shape)
+    return *of_inputs, means, weight_sums(case, a["ds"], a["mu"].astype(np.float64) ** 2, w.shape)
+
+
 run_forward = partial(test_conv2d.run_forward, kernels=convtranspose2d)
 run_backward = partial(test_conv2d.run_backward, kernels=convtranspose2d)
 
@@ -34,9 +53,9 @@ run_backward = partial(test_conv2d.run_backward, kernels=convtranspose2d)
 def test_forward(case, deterministic, bias, threads):
     a = transposed(case)
     out_mu, out_var = run_forward(case, a, deterministic, bias)
-    var = 0 if deterministic else adjoint(case, a["var"], a["w"].astype(np.float64) ** 2 + a["s"], out_var.shape)
-    close(out_mu, adjoint(case, a["mu"], a["w"], out_mu.shape) + bias * a["b"])
-    close(out_var, var + adjoint(case, a["mu"].astype(np.float64) ** 2, a["s"], out_var.shape) + bias * a["sb"])
+    mu, of_var, of_mu = expected_outputs(case)
+    close(out_mu, mu + bias * a["b"])
+    close(out_var, (0 if deterministic else of_var) + of_mu + bias * a["sb"])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,10 +66,11 @@ def test_backward(case, jcb, accumulate, threads):
     d_in, weight, bias = run_backward(case, a, jcb, accumulate=accumulate, start=start)
     offset = start if accumulate else 0
     jacobian = a["jcb"].astype(np.float64) if jcb else 1
-    close(d_in[0], jacobian * convolve(case, a["dm"], a["w"], a["mu"].shape))
-    close(d_in[1], jacobian**2 * convolve(case, a["ds"], a["w"].astype(np.float64) ** 2, a["mu"].shape))
-    close(weight[0], offset + weight_sums(case, a["dm"], a["mu"], a["w"].shape))
-    close(weight[1], offset + weight_sums(case, a["ds"], a["mu"].astype(np.float64) ** 2, a["w"].shape))
+    of_dm, of_ds, weight_mu, weight_var = expected_deltas(case)
+    close(d_in[0], jacobian * of_dm)
+    close(d_in[1], jacobian**2 * of_ds)
+    close(weight[0], offset + weight_mu)
+    close(weight[1], offset + weight_var)
     close(bias[0], offset + a["dm"].sum((0, 1, 2), dtype=np.float64))
     close(bias[1], offset + a["ds"].sum((0, 1, 2), dtype=np.float64))
 

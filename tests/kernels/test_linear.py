@@ -1,5 +1,7 @@
 """Dense moment products against float64 sums."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,21 @@ def arrays(shape, seed=0):
     }
 
 
+@cache
+def expected_outputs(shape):
+    """Of `arrays(shape)`: means without bias, and what variances and means of inputs add to variances."""
+    x = {key: value.astype(np.float64) for key, value in arrays(shape).items()}
+    return x["mu"] @ x["w"].T, x["var"] @ (x["w"] ** 2 + x["s"]).T, x["mu"] ** 2 @ x["s"].T
+
+
+@cache
+def expected_deltas(shape):
+    """Of `arrays(shape)`: deltas of inputs without Jacobian, and sums of weights and biases; each for both moments."""
+    x = {key: value.astype(np.float64) for key, value in arrays(shape).items()}
+    of_inputs = x["dm"] @ x["w"], x["ds"] @ x["w"] ** 2
+    return of_inputs, (x["dm"].T @ x["mu"], x["ds"].T @ x["mu"] ** 2), (x["dm"].sum(0), x["ds"].sum(0))
+
+
 def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(np.abs(expected).max(), 1e-30))
 
@@ -74,10 +91,9 @@ def run_backward(a, jcb=True, state=True, bias=True, accumulate=False, start=np.
 def test_forward(shape, deterministic, bias, threads):
     a = arrays(shape)
     out_mu, out_var = run_forward(a, deterministic, bias)
-    x = {key: value.astype(np.float64) for key, value in a.items()}
-    var = 0 if deterministic else x["var"] @ (x["w"] ** 2 + x["s"]).T
-    close(out_mu, x["mu"] @ x["w"].T + bias * x["b"])
-    close(out_var, var + x["mu"] ** 2 @ x["s"].T + bias * x["sb"])
+    mu, of_var, of_mu = expected_outputs(shape)
+    close(out_mu, mu + bias * a["b"])
+    close(out_var, (0 if deterministic else of_var) + of_mu + bias * a["sb"])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -88,15 +104,13 @@ def test_backward(shape, jcb, accumulate, threads):
     a = arrays(shape)
     start = 0.5 if accumulate else np.nan
     d_in, weight, bias = run_backward(a, jcb, accumulate=accumulate, start=start)
-    x = {key: value.astype(np.float64) for key, value in a.items()}
     offset = start if accumulate else 0
-    jacobian = x["jcb"] if jcb else 1
-    close(d_in[0], jacobian * (x["dm"] @ x["w"]))
-    close(d_in[1], jacobian**2 * (x["ds"] @ x["w"] ** 2))
-    close(weight[0], offset + x["dm"].T @ x["mu"])
-    close(weight[1], offset + x["ds"].T @ x["mu"] ** 2)
-    close(bias[0], offset + x["dm"].sum(0))
-    close(bias[1], offset + x["ds"].sum(0))
+    jacobian = a["jcb"].astype(np.float64) if jcb else 1
+    expected_in, expected_weight, expected_bias = expected_deltas(shape)
+    for k in range(2):
+        close(d_in[k], jacobian ** (k + 1) * expected_in[k])
+        close(weight[k], offset + expected_weight[k])
+        close(bias[k], offset + expected_bias[k])
 
 
 def test_first_layer_skips_input_deltas_and_bias():

@@ -12,7 +12,7 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -49,9 +49,10 @@ def find(program: str):
     return getattr(importlib.import_module(module), name)
 
 
-def run_module(module: str, arguments: list[str]) -> None:
-    """Runs a module as ``python -m`` does; unlike there, Ctrl-C always works."""
+def run_module(module: str, arguments: list[str], without: Sequence[str] = ()) -> None:
+    """Runs a module as ``python -m`` does; unlike there, Ctrl-C always works, and some modules cannot be imported."""
     sys.argv[1:] = arguments
+    sys.modules.update(dict.fromkeys(without))
     runpy.run_module(module, run_name="__main__")
 
 

@@ -13,7 +13,7 @@ def total(communicator, op):
 def test_total(results, op): ...
 
 The first test that needs a result starts a job with the programs of all collected tests that take as many ranks,
-whatever their modules, 40 at a time (`job_of`). If a job fails, its programs are run again in halves, until those that
+whatever their modules, 80 at a time (`job_of`). If a job fails, its programs are run again in halves, until those that
 are at fault are alone (`run_all`).
 """
 
@@ -63,7 +63,8 @@ def on_ranks(
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
     most = max((np for np in numbers if isinstance(np, int)), default=0)
-    cases += [f"{most} threads"] if threads and most else []
+    # Not in `make check`, which has the tests of tests/distributed on threads.
+    cases += [pytest.param(f"{most} threads", marks=pytest.mark.slow)] if threads and most else []
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
@@ -116,7 +117,7 @@ def in_thread(program: str, arguments: dict) -> Any:
     return rank.find(program)(communicator, **arguments)
 
 
-PER_JOB = 40  # calls in one job, which take a minute on two busy cores
+PER_JOB = 80  # calls in one job, which take two minutes on two busy cores
 
 
 def job_of(call: Call, calls: Iterable[Call]) -> list[Call]:
@@ -134,7 +135,7 @@ def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
     """
     try:
         program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
-        result = mpirun(program, calls[0].ranks, timeout=120)
+        result = mpirun(program, calls[0].ranks, timeout=240)
         if (result.returncode, result.stdout, result.stderr) == (0, "", ""):
             return dict(zip(calls, json.loads(result.results), strict=True))
         failure = f"exit code {result.returncode}\n{result.stdout}{result.stderr}"

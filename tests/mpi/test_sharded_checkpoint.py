@@ -19,25 +19,31 @@ pytestmark = pytest.mark.mpi
 KILLS = int(os.environ.get("TEST_KILLS", 3))
 
 
-def end_of(folder, np, **arguments):
-    """(ranks that had written what it began from, steps, bits) of a training."""
-    result = mpirun(partial(sharded_checkpoints.train, folder=str(folder), **arguments), np)
+def ends_of(np, *trainings):
+    """(ranks that had written what it began from, steps, bits) of trainings, one after the other in one job."""
+    result = mpirun(partial(sharded_checkpoints.train_in_turn, trainings=trainings), np, timeout=60)
     assert result.returncode == 0, result.stderr
-    ranks, steps, bits = result.stdout.split()
-    return int(ranks), int(steps), bits
+    lines = [line.split() for line in result.stdout.splitlines()]
+    return [(int(ranks), int(steps), bits) for ranks, steps, bits in lines]
+
+
+def end_of(folder, np, **arguments):
+    return ends_of(np, {"folder": str(folder), **arguments})[0]
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bits(tmp_path):
-    straight = end_of(tmp_path / "a", 3)
-    end_of(tmp_path / "b", 3, stop_after=3)
-    assert end_of(tmp_path / "b", 3) == (3, STEPS, straight[2])
+    """By new networks in one job; below, other jobs go on."""
+    a, b = ({"folder": str(tmp_path / name)} for name in "ab")
+    straight, _, resumed = ends_of(3, a, b | {"stop_after": 3}, b)
+    assert resumed == (3, STEPS, straight[2])
 
 
 @pytest.mark.parametrize(("wrote", "read"), [(2, 3)])
 def test_other_ranks_and_other_ways_read_it(wrote, read, tmp_path):
     _, _, bits = end_of(tmp_path, wrote)
-    for way in ("fsdp", "pipeline", "whole", "ddp"):  # each writes what the next one reads
-        assert end_of(tmp_path, read, way=way) == ((wrote if way == "fsdp" else read), STEPS, bits)
+    ways = ("fsdp", "pipeline", "whole", "ddp")  # each writes what the next one reads
+    found = ends_of(read, *({"folder": str(tmp_path), "way": way} for way in ways))
+    assert found == [((wrote if way == "fsdp" else read), STEPS, bits) for way in ways]
 
 
 def test_one_file_for_nodes_that_share_no_folder(tmp_path):

@@ -1,7 +1,7 @@
 """A plugin of pytest with which tests of GPUs run on the machine of this folder. See `README.md`.
 
-A problem that the machine finds in a launch makes the test fail in which the launch happens. Tests of kernels run in
-several `WAYS`: orders of threads, and alignments of arrays.
+A problem that the machine finds in a launch makes the test fail in which the launch happens. Tests of kernels and of
+networks run in two of the `WAYS`: orders of threads, and alignments of arrays. Once a week more tests run in more ways.
 """
 
 import json
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ALL_TESTS
 from tests.cuda.kept import letters
 from tests.cuda.ptx.machine import BACKWARDS, FORWARDS, SHUFFLED, machine
 from tests.cuda.ptx.stand_in import stand_in
 
-WAYS = {"forwards": FORWARDS, "shuffled": SHUFFLED, "unaligned": BACKWARDS}  # the order of threads in each
-OF_KERNELS = {"test_kernels.py", "test_products.py"}  # these run in all
-OF_NETWORKS = {"test_battery.py", "test_networks.py"}  # and these in the first two; other tests run shuffled
+WAYS = {"shuffled": SHUFFLED, "unaligned": BACKWARDS, "forwards": FORWARDS}  # the order of threads in each
+SECOND = {"test_kernels.py": "unaligned", "test_products.py": "unaligned", "test_networks.py": "forwards"}
+KERNELS = {"test_kernels.py", "test_products.py"}  # where an argument that is NaN counts as not written
+ONCE_A_WEEK = {"test_kernels.py": "forwards", "test_products.py": "forwards", "test_battery.py": "forwards"}
 
 
 def pytest_addoption(parser):
@@ -30,8 +32,9 @@ def pytest_load_initial_conftests():
 
 
 def pytest_generate_tests(metafunc):
-    name, ways = Path(metafunc.module.__file__).name, list(WAYS)
-    chosen = ways if name in OF_KERNELS else ways[:2] if name in OF_NETWORKS else ["shuffled"]
+    name = Path(metafunc.module.__file__).name
+    more = (SECOND, ONCE_A_WEEK) if ALL_TESTS else (SECOND,)
+    chosen = ["shuffled", *(ways[name] for ways in more if name in ways)]
     metafunc.parametrize("way", chosen, indirect=True)
 
 
@@ -45,7 +48,7 @@ def way(request, monkeypatch):
     machine.order = WAYS[request.param]
     if request.param == "unaligned":
         monkeypatch.setattr(DeviceArrays, "place", _place_unaligned)
-    monkeypatch.setattr(cupy, "nan_is_unwritten", request.path.name in OF_KERNELS)
+    monkeypatch.setattr(cupy, "nan_is_unwritten", request.path.name in KERNELS)
     before = len(machine.problems)
     yield
     cupy.cuda.get_current_stream().synchronize()

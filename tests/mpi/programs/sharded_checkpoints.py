@@ -44,6 +44,12 @@ def train(folder: str, way: str = "fsdp", stop_after: int = STEPS, gather: bool 
         say(found.world_size if found else 0, stop_after, hashlib.sha256(bits).hexdigest())
 
 
+def train_in_turn(trainings: list[dict]) -> None:
+    """Calls `train` with each of these arguments; each time it makes a new network."""
+    for arguments in trainings:
+        train(**arguments)
+
+
 def save_for_ever(folder: str) -> None:
     """Saves checkpoint after checkpoint of a network in shards; the parameters are its number."""
     net = FSDPSequential(Sequential(Linear(300, 200), nn.ReLU(), Linear(200, 100)), min_num_params=1)
