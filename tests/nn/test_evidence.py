@@ -230,12 +230,29 @@ def test_rates_and_weights():
     assert schedule.epochs == 4 and schedule.weight == pytest.approx(5 * 0.4)
     schedule.epochs = 8
     assert schedule.weight == pytest.approx(5 * (1 - 0.6 * 8 / 16))
-    assert repr(schedule) == "EvidenceSchedule(steps_per_epoch=2, epochs=8, count=5.0, first=1.0, last=0.4, steps=8)"
+    assert (
+        repr(schedule)
+        == "EvidenceSchedule(steps_per_epoch=2, epochs=8, count=5.0, first=1.0, last=0.4, prior_factor=1.0, steps=8)"
+    )
 
 
 def test_defaults():
     schedule = nn.EvidenceSchedule(network(), 10, 2)
-    assert (schedule.count, schedule.first, schedule.last) == (8, 1, 0.1)
+    assert (schedule.count, schedule.first, schedule.last, schedule.prior_factor) == (8, 1, 0.1, 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_wider_prior(late):
+    """Parameters of a narrow prior, pulled to 4 times its variance, go where those of the wide prior go."""
+    narrow = nn.Sequential(*(nn.Linear(*s, gain_weight=0.5, gain_bias=0.5) for s in ((4, 3), (3, 2))))
+    wide = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    narrow.load_state_dict(wide.state_dict())
+    nn.EvidenceSchedule(wide, 1, 9)
+    schedule = nn.EvidenceSchedule(narrow, 1, 9, prior_factor=1 if late else 4)
+    schedule.prior_factor = 4
+    for net in (wide, narrow):
+        train(net, 3, 3, 3)
+    np.testing.assert_array_equal(narrow.arena.theta, wide.arena.theta)
 
 
 def test_streams_are_plain_tagi():
@@ -260,6 +277,7 @@ BAD = [
     ({"steps_per_epoch": 3, "epochs": 2, "count": 0}, ValueError, "above 0: else nothing is learnt"),
     ({"steps_per_epoch": 3, "epochs": 2, "count": np.nan}, ValueError, "count .* finite and not negative, got nan"),
     ({"steps_per_epoch": 3, "epochs": 2, "count": "8"}, TypeError, "count .* is a number, got '8'"),
+    ({"steps_per_epoch": 3, "epochs": 2, "prior_factor": 0}, ValueError, "prior_factor .* above 0"),
     ({"steps_per_epoch": 3, "epochs": 2, "last": -0.1}, ValueError, "last .* not negative, got -0.1"),
     ({"steps_per_epoch": 3, "epochs": 2, "first": 0.2, "last": 0.5}, ValueError, "falls from first to last, got first"),
 ]
@@ -273,7 +291,7 @@ def test_arguments_that_mean_nothing(arguments, kind, message):
     assert net.schedule is None
     with pytest.raises(kind, match=message):
         nn.EvidenceSchedule(net, 3, 2).load_state_dict(
-            {"steps_per_epoch": None, "count": 1, "first": 1, "last": 0, "steps": 0} | arguments
+            {"steps_per_epoch": None, "count": 1, "first": 1, "last": 0, "prior_factor": 1, "steps": 0} | arguments
         )
 
 
@@ -309,14 +327,14 @@ def test_another_one_replaces_it_and_none_ends_it():
     train(net, 3, 3)
     assert (first.steps, second.steps) == (2, 2)
     second.remove()
-    assert net.schedule is None and not net.arena.pulls
+    assert net.schedule is None and not net.arena.prior_factor
     plain = network()
     plain.arena.theta[:] = net.arena.theta
     for each in (plain, net):
         train(each, 3, seed=7)
     np.testing.assert_array_equal(net.arena.theta, plain.arena.theta)
     net.schedule = second
-    assert second.rate > 0 and net.arena.pulls
+    assert second.rate > 0 and net.arena.prior_factor
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
@@ -350,7 +368,15 @@ def test_state_dict():
     schedule = nn.EvidenceSchedule(net, np.int64(3), 2, count=np.float32(4))
     train(net, 3, 3, 3, 3)
     state = json.loads(json.dumps(schedule.state_dict()))
-    assert state == {"steps_per_epoch": 3, "epochs": 2, "count": 4, "first": 1, "last": 0.1, "steps": 4}
+    assert state == {
+        "steps_per_epoch": 3,
+        "epochs": 2,
+        "count": 4,
+        "first": 1,
+        "last": 0.1,
+        "prior_factor": 1,
+        "steps": 4,
+    }
     same = nn.EvidenceSchedule(other)
     same.load_state_dict(state)
     other.load_state_dict(net.state_dict())
@@ -407,10 +433,10 @@ def test_parts_and_other_arenas_keep_it():
     net = network()
     nn.EvidenceSchedule(net, 1, 9)
     keep_layers(net, 0, 2)
-    assert net.arena.pulls
+    assert net.arena.prior_factor
     with nn.deferred_init():
         later = nn.Sequential(nn.Linear(4, 3))
     nn.EvidenceSchedule(later, 1, 9)
     later.materialize()
     train(later, 3, 3)
-    assert later.arena.pulls and later.schedule.steps == 2
+    assert later.arena.prior_factor and later.schedule.steps == 2

@@ -30,7 +30,7 @@ def with_deltas(net):
 @pytest.mark.parametrize("cuts", [[1], [16, 17, 40_000], [0, 3, 333, 52_000, 52_001]])
 def test_any_cut_of_the_arena(cuts, samples, rate):
     whole = with_deltas(network())
-    whole.arena.cut_steps(pulls=rate > 0)
+    whole.arena.cut_steps(float(rate > 0))
     parts = copy.deepcopy(whole)
     P = whole.num_parameters
     with pytest.raises(FloatingPointError, match="1 of"):

@@ -48,12 +48,13 @@ class Arena(ABC):
         deferred: whether parameters are still to be drawn, see `nn.deferred_init`.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
-        pulls: whether steps know the prior, and can pull parameters towards it. It is set by `cut_steps`.
+        prior_factor: steps can pull parameters towards their prior with so many times its variance; 0: they do not know
+            it. It is set by `cut_steps`.
     """
 
     in_shards = deferred = False
     keeps_sums = True
-    pulls = False
+    prior_factor = 0.0
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels, sums: int):
         self.leaves = list(leaves.values())
@@ -94,7 +95,10 @@ class Arena(ABC):
     def _stepped(self) -> list[TensorSpec]:
         """The means that steps change, and with them the variances; in pieces of one prior if steps need it."""
         means = self.unfrozen()
-        return list(prior_pieces(means, self.leaves)) if self.pulls else means
+        if not self.prior_factor:
+            return means
+        pieces = prior_pieces(means, self.leaves)
+        return [spec.having(prior=(spec.prior[0], self.prior_factor * spec.prior[1])) for spec in pieces]
 
     def values(self, spec: TensorSpec) -> Array:
         """The memory of a tensor, or of a part of it; in a network in shards to be asked for in forward order."""
@@ -121,7 +125,7 @@ class Arena(ABC):
                 time steps.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
             caps: factor on the divisors.
-            rate: of the pull, see the formula `pulled`; without `pulls` there is none.
+            rate: of the pull, see the formula `pulled`; without a `prior_factor` there is none.
             run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
 
         Raises:
@@ -151,15 +155,15 @@ class Arena(ABC):
     def check(self) -> None:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
-    def cut_steps(self, pulls: bool | None = None) -> None:
+    def cut_steps(self, prior_factor: float | None = None) -> None:
         """Cuts the step into parts anew; to be called when layers were frozen, or are no longer.
 
         Args:
-            pulls: whether steps shall know the prior; None: as before.
+            prior_factor: a new one; None: as before.
         """
         self.check()  # which needs the parts of the last step
-        if pulls is not None:
-            self.pulls = pulls
+        if prior_factor is not None:
+            self.prior_factor = prior_factor
         self._cut()
 
     @abstractmethod

@@ -12,8 +12,8 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Array
 
-COUNT, FIRST, LAST = 8.0, 1.0, 0.1
-SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last")
+COUNT, FIRST, LAST, PRIOR_FACTOR = 8.0, 1.0, 0.1, 1.0
+SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last", "prior_factor")
 
 
 class HasSchedule(Protocol):
@@ -66,7 +66,7 @@ class EvidenceSchedule:
     averages over more batches.
 
     m0 and tau0 are those that the layer's arguments give a new parameter, before its mean is drawn: m0 = 0, and 1 for
-    the scales of BatchNorm2d, LayerNorm and RMSNorm. Not pulled are parameters of frozen layers, those of variance 0,
+    the scales of BatchNorm2d, LayerNorm and RMSNorm; tau0 is divided by `prior_factor`. Not pulled are parameters of frozen layers, those of variance 0,
     running statistics, and the memory of recurrent layers. A step without samples does nothing, here too. Where an
     `OutputUpdater` observes, divide the variances of the observations by `weight`.
 
@@ -95,9 +95,12 @@ class EvidenceSchedule:
         epochs: how many of them are planned; None: every sample is seen once.
         count: how often a sample counts; None: 8, and 1 without epochs.
         first, last: a at the first step and behind the last one.
+        prior_factor: the prior that parameters are pulled to has so many times the variance of that which they were
+            drawn from: tau0 is divided by it. A network that begins with small parameters (gains below 1) may learn
+            large ones by it.
 
     Attributes:
-        steps_per_epoch, epochs, count, first, last: as given; they can be assigned.
+        steps_per_epoch, epochs, count, first, last, prior_factor: as given; they can be assigned.
         steps: steps taken so far.
         weight: the weight of the evidence in the coming step, count a; `count` without epochs.
         rate: r of the coming step, for one process or the sum over ranks; 0 in the first epoch and without epochs.
@@ -115,7 +118,7 @@ class EvidenceSchedule:
 
     steps_per_epoch = Setting[int | None]()
     epochs = Setting[int | None]()
-    count, first, last = Setting[float](), Setting[float](), Setting[float]()
+    count, first, last, prior_factor = Setting[float](), Setting[float](), Setting[float](), Setting[float]()
 
     def __init__(
         self,
@@ -126,6 +129,7 @@ class EvidenceSchedule:
         count: float | None = None,
         first: float = FIRST,
         last: float = LAST,
+        prior_factor: float = PRIOR_FACTOR,
     ):
         network = getattr(net, "model", net)
         if not hasattr(type(network), "schedule"):
@@ -134,17 +138,20 @@ class EvidenceSchedule:
                 f"{type(net).__name__}"
             )
         own_count = 1.0 if epochs is None else COUNT
-        settings = (steps_per_epoch, epochs, own_count if count is None else count, first, last)
+        settings = (steps_per_epoch, epochs, own_count if count is None else count, first, last, prior_factor)
+        self._net: ref[HasSchedule] | None = None
+        self._settings: dict[str, Any] = {}
         self._set(dict(zip(SETTINGS, settings, strict=True)))
         self._steps = 0
         self._samples: Array | None = None  # of the last step, where they have not been looked at yet
-        self._net: ref[HasSchedule] | None = None
         network.schedule = self
 
     def _set(self, settings: Mapping[str, Any]) -> None:
         """Takes all settings, checked, and what each step needs of them: (N, planned steps, first, last, count)."""
-        self._settings = checked_settings(settings)
-        n, epochs, count, first, last = self._settings.values()
+        before, self._settings = self._settings, checked_settings(settings)
+        n, epochs, count, first, last, prior_factor = self._settings.values()
+        if (net := self.net) is not None and before["prior_factor"] != prior_factor:
+            net.schedule = self  # whose steps then know the other prior
         self._plan = (math.inf, math.inf, 1.0, 1.0, count) if epochs is None else (n, n * epochs, first, last, count)
 
     @property
@@ -219,7 +226,7 @@ class EvidenceSchedule:
         return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._net = None
+        self._net, self._settings = None, {}
         self.load_state_dict(state)
 
     def __repr__(self) -> str:
@@ -249,7 +256,7 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("steps_per_epoch", "epochs"):
         found[name] = None if values[name] is None else whole_number(name, values[name])
-    for name in ("count", "first", "last"):
+    for name in ("count", "first", "last", "prior_factor"):
         value = values[name]
         if not isinstance(value, Real) or isinstance(value, bool):
             raise TypeError(f"{name} of an EvidenceSchedule is a number, got {value!r:.50}")
@@ -263,6 +270,8 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     if found["count"] == 0 or found["first"] == 0:
         raise ValueError("count and first of an EvidenceSchedule must be above 0: else nothing is learnt")
+    if found["prior_factor"] == 0:
+        raise ValueError("prior_factor of an EvidenceSchedule must be above 0: a prior without variance knows all")
     if found["last"] > found["first"]:
         raise ValueError(
             f"an EvidenceSchedule falls from first to last, got first={found['first']} and last={found['last']}"

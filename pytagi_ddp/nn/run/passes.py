@@ -75,7 +75,7 @@ class Passes(Step):
         self._frames: dict[int, tuple] = {}  # batch, last, buffers and input of the frames that are not in use
         self._input = self._new_input()
         if self.schedule is not None:
-            arena.cut_steps(pulls=True)
+            arena.cut_steps(self.schedule.prior_factor)
         self.invalidate(Change.OPERATIONS)
 
     def _new_input(self) -> NetworkInput:
@@ -314,8 +314,9 @@ class Passes(Step):
         self.schedule = schedule
         if schedule is not None:
             schedule.serve(self._net())
-        if self._arena.pulls != (schedule is not None):
-            self._arena.cut_steps(pulls=schedule is not None)
+        factor = 0.0 if schedule is None else schedule.prior_factor
+        if self._arena.prior_factor != factor:
+            self._arena.cut_steps(factor)
             self.invalidate(Change.CALLS)
 
     # -- what wraps a network ---------------------------------------------------------------------------------
