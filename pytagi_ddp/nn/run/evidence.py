@@ -66,9 +66,9 @@ class EvidenceSchedule:
     averages over more batches.
 
     m0 and tau0 are those that the layer's arguments give a new parameter, before its mean is drawn: m0 = 0, and 1 for
-    the scales of BatchNorm2d, LayerNorm and RMSNorm; tau0 is divided by `prior_factor`. Not pulled are parameters of frozen layers, those of variance 0,
-    running statistics, and the memory of recurrent layers. A step without samples does nothing, here too. Where an
-    `OutputUpdater` observes, divide the variances of the observations by `weight`.
+    the scales of BatchNorm2d, LayerNorm and RMSNorm; tau0 is divided by `prior_factor`. Not pulled are parameters of
+    frozen layers, those of variance 0, running statistics, and the memory of recurrent layers. A step without samples
+    does nothing, here too. Where an `OutputUpdater` observes, divide the variances of the observations by `weight`.
 
     **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank. Where ranks add deltas
     (`average=False`), all make the same pull, once in a step: that of one process with the whole batch. With
