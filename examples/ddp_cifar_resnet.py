@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import pytagi_ddp
+from examples.classifier import HEADS
 from examples.image_data import find_or_download, load_images
 from examples.options import parse_arguments
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
@@ -84,6 +85,7 @@ def make_model(args: argparse.Namespace) -> Sequential:
         args.gain_w,
         args.gain_b,
         is_remax=args.head == "remax",
+        outputs=HEADS[args.head](10, "cpu").outputs,
         checkpoint_blocks=args.checkpoint_blocks,
         through_statistics=args.through_statistics,
     )

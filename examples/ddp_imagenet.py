@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytagi_ddp
+from examples.classifier import HEADS
 from examples.option_types import natural, positive_int
 from examples.options import add_limits, job_parser, parse
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
@@ -28,7 +29,6 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.models import resnet18_imagenet, resnet50_imagenet
 from pytagi_ddp.nn import Sequential
-from pytagi_ddp.nn.hierarchical_softmax import hierarchical_softmax
 
 MODELS = {"resnet18": resnet18_imagenet, "resnet50": resnet50_imagenet}
 QUICK = {"image_size": 32, "batch_size": 10, "epochs": 1, "workers": 1, "bn_batches": 2}
@@ -137,7 +137,7 @@ def make_model(args: argparse.Namespace, classes: int) -> Sequential:
     set_threads(args.threads)
     pytagi_ddp.manual_seed(args.seed)
     remax = args.head == "remax"
-    outputs = classes if remax else hierarchical_softmax(classes).len
+    outputs = HEADS[args.head](classes, "cpu").outputs
     sizes = args.gain_w, args.gain_b, outputs, args.image_size
     options = {"checkpoint_blocks": args.checkpoint_blocks, "through_statistics": args.through_statistics}
     model = MODELS[args.model](*sizes, is_remax=remax, **options)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytagi_ddp
 from examples import mnist
-from examples.classifier import HierarchicalHead, forgets_before
+from examples.classifier import HEADS, forget_before, noise_of
 from examples.image_data import find_or_download, load_digits
 from examples.option_types import positive_int
 from examples.options import only_rank_0_prints
@@ -52,7 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
     parser.add_argument("--limit-test", type=positive_int, metavar="N", help="use the first N test images")
     parser.add_argument("--loader", choices=("own", "torch"), default="own", help="what makes the batches")
-    parser.add_argument("--sum", dest="average", action="store_false", help="add the ranks' deltas; default: average")
+    deltas = parser.add_mutually_exclusive_group()
+    deltas.add_argument("--average", action="store_true", default=None, help="average the ranks' deltas")
+    deltas.add_argument(
+        "--sum", dest="average", action="store_false", help="add them (default of the categorical head)"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="one epoch of a few synthetic images, which other options change"
     )
@@ -79,8 +83,9 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
     train, test = on_all_ranks(communicator, lambda: make_loaders(args, train_set, test_set, rank, ranks))
 
     pytagi_ddp.manual_seed(args.seed)
-    net = DDPSequential(mnist.MODELS[args.model](), DDPConfig(backend=args.backend), average=args.average)
-    head = HierarchicalHead(len(train_set.classes), net.model.device)
+    head = HEADS[args.head](len(train_set.classes), "cpu")
+    net = DDPSequential(mnist.MODELS[args.model](head.outputs), DDPConfig(backend=args.backend), average=args.average)
+    head.plan(net, len(train), args)
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir) if is_first and args.log_dir else None)
     if is_first:
         print(f"ranks: {ranks}, images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}")
@@ -88,11 +93,10 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
         log.write("start", ranks=ranks, **vars(args))
     for epoch in range(args.epochs):
         title = f"epoch {epoch + 1}/{args.epochs}"
-        if forgets_before(epoch, args.epochs):
-            net.forget_evidence(args.forget)
+        forget_before(args, net, epoch)
         (train if isinstance(train, BatchLoader) else train.sampler).set_epoch(epoch)  # another order
         progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
-        trained = run_epoch(net, head, train, args.sigma_v, progress)
+        trained = run_epoch(net, head, train, noise_of(args, epoch), progress)
         assert trained is not None  # nothing stops an epoch
         result = trained | evaluate(net, head, test, train, mnist.BN_BATCHES)
         if is_first:

@@ -3,8 +3,7 @@
     python -m examples.mnist --model mlp
     python -m examples.mnist --model cnn
 
-The shortest complete TAGI classifier: data, network, hierarchical softmax, one loop. The same on many ranks is
-`examples.ddp_mnist`.
+A complete TAGI classifier: data, network, likelihood, one loop. The same on many ranks is `examples.ddp_mnist`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 import pytagi_ddp
-from examples.classifier import forgets_before
-from examples.option_types import factor, natural, positive_float, positive_int
-from pytagi_ddp import HRCSoftmaxMetric, Utils
+from examples.classifier import HEADS, forget_before, noise_of
+from examples.option_types import natural, positive_int
+from examples.options import add_observation_options, settle_observation
 from pytagi_ddp.data import BatchLoader, load_mnist
 from pytagi_ddp.nn import (
     AvgPool2d,
@@ -27,7 +24,6 @@ from pytagi_ddp.nn import (
     Conv2d,
     Linear,
     MixtureReLU,
-    OutputUpdater,
     ReLU,
     Sequential,
     update_bn,
@@ -36,12 +32,12 @@ from pytagi_ddp.nn import (
 BN_BATCHES = 40  # that the statistics of BatchNorm2d are taken from, before each evaluation
 
 
-def make_mlp() -> Sequential:
-    """784-128-128-11: 11 outputs encode 10 classes as a binary tree."""
-    return Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, 11))
+def make_mlp(outputs: int = 10) -> Sequential:
+    """784-128-128-10. For labels as numbers on a binary tree, 11 outputs encode 10 classes."""
+    return Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, outputs))
 
 
-def make_cnn() -> Sequential:
+def make_cnn(outputs: int = 10) -> Sequential:
     """Two convolutions with batch normalisation, then two dense layers."""
     return Sequential(
         Conv2d(1, 16, kernel_size=4, padding=1, in_width=28, in_height=28, bias=False),
@@ -54,7 +50,7 @@ def make_cnn() -> Sequential:
         AvgPool2d(3, 2),
         Linear(32 * 4 * 4, 100),
         MixtureReLU(),
-        Linear(100, 11),
+        Linear(100, outputs),
     )
 
 
@@ -78,29 +74,25 @@ def main(argv: Sequence[str] | None = None) -> float:
     test = BatchLoader(test_set, batch_size=500, evaluation=True, mean=mean, std=std)
 
     pytagi_ddp.manual_seed(args.seed)
-    net = MODELS[args.model]()
-    updater, utils, metric = OutputUpdater(net.device), Utils(), HRCSoftmaxMetric(num_classes=10)
+    head = HEADS[args.head](10, "cpu")
+    net = MODELS[args.model](head.outputs)
+    head.plan(net, len(train), args)
 
     for epoch in range(args.epochs):
         start, wrong = time.perf_counter(), 0
-        if forgets_before(epoch, args.epochs):
-            net.forget_evidence(args.forget)
+        forget_before(args, net, epoch)
         net.train()
         train.set_epoch(epoch)
         for x, labels in train:
-            mu, var = net(x)
-            wrong += int(np.count_nonzero(metric.get_predicted_labels(mu, var) != labels))
-            obs, index, _ = utils.label_to_obs(labels, num_classes=10)
-            var_obs = np.full_like(obs, args.sigma_v**2)
-            updater.update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
+            wrong += head.count_errors(*net(x), labels)
+            head.observe(net, labels, noise_of(args, epoch))
             net.backward()
             net.step()
         seconds = time.perf_counter() - start
 
         update_bn(train, net, BN_BATCHES)  # an MLP has no statistics and is left alone
         net.eval()
-        test_wrong = sum(np.count_nonzero(metric.get_predicted_labels(*net(x)) != labels) for x, labels in test)
-        test_error = float(test_wrong / len(test_set))
+        test_error = sum(head.count_errors(*net(x), labels) for x, labels in test) / len(test_set)
         print(
             f"epoch {epoch + 1}/{args.epochs}: train error {wrong / len(train_set):.2%}, test error {test_error:.2%}, "
             f"{len(train_set) / seconds:,.0f} images/s",
@@ -122,19 +114,14 @@ def parse_arguments(
     parser.add_argument("--model", choices=MODELS, default="mlp", help="network (mlp)")
     parser.add_argument("--epochs", type=positive_int, default=2, help="passes over the data (2)")
     parser.add_argument("--batch-size", type=positive_int, default=32, help="images of a step, on each rank (32)")
-    parser.add_argument("--sigma-v", type=positive_float, default=0.3, help="standard deviation of a label (0.3)")
-    parser.add_argument(
-        "--forget",
-        type=factor,
-        default=4.0,
-        metavar="FACTOR",
-        help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (4)",
-    )
+    add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, prior_factor=1.0)
     parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=positive_int, metavar="N", help="use the first N training images")
     change(parser)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    settle_observation(parser, args)
+    return args
 
 
 if __name__ == "__main__":

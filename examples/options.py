@@ -18,6 +18,7 @@ Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
 Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downloaded) it trains on a small synthetic
 set of ten shapes instead."""
 
+PRIOR_FACTOR = 1000.0  # of networks that begin with gains of 0.1: ten times the variance of gains of 1
 CIFAR_ONLY = "CIFAR-10 yes, synthetic set no"
 CIFAR_REPLICAS = "CIFAR-10 and --parallel ddp 0.5, else 0"
 
@@ -47,6 +48,65 @@ def parse_arguments(
     return parse(parser, argv)
 
 
+def add_observation_options(
+    training: Any, sigma_v: float = 0.05, forget: float = 1.0, falls: bool = True, prior_factor: float = PRIOR_FACTOR
+) -> None:
+    """Adds options for the way in which labels are observed to a group.
+
+    Args:
+        sigma_v, forget, prior_factor: defaults of these options. falls: whether sigma_v may fall from epoch to epoch.
+    """
+    training.add_argument(
+        "--head",
+        choices=("categorical", "hierarchical", "remax"),
+        help="labels are one of the classes of a softmax (default), numbers on a tree (default with an option of that "
+        "head), or ones and zeros (as in pytagi)",
+    )
+    training.add_argument(
+        "--count", type=positive_float, help="of the categorical head: how often an image counts, in all epochs (8)"
+    )
+    training.add_argument(
+        "--prior-factor",
+        type=positive_float,
+        help="of the categorical head: the prior that steps pull to has so many times the variance of the first one "
+        f"({prior_factor:g})",
+    )
+    training.add_argument(
+        "--sigma-v", type=positive_float, help=f"of the other heads: standard deviation of a label ({sigma_v})"
+    )
+    of_numbers = {"sigma_v": sigma_v, "forget": forget}
+    if falls:
+        training.add_argument("--sigma-v-min", type=positive_float, help=f"where a larger one ends ({sigma_v})")
+        training.add_argument("--sigma-v-decay", type=positive_float, help="its factor per epoch (0.9)")
+        of_numbers |= {"sigma_v_min": sigma_v, "sigma_v_decay": 0.9}
+    training.add_argument(
+        "--forget",
+        type=factor,
+        metavar="FACTOR",
+        help="of the other heads: before each of the first 70 %% of the epochs but the first, let what was learnt "
+        f"count for 1/FACTOR ({forget:g})",
+    )
+    training.set_defaults(of_numbers=of_numbers, of_classes={"count": 8.0, "prior_factor": prior_factor})
+
+
+def settle_observation(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Fills in the defaults of `add_observation_options`; an option of another head than the chosen one is an error."""
+    own, others = args.of_classes, args.of_numbers
+    if args.head is None:
+        args.head = "categorical" if all(getattr(args, name) is None for name in args.of_numbers) else "hierarchical"
+    if args.head != "categorical":
+        own, others = others, own
+    for name in others:
+        if getattr(args, name) is not None:
+            parser.error(f"--{name.replace('_', '-')} means nothing to --head {args.head}")
+    for name, value in own.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    if getattr(args, "average", True) is None:
+        args.average = args.head != "categorical"
+    del args.of_numbers, args.of_classes
+
+
 def add_limits(data: Any) -> None:
     """Adds options for the number of images to a group."""
     data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
@@ -61,6 +121,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     """
     with only_rank_0_prints():
         args = parser.parse_args(argv)
+        settle_observation(parser, args)
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         if args.allow_changes and not args.resume:
@@ -108,19 +169,9 @@ def job_parser(
     )
     training = parser.add_argument_group("training")
     training.add_argument("--model", choices=models, default=models[0], help=f"network ({models[0]})")
-    training.add_argument("--head", choices=("hierarchical", "remax"), default="hierarchical", help="output layer")
+    add_observation_options(training)
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
     training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
-    training.add_argument("--sigma-v", type=positive_float, default=0.05, help="standard deviation of a label (0.05)")
-    training.add_argument("--sigma-v-min", type=positive_float, default=0.05, help="where a larger one ends (0.05)")
-    training.add_argument("--sigma-v-decay", type=positive_float, default=0.9, help="its factor per epoch (0.9)")
-    training.add_argument(
-        "--forget",
-        type=factor,
-        default=1.0,
-        metavar="FACTOR",
-        help="before each of the first 70 %% of the epochs but the first, let what was learnt count for 1/FACTOR (1)",
-    )
     training.add_argument("--gain-w", type=positive_float, default=0.1, help="factor on the weights' prior (0.1)")
     training.add_argument("--gain-b", type=positive_float, default=0.1, help="factor on the biases' prior (0.1)")
     training.add_argument(
@@ -146,8 +197,12 @@ def job_parser(
     )
     training.add_argument("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()
-    deltas.add_argument("--average", action="store_true", default=True, help="average the ranks' deltas (default)")
-    deltas.add_argument("--sum", dest="average", action="store_false", help="add them: as one large batch would")
+    deltas.add_argument(
+        "--average", action="store_true", default=None, help="average the ranks' deltas (default with observed numbers)"
+    )
+    deltas.add_argument(
+        "--sum", dest="average", action="store_false", help="add them, as one large batch would (default otherwise)"
+    )
 
     machine = parser.add_argument_group("machine")
     machine.add_argument(

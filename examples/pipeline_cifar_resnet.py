@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.classifier import HEADS, Head, forgets_before
+from examples.classifier import HEADS, Head, forget_before, noise_of
 from examples.ddp_cifar_resnet import make_model
 from examples.figures import draw as draw_figure
 from examples.image_data import find_or_download, load_images
@@ -26,7 +26,6 @@ from examples.option_types import picture, positive_int
 from examples.options import parse_arguments
 from examples.progress import NoProgress, show_progress
 from examples.rank_training import add_over_ranks, on_all_ranks, run_on_ranks
-from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed import init_device_mesh
 from pytagi_ddp.distributed.communicator import Communicator
@@ -109,14 +108,13 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     spans = net.communicator.all_gather_object(net.stage.num_parameters)
     if is_first:
         print(f"parameters per rank: {', '.join(f'{count:,}' for count in spans)}", flush=True)
+    head.plan(net, len(train), args)
     full: list[Timeline] = []
     with train, test:
         for epoch in range(args.epochs):
             title = f"epoch {epoch + 1}/{args.epochs}"
-            sigma_v_min = min(args.sigma_v_min, args.sigma_v)
-            sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
-            if args.forget > 1 and forgets_before(epoch, args.epochs):
-                net.forget_evidence(args.forget)
+            sigma_v = noise_of(args, epoch)
+            forget_before(args, net, epoch)
             train.set_epoch(epoch, 0)
             error, rate, full = train_epoch(net, head, train, sigma_v, title, args)
             if args.bn_batches:

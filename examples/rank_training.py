@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from examples.classifier import HEADS, Head, forgets_before
+from examples.classifier import HEADS, Head, forget_before, noise_of
 from examples.progress import NoProgress, Progress, show_progress
 from examples.run_log import RunLog
 from examples.stop_and_resume import Checkpoints, Net, resume, run_settings
-from pytagi_ddp import exponential_scheduler
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
@@ -102,10 +101,11 @@ def train_and_test(
     settings = run_settings(args, train_set, shares)
     train, test = make_loaders(share, shares)
     average = LastSteps(model, train, args.average_last)
+    head = HEADS[args.head](len(train_set.classes), args.device)
+    head.plan(net, len(train), args)
     position, batch = on_all_ranks(communicator, lambda: resume(args, net, settings, average.posteriors))
     log = on_all_ranks(communicator, lambda: RunLog(args.log_dir, bool(args.resume), args.track) if is_first else None)
 
-    head = HEADS[args.head](len(train_set.classes), args.device)
     if log:
         part = "pipeline" if args.parallel == "pipeline" else "rank"
         log.write("start", ranks=communicator.world_size, parameters=parameters, **vars(args))
@@ -132,10 +132,9 @@ def train_and_test(
             title = f"epoch {epoch + 1}/{args.epochs}"
             images = max(0, len(train_set) - batch * args.batch_size * shares)
             progress = show_progress(args.progress, title, images) if shows_progress(net) else NoProgress()
-            sigma_v_min = min(args.sigma_v_min, args.sigma_v)
-            sigma_v = float(exponential_scheduler(args.sigma_v, sigma_v_min, args.sigma_v_decay, epoch))
-            if args.forget > 1 and not begun and forgets_before(epoch, args.epochs):
-                net.forget_evidence(args.forget)
+            sigma_v = noise_of(args, epoch)
+            if not begun:
+                forget_before(args, net, epoch)
             train.set_epoch(epoch, batch)
             if not begun:
                 average.begin()

@@ -14,13 +14,16 @@ Net = DDPSequential | FSDPSequential | PipelineSequential
 AVERAGE = "average.safetensors"
 
 # Options that the trajectory depends on, beside data and global batch. Architecture and ranks are compared anyway.
-OPTIONS = ("seed", "augment", "average", "sigma_v", "sigma_v_min", "sigma_v_decay")
+OPTIONS = ("seed", "augment", "average")
+OF_NUMBERS = ("sigma_v", "sigma_v_min", "sigma_v_decay")  # of heads that observe labels as numbers
 
 
 def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder, shares: int) -> dict:
     """Settings that must be the same to resume exactly. Only the global batch counts, not how ranks share it."""
-    settings = {name.replace("_", " "): getattr(args, name) for name in OPTIONS}
-    if args.forget > 1:  # left out at its default, so that checkpoints of earlier versions can be resumed
+    observes_numbers = args.head != "categorical"  # whose schedule is compared by the checkpoint
+    options = (*OPTIONS, *OF_NUMBERS) if observes_numbers else OPTIONS
+    settings = {name.replace("_", " "): getattr(args, name) for name in options}
+    if observes_numbers and args.forget > 1:  # left out at its default, as earlier versions did not have it
         settings["forget"] = args.forget
     if args.parallel == "pipeline":  # replicas and shards take the same steps, but micro-batches take others
         settings["parallel"] = args.parallel

@@ -18,6 +18,7 @@ def resnet18_cifar10(
     *,
     checkpoint_blocks: bool = False,
     through_statistics: bool = False,
+    outputs: int | None = None,
 ) -> nn.Sequential:
     """ResNet18 for CIFAR-10, as in cuTAGI's examples: 11,690,571 parameter means with the hierarchical head.
 
@@ -29,10 +30,11 @@ def resnet18_cifar10(
         is_remax: end in Linear(512, 10) and Remax (one-hot observations) instead of 11 hierarchical outputs.
         checkpoint_blocks: saves memory at the cost of time, see `Sequential`.
         through_statistics: argument of every `BatchNorm2d`.
+        outputs: units of the last dense layer: 10 for a `Categorical` likelihood; None: as said above.
 
     Source: He et al. (2016), "Deep residual learning for image recognition"; cuTAGI.
     """
-    layers = resnet_layers(nn, RESNET18, gain_w, gain_b, is_remax, through_statistics)
+    layers = resnet_layers(nn, RESNET18, gain_w, gain_b, is_remax, through_statistics, outputs)
     return nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
 
@@ -43,9 +45,10 @@ def resnet8_cifar10(
     *,
     checkpoint_blocks: bool = False,
     through_statistics: bool = False,
+    outputs: int | None = None,
 ) -> nn.Sequential:
     """A small variant with one block each of width 16, 32 and 64, then AvgPool(8); for tests and quick trials."""
-    layers = resnet_layers(nn, RESNET8, gain_w, gain_b, is_remax, through_statistics)
+    layers = resnet_layers(nn, RESNET8, gain_w, gain_b, is_remax, through_statistics, outputs)
     return nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
 
 
@@ -56,13 +59,15 @@ def resnet_layers(
     gain_b: float = 1.0,
     is_remax: bool = False,
     through_statistics: bool = False,
+    outputs: int | None = None,
 ) -> list:
     """The layers of a residual network, in order.
 
     Args:
         library: module of the layers: `pytagi_ddp.nn`, or another with layers of the same names and arguments.
         widths: channels of each block; one with more than the block before has stride 2.
-        gain_w, gain_b, is_remax, through_statistics: as for `resnet18_cifar10`; the last is for `pytagi_ddp.nn` only.
+        gain_w, gain_b, is_remax, through_statistics, outputs: as for `resnet18_cifar10`; `through_statistics` is for
+            `pytagi_ddp.nn` only.
     """
     gains = {"gain_weight": gain_w, "gain_bias": gain_b}
     norms = {"through_statistics": True} if through_statistics else {}
@@ -84,5 +89,6 @@ def resnet_layers(
     layers = unit(3, widths[0], 3, padding=1, in_width=32, in_height=32)
     layers += [block(c_in, c_out) for c_in, c_out in pairwise((widths[0], *widths))]
     layers.append(library.AvgPool2d(32 // 2 ** (len(set(widths)) - 1)))
-    outputs = 10 if is_remax else 11
+    if outputs is None:
+        outputs = 10 if is_remax else 11
     return [*layers, library.Linear(widths[-1], outputs, **gains), *([library.Remax()] if is_remax else [])]

@@ -8,7 +8,7 @@ from examples.classifier import HEADS
 from pytagi_ddp.nn import Linear, Sequential
 
 
-@pytest.mark.parametrize(("head", "outputs"), [("hierarchical", 11), ("remax", 10)])
+@pytest.mark.parametrize(("head", "outputs"), [("categorical", 10), ("hierarchical", 11), ("remax", 10)])
 def test_observed_labels_are_learnt(head, outputs):
     pytagi_ddp.manual_seed(0)  # one prior in many takes more than 50 steps
     net = Sequential(Linear(10, outputs))

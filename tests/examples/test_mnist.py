@@ -28,9 +28,9 @@ def write(path, array):
     path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_learns(data_dir, capsys, model):
-    error = main(["--model", model, "--data-dir", data_dir, "--batch-size", "16"])
+@pytest.mark.parametrize("options", [["mlp"], ["cnn"], ["mlp", "--sigma-v", "0.3"]], ids="-".join)
+def test_learns(data_dir, capsys, options):
+    error = main(["--model", *options, "--data-dir", data_dir, "--batch-size", "16"])
     assert error < 0.05
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
@@ -59,5 +59,5 @@ def test_bad_options(capsys):
 
 
 def test_networks():
-    assert make_mlp().num_parameters == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 11 + 11
-    assert make_cnn().out_shape.size == 11
+    assert make_mlp().num_parameters == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
+    assert make_cnn(11).out_shape.size == 11

@@ -10,11 +10,18 @@ from examples.options import parse_arguments
 
 def test_defaults():
     args = parse_arguments([])
-    assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "hierarchical", 2, True)
-    assert (args.sigma_v, args.gain_w, args.gain_b) == (0.05, 0.1, 0.1)
+    assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "categorical", 2, False)
+    assert (args.count, args.prior_factor, args.gain_w, args.gain_b) == (8, 1000, 0.1, 0.1)
     # Chosen when it is known which data there are.
     assert args.batch_size is args.augment is args.through_statistics is args.average_last is None
     assert args.limit_train is args.threads is None
+
+
+@pytest.mark.parametrize("options", [["--head", "hierarchical"], ["--sigma-v-decay", "0.9"], ["--forget", "1"]])
+def test_an_option_of_observed_numbers_chooses_the_tree(options):
+    args = parse_arguments(options)
+    assert (args.head, args.average) == ("hierarchical", True)
+    assert (args.sigma_v, args.sigma_v_min, args.sigma_v_decay, args.forget) == (0.05, 0.05, 0.9, 1)
 
 
 def test_switches():
@@ -28,6 +35,8 @@ def test_switches():
         (["--batch-size", "0"], "argument --batch-size: must be at least 1, got 0"),
         (["--epochs", "two"], "argument --epochs: invalid integer value: 'two'"),
         (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
+        (["--head", "categorical", "--sigma-v", "1"], "--sigma-v means nothing to --head categorical"),
+        (["--head", "remax", "--count", "1"], "--count means nothing to --head remax"),
         (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
         (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
         (["--average-last", "1.5"], "argument --average-last: must be from 0 to 1, got 1.5"),

@@ -65,7 +65,7 @@ def exact(net: nn.Sequential, count: float = 1.0) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("epochs", [1, 2, 5, 20])
 def test_the_posterior_is_bayes_after_any_number_of_epochs(epochs):
     net = linear()
-    nn.EvidenceSchedule(net, STEPS, epochs, count=1, last=1)
+    nn.EvidenceSchedule(net, STEPS, epochs, count=1, first=1, last=1)
     mean, var = exact(net)
     m, s = learn(net, epochs)
     np.testing.assert_allclose(s, var, rtol=0.01)
@@ -76,7 +76,7 @@ def test_the_posterior_is_bayes_after_any_number_of_epochs(epochs):
 
 def test_small_rates_average_over_the_batches():
     net = linear()
-    nn.EvidenceSchedule(net, STEPS, 40, count=1, last=0.02)
+    nn.EvidenceSchedule(net, STEPS, 40, count=1, first=1, last=0.02)
     mean, var = exact(net)
     m, s = learn(net, 40)
     np.testing.assert_allclose(s, var, rtol=0.01)
@@ -96,7 +96,7 @@ def test_plain_epochs_and_forgetting_count_data_again():
 def test_a_cold_posterior(epochs):
     """Each sample counts three times. The deltas of a step weigh w/(s + v), which is a little less than w/v."""
     net = linear()
-    nn.EvidenceSchedule(net, STEPS, epochs, count=3)
+    nn.EvidenceSchedule(net, STEPS, epochs, count=3, first=1, last=0.1)
     _, var = exact(net, 3)
     _, s = learn(net, epochs)
     np.testing.assert_allclose(s, var, rtol=0.03)
@@ -106,7 +106,7 @@ def test_a_cold_posterior(epochs):
 def test_epochs_of_few_steps_have_the_same_balance(steps):
     """x <- (1 - r)(x + a E/N) stays at x = E for r = a/(N + a), whatever N is; here x = tau - tau0, evidence 3."""
     net = linear()
-    schedule = nn.EvidenceSchedule(net, steps, 30, count=1, last=0.5)
+    schedule = nn.EvidenceSchedule(net, steps, 30, count=1, first=1, last=0.5)
     for _ in range(30 * steps):
         s = net.arena.theta[1]
         net.arena.delta[0], net.arena.delta[1] = 0, schedule.weight * -3 / steps / (1 + s * schedule.weight * 3 / steps)
@@ -238,7 +238,7 @@ def test_rates_and_weights():
 
 def test_defaults():
     schedule = nn.EvidenceSchedule(network(), 10, 2)
-    assert (schedule.count, schedule.first, schedule.last, schedule.prior_factor) == (8, 1, 0.1, 1)
+    assert (schedule.count, schedule.first, schedule.last, schedule.prior_factor) == (8, 0.5, 0.2, 1)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -372,8 +372,8 @@ def test_state_dict():
         "steps_per_epoch": 3,
         "epochs": 2,
         "count": 4,
-        "first": 1,
-        "last": 0.1,
+        "first": 0.5,
+        "last": 0.2,
         "prior_factor": 1,
         "steps": 4,
     }

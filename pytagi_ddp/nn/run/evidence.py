@@ -12,7 +12,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Array
 
-COUNT, FIRST, LAST, PRIOR_FACTOR = 8.0, 1.0, 0.1, 1.0
+COUNT, FIRST, LAST, PRIOR_FACTOR = 8.0, 0.5, 0.2, 1.0
 SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last", "prior_factor")
 
 
