@@ -5,26 +5,9 @@ Importing this package touches neither numba.cuda nor CuPy; a module is imported
 
 from importlib import import_module
 
-__all__ = [
-    "activation",
-    "array",
-    "attention",
-    "batch_norm",
-    "conv2d",
-    "convtranspose2d",
-    "elementwise",
-    "embedding",
-    "graph",
-    "layer_norm",
-    "likelihood",
-    "linear",
-    "merge",
-    "output_update",
-    "pooling",
-    "recurrent",
-    "softmax",
-    "step",
-]
+from pytagi_ddp.kernels.protocol import Kernels
+
+__all__ = [*Kernels.__annotations__]
 
 
 def __getattr__(name: str):

@@ -168,5 +168,5 @@ ELEMENTWISE: dict[str, Callable] = {
 
 
 def parameters_of(moments: Callable) -> tuple[str, ...]:
-    """What a formula takes beside (m, s): settings of the layer, one number for all units."""
+    """What a formula takes beside (m, s): up to two settings of the layer, each one number for all units."""
     return tuple(inspect.signature(getattr(moments, "py_func", moments)).parameters)[2:]

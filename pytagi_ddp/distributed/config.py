@@ -1,9 +1,9 @@
 """How the ranks of a data-parallel job find and talk to each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.buckets import Buckets
@@ -16,6 +16,9 @@ from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
+
+# Options of a `DDPConfig` that may differ between ranks: how each finds the others. The rest says how they exchange.
+OF_A_RANK = ("device_ids", "backend", "rank", "world_size", "timeout", "cuda_aware_mpi", "share_memory")
 
 
 @dataclass
@@ -42,6 +45,7 @@ class DDPConfig:
             memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest group, and
             20 P/R bytes travel between GPU and host in a step.
         share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
+        strategies: the ways to exchange that an option asks for. A subclass adds options and strategies of a program.
 
     Raises:
         TypeError: a boolean option is neither True nor False; `device_ids` is not a list.
@@ -58,11 +62,13 @@ class DDPConfig:
     buckets: int = 1
     offload_params: bool = False
     share_memory: bool | None = None
+    strategies: ClassVar[tuple[type[Exchange], ...]] = (PosteriorMerge, Buckets, HalfPrecision)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in DDPConfig.__dataclass_fields__:
-            raise AttributeError(f"a DDPConfig has no option {name!r}: {', '.join(DDPConfig.__dataclass_fields__)}")
-        if isinstance(getattr(DDPConfig, name), bool):
+        options = [field.name for field in fields(self)]
+        if name not in options:
+            raise AttributeError(f"a DDPConfig has no option {name!r}: {', '.join(options)}")
+        if isinstance(getattr(type(self), name, None), bool):
             (value,) = as_bools("DDPConfig", **{name: value})
         if name == "device_ids" and isinstance(value, str | Integral):
             raise TypeError(f"device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got {value!r}")
@@ -140,7 +146,19 @@ class DDPConfig:
         choose_strategy(Options(self, device, every=every, merge=merge, sync_batch_norm=sync_batch_norm))
 
 
-STRATEGIES: tuple[type[Exchange], ...] = (PosteriorMerge, Buckets, HalfPrecision)  # those that an option asks for
+def options_of_all_ranks(config: DDPConfig) -> dict[str, Any]:
+    """The options that have to be equal on every rank: how ranks exchange, not how each finds the others."""
+    names = (field.name for field in fields(config))
+    return {name: getattr(config, name) for name in names if name not in OF_A_RANK}
+
+
+def strategies_asked_for(options: Options) -> list[type[Exchange]]:
+    """The strategies that options ask for.
+
+    Raises:
+        TypeError: an option that is not of its type. ValueError: one out of range.
+    """
+    return [strategy for strategy in options.config.strategies if strategy.is_asked_for(options)]
 
 
 def choose_strategy(options: Options) -> type[Exchange]:
@@ -149,7 +167,7 @@ def choose_strategy(options: Options) -> type[Exchange]:
     Raises:
         TypeError: an option that is not of its type. ValueError: one out of range, or options that exclude each other.
     """
-    asked = [strategy for strategy in STRATEGIES if strategy.is_asked_for(options)]
+    asked = strategies_asked_for(options)
     if options.config.offload_params:
         raise ValueError("offload_params is for an FSDPSequential: a replica lies whole where it computes")
     if len(asked) > 1:

@@ -92,13 +92,13 @@ class DDPSequential(TrainedOnRanks):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
         model.materialize()
-        c, self.every = self.config, every
-        given = Options(c, model.device, self.average, every, merge, sync_batch_norm)
+        self.every = every
+        given = Options(self.config, model.device, self.average, every, merge, sync_batch_norm)
         strategy = choose_strategy(given)
         if strategy.merges and merge is None:
             merge = "precision_weighted"  # as the ranks compare it
         options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
-        self._connect(communicator, options | {"wire_dtype": c.wire_dtype, "buckets": c.buckets})
+        self._connect(communicator, options)
         self._exchange = strategy(self.communicator, model, given)
         model.trainer = self
         self.synchronize()

@@ -1,7 +1,7 @@
 """Strategies by which ranks exchange what they have learnt: one class for each, in a file of its own.
 
-A strategy is a subclass of `Exchange`. It says which options select it, and what `step` does. `config.STRATEGIES` lists
-all of them. `EveryStep`, in this file, is the default.
+A strategy is a subclass of `Exchange`. It says which options select it, and what `step` does. `DDPConfig.strategies`
+lists all of them. `EveryStep`, in this file, is the default.
 """
 
 from __future__ import annotations

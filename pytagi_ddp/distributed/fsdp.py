@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Ranks
-from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.config import DDPConfig, strategies_asked_for
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.gathering import Gathering
@@ -99,10 +99,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         )
         if not isinstance(min_num_params, Integral) or min_num_params < 0:
             raise ValueError(f"min_num_params must be a number of parameters, got {min_num_params!r}")
-        if self.config.buckets != 1 or self.config.wire_dtype != "float32":
-            raise ValueError(
-                "FSDPSequential exchanges deltas group by group, in float32: leave buckets and wire_dtype out"
-            )
+        given = Options(self.config, model.device, self.average, sync_batch_norm=sync_batch_norm)
+        if asked := strategies_asked_for(given):
+            names = " and ".join(strategy.option for strategy in asked)
+            raise ValueError(f"FSDPSequential exchanges deltas group by group, in float32: leave out {names}")
         self.reshard_after_forward, offloaded = reshard_after_forward, self.config.offload_params
         self._connect(
             communicator,
@@ -110,7 +110,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                 "reshard_after_forward": reshard_after_forward,
                 "min_num_params": min_num_params,
                 "sync_batch_norm": sync_batch_norm,
-                "offload_params": offloaded,
             },
         )
         if offloaded and (model.device == "cpu" or not reshard_after_forward):
@@ -126,7 +125,6 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             offloaded=offloaded,
         )
         change_storage(model, make)
-        given = Options(self.config, model.device, self.average, sync_batch_norm=sync_batch_norm)
         self._exchange = Gathering(self.communicator, model, given)
         model.trainer = self
         self._made = True

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
-from pytagi_ddp.distributed.config import DDPConfig
+from pytagi_ddp.distributed.config import DDPConfig, options_of_all_ranks
 from pytagi_ddp.distributed.exchange import Exchange
 from pytagi_ddp.distributed.wrapper import Replica, collective
 from pytagi_ddp.interrupts import held_back
@@ -65,7 +65,8 @@ class TrainedOnRanks(Replica):
         c, model = self.config, self.model
         self.communicator = c.connect(model.device) if communicator is None else c.accept(communicator)
         c.place(model, self.communicator)
-        compare_networks(self.communicator, model, {"class": type(self).__name__, "average": self.average, **options})
+        ours = {"class": type(self).__name__, "class of options": type(c).__name__, "average": self.average}
+        compare_networks(self.communicator, model, {**ours, **options_of_all_ranks(c), **options})
 
     @property
     def rank(self) -> int:

@@ -120,14 +120,7 @@ else:  # hidden from type checkers: by it, every name would exist
 
     def __getattr__(name):
         """What trains networks on many ranks, as in pytagi; `import pytagi_ddp` does not wait for it."""
-        if name in (
-            "DDPConfig",
-            "DDPSequential",
-            "FSDPSequential",
-            "PipelineSequential",
-            "balance_by_size",
-            "balance_by_time",
-        ):
+        if name in __all__:  # and not here yet
             from pytagi_ddp import distributed
 
             return getattr(distributed, name)

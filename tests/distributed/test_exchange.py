@@ -1,15 +1,24 @@
 """Strategies of exchange: one class each, which the options of a DDPSequential choose, and the way of a step to it."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pytagi_ddp
-from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, config
+from pytagi_ddp.distributed import (
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    PipelineSequential,
+    initialize,
+    run_threads,
+)
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.compression import HalfPrecision
+from pytagi_ddp.distributed.config import choose_strategy
 from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
@@ -44,33 +53,66 @@ def serial(**options) -> DDPConfig:
     ],
 )
 def test_options_choose_a_strategy(strategy, of_config, others):
-    assert config.choose_strategy(Options(serial(**of_config), **others)) is strategy
+    assert choose_strategy(Options(serial(**of_config), **others)) is strategy
 
 
 class Counting(EveryStep):
     """A strategy in one class: it adds deltas in every step, and counts its steps."""
 
-    option = "every=7"
+    option = "counting"
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
-        return options.every == 7
+        return options.config.counting
 
     def step(self, stop: bool, now: bool = False) -> None:
         self.steps += 1
         super().step(stop, now)
 
 
-def test_a_new_strategy_is_one_class(monkeypatch):
-    monkeypatch.setattr(config, "STRATEGIES", (Counting, Buckets, HalfPrecision))
-    net = DDPSequential(network(), serial(), every=7)
+@dataclass
+class WithCounting(DDPConfig):
+    """And the option that asks for it."""
+
+    counting: bool = False
+    strategies = (Counting, *DDPConfig.strategies)
+
+
+def test_a_strategy_of_a_program_is_a_class_and_its_option():
+    options = WithCounting(backend="serial", counting=True)
+    net = DDPSequential(network(), options)
     learn(net)
     net.step()
     assert net.steps_alone == 1
-    with pytest.raises(ValueError, match="leave the others out: every=7 and buckets > 1"):
-        DDPSequential(network(), serial(buckets=2), every=7)
-    with pytest.raises(ValueError, match="leave the others out: every=7 and buckets > 1"):
-        serial(buckets=2).check("cpu", 7, False)
+    assert type(DDPSequential(network(), WithCounting(backend="serial"))._exchange) is EveryStep
+    with pytest.raises(ValueError, match="in float32: leave out counting"):
+        FSDPSequential(network(), options)
+    options.buckets = 2
+    with pytest.raises(ValueError, match="leave the others out: counting and buckets > 1"):
+        DDPSequential(network(), options)
+    with pytest.raises(ValueError, match="leave the others out: counting and buckets > 1"):
+        options.check("cpu", 1, False)
+    with pytest.raises(TypeError, match="counting"):
+        options.counting = "yes"
+    with pytest.raises(AttributeError, match=r"has no option 'count': .*, counting"):
+        options.count = True
+    with pytest.raises(AttributeError, match="has no option 'counting'"):
+        serial().counting = True
+
+
+def test_ranks_need_the_same_options_of_a_program():
+    def on_rank(options):
+        def start():
+            comm = initialize()
+            DDPSequential(network(), options(comm.rank), communicator=comm)
+
+        run_threads(start, 2)
+
+    with pytest.raises(ValueError, match="counting is False on rank 0 and True on rank 1"):
+        on_rank(lambda rank: WithCounting(counting=rank == 1))
+    with pytest.raises(ValueError, match="class of options is 'DDPConfig' on rank 0 and 'WithCounting' on rank 1"):
+        on_rank(lambda rank: WithCounting() if rank else DDPConfig())
+    on_rank(lambda rank: WithCounting(counting=True, rank=rank))  # what belongs to a rank may differ
 
 
 def test_a_step_is_fifteen_calls_from_the_engine():

@@ -15,7 +15,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
 from pytagi_ddp.kernels.tensors import State
 
-moments = None  # stands for the formula in the two loops that follow
+moments = None  # stands for the formula in the loops that follow, one for each number of parameters
 
 
 def _units(mu, var, jcb):
@@ -28,16 +28,22 @@ def _units_with_parameter(mu, var, jcb, parameter):
         mu[i], var[i], jcb[i] = moments(mu[i], var[i], parameter)
 
 
+def _units_with_two(mu, var, jcb, first, second):
+    for i in prange(mu.size):
+        mu[i], var[i], jcb[i] = moments(mu[i], var[i], first, second)
+
+
 def _loop_of(name: str, formula: Callable) -> Callable:
     """The loop over units, in place, with this formula.
 
     The formula is a global of the loop, and the loop is named after the activation: Numba's cache finds compiled code
     by its name, but never that of a closure over another function.
     """
-    pattern = (_units, _units_with_parameter)[len(parameters_of(formula))]
+    parameters = len(parameters_of(formula))
+    pattern = (_units, _units_with_parameter, _units_with_two)[parameters]
     function = FunctionType(pattern.__code__, globals() | {"moments": formula}, name)
     function.__qualname__ = name
-    return loop("n n n _" if pattern is _units_with_parameter else "n n n")(function)
+    return loop("n n n" + " _" * parameters)(function)
 
 
 _LOOPS = {name: _loop_of(name, formula) for name, formula in ELEMENTWISE.items()}

@@ -29,7 +29,12 @@ def _kernel_of(name: str, moments: Callable) -> Kernel:
         if i < n:
             out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i], parameter)
 
-    return declare((units, units_with_parameter)[parameters])
+    def units_with_two(mu, var, out_mu, out_var, out_jcb, n, first, second):
+        i = thread_index()
+        if i < n:
+            out_mu[i], out_var[i], out_jcb[i] = moments(mu[i], var[i], first, second)
+
+    return declare((units, units_with_parameter, units_with_two)[parameters])
 
 
 _KERNELS = {name: _kernel_of(name, moments) for name, moments in ELEMENTWISE.items()}

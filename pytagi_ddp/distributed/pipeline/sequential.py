@@ -149,7 +149,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._n_microbatches, self._schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
         options["deferred_init"] = model.arena.deferred
-        options |= {"wire_dtype": c.wire_dtype, "mesh": mesh and mesh.shape}
+        options["mesh"] = mesh and mesh.shape
         self._connect(None if mesh is None else mesh.communicator, options)
         self.pipe_group, self.data_group = _groups(self.communicator, mesh)
         stages = self.pipe_group.world_size

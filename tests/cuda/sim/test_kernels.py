@@ -5,7 +5,10 @@ import pytest
 
 from pytagi_ddp.cuda import is_simulated
 from pytagi_ddp.kernels import cpu, cuda
+from pytagi_ddp.kernels.cuda.runtime import compile
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
+from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS
 from pytagi_ddp.kernels.tensors import (
     ALL,
@@ -84,6 +87,24 @@ def test_activations(name, n):
     x.var[::20] = 0
     settings = [0.3] * len(parameters_of(ELEMENTWISE[name]))
     both("activation", "elementwise", [name, x, unwritten(State, n, fields=3), *settings])
+
+
+@formula
+def between(m, s, low, high):
+    """Units outside of an interval are known to be at its ends."""
+    inside = np.float32(low < m < high)
+    return at_most(at_least(m, low), high), inside * s, inside
+
+
+def test_an_activation_of_two_parameters(monkeypatch):
+    monkeypatch.setattr(compile, "REGISTRY", {})  # it is not one of the library's kernels
+    monkeypatch.setitem(cpu.activation._LOOPS, "between", cpu.activation._loop_of("between", between))
+    monkeypatch.setitem(cuda.activation._KERNELS, "between", cuda.activation._kernel_of("between", between))
+    x = State(normal(71, scale=2), uniform(71, seed=1))
+    out = both("activation", "elementwise", ["between", x, unwritten(State, 71, fields=3), -0.5, 1.5])[2]
+    np.testing.assert_array_equal(out.mu, np.clip(x.mu, -0.5, 1.5))
+    np.testing.assert_array_equal(out.var, np.where(out.jcb, x.var, 0))
+    assert 10 < out.jcb.sum() < 61
 
 
 @pytest.mark.parametrize("name", ["mixture_tanh", "mixture_sigmoid"])
