@@ -94,9 +94,9 @@ class Replicas:
         if self.rule == "natural":
             self._add_natural_parameters()
         else:
-            header = np.array([0, self.ranks, 0], np.float32)
+            counters = np.array([0, self.ranks, 0], np.float32)
             posterior = Tensor(*self.nets[0].arena.theta)
-            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), header, weighted)
+            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), counters, weighted)
         for net in self.nets:
             net.arena.theta[...] = self.prior
 

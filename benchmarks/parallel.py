@@ -5,7 +5,7 @@
     python -m benchmarks.parallel --predict 64 1024                 # by the cost model, from a step on one rank
 
 All ranks together learn from the same number of samples per step, the workload's batch times the ranks, whatever the
-way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered units of
+way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered groups of
 one rank.
 """
 
@@ -33,7 +33,7 @@ from benchmarks.scaling import NETWORKS
 from benchmarks.training_step import WORKLOADS, Workload
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.sharded_arena import units_of
+from pytagi_ddp.distributed.sharded_arena import groups_of
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
     BaseDeltaStates,
@@ -171,14 +171,14 @@ class Network(NamedTuple):
     """What the cost model needs of a network and its step.
 
     Attributes:
-        parameters: P. units: of FSDP.
+        parameters: P. groups: of FSDP.
         stage: parameters of the largest of `STAGES` stages that take equally long. boundary: the most outputs of a
             sample that cross a cut between them.
         batch: samples of a rank and step. compute: seconds of a step of so many samples on one rank.
     """
 
     parameters: int
-    units: int
+    groups: int
     stage: int
     boundary: int
     batch: int
@@ -202,8 +202,8 @@ def network_of(workload: str, repeat: int) -> Network:
     sizes = [sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves()) for layer in net.layers]
     stage = max(sum(part) for part in np.split(np.array(sizes), ends[:-1]))
     boundary = max(net.layers[end - 1].out_shape.size for end in ends[:-1])
-    units = len(units_of(net.arena.leaves, 2, 1_000_000))
-    return Network(net.num_parameters, units, int(stage), boundary, job.batch, statistics.median(times))
+    groups = len(groups_of(net.arena.leaves, 2, 1_000_000))
+    return Network(net.num_parameters, groups, int(stage), boundary, job.batch, statistics.median(times))
 
 
 def predicted_step(way: str, network: Network, ranks: int, alpha: float, beta: float) -> float:
@@ -223,7 +223,7 @@ def predicted_step(way: str, network: Network, ranks: int, alpha: float, beta: f
         message = alpha + beta * 8 * network.boundary * network.batch * STAGES / MICRO
         passes = (MICRO + STAGES - 1) * (network.compute / MICRO + 2 * message)
         return passes + collectives(16 * network.stage, 2, ranks // STAGES)
-    nbytes, calls = {"DDP": (16 * P, 2), "FSDP": (20 * P, 5 * network.units)}[way]
+    nbytes, calls = {"DDP": (16 * P, 2), "FSDP": (20 * P, 5 * network.groups)}[way]
     return network.compute + collectives(nbytes, calls, ranks)
 
 

@@ -20,7 +20,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
+from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.nn import (
     DDPConfig,

@@ -14,9 +14,9 @@ from pytagi_ddp.kernels.tensors import (
     Array,
     Delta,
     Heads,
+    LSTMSaved,
     Normalization,
     PartialMoments,
-    Passage,
     Record,
     State,
     Sums,
@@ -241,7 +241,7 @@ class Recurrent(Protocol):
         bias: Tensor | None,
         start: State,
         end: State,
-        kept: Passage,
+        kept: LSTMSaved,
         scratch: Array,
         out: State,
     ) -> None: ...
@@ -251,15 +251,15 @@ class Recurrent(Protocol):
         delta: Delta,
         weights: Tensor,
         bias: Tensor | None,
-        kept: Passage,
+        kept: LSTMSaved,
         scratch: Array,
         gates: Delta,
         in_delta: Delta | None,
         cell_path: bool,
         accumulate: bool,
     ) -> None: ...
-    def update_memory(self, memory: State, delta: Delta, kept: Passage) -> None: ...
-    def record(self, kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None: ...
+    def update_memory(self, memory: State, delta: Delta, kept: LSTMSaved) -> None: ...
+    def record(self, kept: LSTMSaved, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None: ...
     def smooth(self, record: Record) -> None: ...
 
 
@@ -281,6 +281,8 @@ class OutputUpdate(Protocol):
 
 
 class Likelihood(Protocol):
+    # A short way through `Categorical.update` for its common case; returns whether it has made the update.
+    def express_categorical(self, states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool: ...
     def observe(
         self, kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta
     ) -> None: ...
@@ -308,7 +310,7 @@ class Step(Protocol):
 
 class Merge(Protocol):
     def contribute(self, posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None: ...
-    def merge_sums(self, posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None: ...
+    def merge_sums(self, posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None: ...
     def mix(self, posterior: Tensor, into: Tensor, weight: float) -> None: ...
 
 

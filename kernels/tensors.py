@@ -150,8 +150,8 @@ def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
     return arrays
 
 
-class Passage(NamedTuple):
-    """Values of a forward pass that an LSTM keeps for the backward pass, in arrays (steps, batch, ...).
+class LSTMSaved(NamedTuple):
+    """Tensors that the forward pass of an LSTM saves for the backward pass, in arrays (steps, batch, ...).
 
     Attributes:
         mu, var: moments of the inputs of the gates: the layer's inputs, then the hidden state of the previous step.
@@ -175,8 +175,8 @@ class Passage(NamedTuple):
         return 2 * (inputs + outputs) + 6 * outputs
 
     @classmethod
-    def cut(cls, memory: Array, steps: int, batch: int, inputs: int, outputs: int) -> "Passage":
-        """A passage whose arrays lie in flat memory."""
+    def cut(cls, memory: Array, steps: int, batch: int, inputs: int, outputs: int) -> "LSTMSaved":
+        """The arrays, in flat memory."""
         joined, units = (steps, batch, inputs + outputs), (steps, batch, outputs)
         return cls(*cut(memory, joined, joined, *[units] * 6))
 

@@ -7,8 +7,13 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# A pickle of an `OutputUpdater` names a function, and one of an output that was on a GPU its class.
+# Programs may import modules of `distributed` by their old names. A pickle of an `OutputUpdater` names a function of
+# `kernels`, and one of an output that was on a GPU its class.
 MOVED = {
+    "pytagi_ddp.distributed.crew": "pytagi_ddp.distributed.thread_pool",
+    "pytagi_ddp.distributed.engine.offspring": "pytagi_ddp.distributed.engine.child_process",
+    "pytagi_ddp.distributed.trees": "pytagi_ddp.distributed.synchronization",
+    "pytagi_ddp.distributed.wire": "pytagi_ddp.distributed.compression",
     "pytagi_ddp.kernels.cpu.output_update": "pytagi_ddp.kernels.cpu.layers.output_update",
     "pytagi_ddp.kernels.cuda.arrival": "pytagi_ddp.kernels.cuda.runtime.arrival",
     "pytagi_ddp.kernels.cuda.output_update": "pytagi_ddp.kernels.cuda.layers.output_update",

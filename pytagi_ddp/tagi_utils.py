@@ -207,7 +207,7 @@ class Utils:
             array of num_images labels.
 
         Raises:
-            ValueError: A file that is no IDX file of its kind, or truncated, or that holds fewer than num_images
+            ValueError: A file that is not an IDX file of its kind, or truncated, or that holds fewer than num_images
                 entries; or images and labels that differ in number.
         """
         from pytagi_ddp.data.idx import read_idx  # here, to keep `import pytagi_ddp` fast
@@ -240,7 +240,7 @@ class Normalizer:
     """Scaling of data to zero mean and unit variance, or to [0, 1], and back.
 
     Every method works on arrays of any shapes that broadcast together. 1e-10 is added to each divisor, and to
-    the factor on the way back. Columns and tables of pandas and polars are taken by position, not by label, and results
+    the factor of the inverse. Columns and tables of pandas and polars are taken by position, not by label, and results
     are NumPy arrays.
 
     Args:

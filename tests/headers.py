@@ -11,6 +11,6 @@ def with_header(data: bytes, change: Callable[[dict], object]) -> bytes:
     header, values = file_format.split(data)
     change(header)
     if "__metadata__" in header:
-        return file_format.seal(header.pop("__metadata__"), header, values)
+        return file_format.with_checksum(header.pop("__metadata__"), header, values)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + values

@@ -20,7 +20,7 @@ from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.image_shard import write_shard
 from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import SealedFiles
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn import Linear, Sequential
 
 # Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
@@ -100,7 +100,7 @@ def fetch(folder):
 
 
 def cache(folder):
-    with SealedFiles(str(folder), "file", "")._open_for_write(str(folder / "file")) as file:
+    with ChecksummedFiles(str(folder), "file", "")._open_for_write(str(folder / "file")) as file:
         file.write(b"code")
 
 

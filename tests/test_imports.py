@@ -112,8 +112,8 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 # in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
 ROOMS = {
     "util": """
-        _version arrays blas files interrupts listing moved process_tree text warn kernels.sealed nn.core.attributes
-        nn.core.table nn.core.unpickled nn.core.validate
+        _version arrays blas files interrupts listing moved process_tree text warn kernels.checksummed
+        nn.core.attributes nn.core.table nn.core.unpickled nn.core.validate
     """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",
@@ -138,12 +138,12 @@ ROOMS = {
     """,
     "distributed/train": """
         distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
-        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks distributed.trees
-        distributed.wire distributed.wrapper
+        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks
+        distributed.synchronization distributed.compression distributed.wrapper
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",
-    "distributed/threads": "distributed.crew distributed.data_parallel",
+    "distributed/threads": "distributed.thread_pool distributed.data_parallel",
     "distributed": "distributed",
     "nn": "nn nn.ddp",  # the face of all layers, which also hands on, when asked for it, what trains on many ranks
     "checkpoint": "checkpoint.*",

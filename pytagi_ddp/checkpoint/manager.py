@@ -23,7 +23,7 @@ from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.checkpoint.reading import load_from, newest_intact, read, verified
 from pytagi_ddp.distributed.communicator import SerialCommunicator
 from pytagi_ddp.distributed.ddp import DDPSequential
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import as_path, atomic_write, remove_temporary_files
 from pytagi_ddp.interrupts import held_back

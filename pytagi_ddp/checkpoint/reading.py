@@ -18,7 +18,7 @@ from pytagi_ddp.checkpoint.manifest import (
 )
 from pytagi_ddp.checkpoint.shards import INDEX, Shard, TensorReader, parse_index, read_index, verify
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import on_rank_0
+from pytagi_ddp.distributed.engine.error_propagation import on_rank_0
 from pytagi_ddp.files import as_path, read_file
 from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.files import file_format

@@ -14,7 +14,7 @@ from pytagi_ddp.checkpoint.content import Checkpoint
 from pytagi_ddp.checkpoint.manifest import DamagedCheckpointError, Entry
 from pytagi_ddp.checkpoint.reading import outline, verified_folder
 from pytagi_ddp.checkpoint.shards import FILE, INDEX, PATTERN, Shard, TensorReader, index_bytes, verify, write_shard
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks, on_rank_0
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.files.persistence import check_architecture

@@ -167,7 +167,7 @@ class TensorReader(ExitStack):
         with open(path, "rb") as data:
             header_size(data.read(8))
         file = self.enter_context(safe_open(path, "numpy"))
-        for key in file.keys():  # noqa: SIM118 - it is no mapping
+        for key in file.keys():  # noqa: SIM118 - it is not a mapping
             values = file.get_slice(key)
             shape, dtype = values.get_shape(), values.get_dtype()
             if dtype != "F32" or len(shape) != 1:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import download_file
-from pytagi_ddp.data.folders import Layout, Published, download_folder
+from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
 from pytagi_ddp.data.pickled_batch import read_batch
 from pytagi_ddp.files import atomic_file, file_size
 
@@ -33,7 +33,7 @@ _TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 _TEST = ("test_batch",)
 _BINARY = Layout("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _TRAIN + _TEST))
 _PYTHON = Layout("cifar-10-batches-py", _TRAIN + _TEST)
-_CIFAR10 = Published("CIFAR-10", "cifar", (_BINARY, _PYTHON), URL)
+_CIFAR10 = PublishedDataset("CIFAR-10", "cifar", (_BINARY, _PYTHON), URL)
 
 
 def find_cifar10(data_dir: str | os.PathLike[str] | None = None) -> Path | None:

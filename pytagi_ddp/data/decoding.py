@@ -219,25 +219,25 @@ def image_workers(count: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def use_workers(workers: int | Executor) -> Iterator[Executor]:
-    """The executor that is given, or one of so many processes, which end with the block; 0: `InPlace`."""
+    """The executor that is given, or one of so many processes, which end with the block; 0: `SerialExecutor`."""
     if isinstance(workers, Executor):
         yield workers
         return
-    own = image_workers(workers) if workers else InPlace()
+    own = image_workers(workers) if workers else SerialExecutor()
     try:
         yield own
     finally:
         own.shutdown(cancel_futures=True)
 
 
-class InPlace(Executor):
-    """Works in this thread, at the time when a result is asked for."""
+class SerialExecutor(Executor):
+    """An executor that works in the calling thread, when a result is asked for."""
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        return _Later(partial(fn, *args, **kwargs))
+        return _LazyFuture(partial(fn, *args, **kwargs))
 
 
-class _Later(Future):
+class _LazyFuture(Future):
     def __init__(self, work: Callable):
         super().__init__()
         self._work = work

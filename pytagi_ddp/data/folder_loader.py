@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.data.batches import Batch, RankBatches
-from pytagi_ddp.data.decoding import NUMBERS, ImageError, InPlace, image_workers, read_parts
+from pytagi_ddp.data.decoding import NUMBERS, ImageError, SerialExecutor, image_workers, read_parts
 from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.sampler import IndexBatch
 from pytagi_ddp.warn import warn
@@ -40,7 +40,7 @@ class FolderLoader(RankBatches):
 
     Raises:
         ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
-        TypeError: No `ImageFolder`.
+        TypeError: not an `ImageFolder`.
 
     While iterating:
         ImageError: a file that is not an image, unless `dataset` skips such. OSError: a file that cannot be read.
@@ -117,7 +117,7 @@ class FolderLoader(RankBatches):
         if isinstance(self._workers, Executor):
             return self._workers
         if self._own is None:
-            self._own = image_workers(self._workers) if self._workers else InPlace()
+            self._own = image_workers(self._workers) if self._workers else SerialExecutor()
         return self._own
 
     def _collect(self, indices: np.ndarray, futures: Sequence[Future]) -> Batch:

@@ -33,8 +33,8 @@ def download_folder(kind: str, data_dir: str | os.PathLike[str] | None) -> Path:
     return folder.expanduser()
 
 
-class Published(NamedTuple):
-    """A data set that others have published.
+class PublishedDataset(NamedTuple):
+    """A published data set.
 
     Attributes:
         name: in messages. kind: of the folders that it is looked for in. layouts: of its files.

@@ -30,8 +30,8 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
         uint8 array, read-only.
 
     Raises:
-        ValueError: no IDX file of bytes with so many axes, or a truncated or corrupt one, or a gzipped one that unpacks
-            to more than 32 times its size and 64 MiB.
+        ValueError: not an IDX file of bytes with so many axes, or a truncated or corrupt one, or a gzipped one that
+            unpacks to more than 32 times its size and 64 MiB.
         OSError: no such file, or no regular one.
     """
     size = file_size(path)

@@ -28,7 +28,7 @@ class ImageShard:
         made_of: what it was made of, as `write_shard` was told.
 
     Raises:
-        ValueError: no such file by its content, or a damaged one; names it. OSError: it cannot be read.
+        ValueError: the content is not that of such a file, or is damaged; names the file. OSError: it cannot be read.
     """
 
     def __init__(self, path: str | Path):

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import download_file
-from pytagi_ddp.data.folders import Layout, Published, download_folder
+from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
 from pytagi_ddp.data.idx import read_idx
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -31,7 +31,7 @@ _SUBFOLDER = "MNIST/raw"
 _GZIPPED = Layout(_SUBFOLDER, tuple(MD5))
 _PLAIN = Layout(_SUBFOLDER, tuple(name.removesuffix(".gz") for name in MD5))
 _KAGGLE = Layout(_SUBFOLDER, tuple(name.replace("-idx", ".idx") for name in _PLAIN.files))
-_MNIST = Published("MNIST", "mnist", (_GZIPPED, _PLAIN, _KAGGLE), URL)
+_MNIST = PublishedDataset("MNIST", "mnist", (_GZIPPED, _PLAIN, _KAGGLE), URL)
 
 
 def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:

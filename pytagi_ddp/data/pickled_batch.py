@@ -102,7 +102,7 @@ def _notes(data: bytes) -> Any:
 
     def enter(items: list[Any]) -> None:
         if not isinstance(stack[-1], dict) or not all(isinstance(key, bytes) for key in items[::2]):
-            raise ValueError("entries of what is no dictionary with names")
+            raise ValueError("entries of what is not a dictionary with names")
         stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     for code, value in _instructions(data):

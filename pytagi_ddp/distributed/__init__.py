@@ -56,7 +56,7 @@ from pytagi_ddp.distributed.pipeline.balance import balance_by_size, balance_by_
 from pytagi_ddp.distributed.pipeline.sequential import PipelineSequential
 from pytagi_ddp.distributed.rank_zero import rank_zero_first, rank_zero_only, rank_zero_print
 from pytagi_ddp.distributed.run_threads import run_threads
-from pytagi_ddp.distributed.trees import synchronize
+from pytagi_ddp.distributed.synchronization import synchronize
 from pytagi_ddp.nn.core.parameters import ParametersNotHereError
 
 __all__ = [

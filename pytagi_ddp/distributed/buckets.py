@@ -1,4 +1,4 @@
-"""Reduction of the deltas in parts, while the backward pass still computes those of earlier layers."""
+"""Reduction of the deltas in parts (buckets), while the backward pass still computes those of earlier layers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytagi_ddp.nn.sequential import Sequential
 class Buckets(EveryStep):
     """Deltas are added in parts of about equal size, cut between layers of the network, from the last layer on.
 
-    `backward` starts the reduction of each part as soon as its deltas are complete. `step` starts that of the remaining
-    parts and of the tail, and waits for all. The order is the same on every rank, whether or not it ran a backward
-    pass.
+    `backward` starts the reduction of each part as soon as its deltas are complete. `step` starts the reductions of the
+    remaining parts and of the reduced counters, and waits for all. The order is the same on every rank, whether or not
+    it ran a backward pass.
 
     `DDPConfig.buckets` is the number of parts; there may be fewer, since a layer is not cut.
 
@@ -67,9 +67,9 @@ class Buckets(EveryStep):
         """
         self._collect_alone()
         if self._started:
-            self.model.input_delta_z_buffer.outdated = True  # the batch is left out: the step does not wait for it
+            self.model.input_delta_z_buffer.outdated = True  # the batch is dropped: the step does not wait for it
             raise RuntimeError(
-                "a second backward() before step(), while the deltas of the first are on their way: put every "
+                "a second backward() before step(), while the deltas of the first are being reduced: put every "
                 "backward() of a step except the last one into no_sync()"
             )
         if not last:
@@ -83,7 +83,7 @@ class Buckets(EveryStep):
                 self.model.backward()
 
     def _after(self, leaf: BaseLayer, direction: str) -> None:
-        if direction == "forward":  # a block is run again, or a pass that was replayed: its deltas are yet to come
+        if direction == "forward":  # a block is recomputed, or a replayed pass runs again: its deltas follow
             return
         self._done.add(leaf)
         while self._started < len(self._parts):
@@ -94,7 +94,7 @@ class Buckets(EveryStep):
 
     def step(self, stop: bool, now: bool = False) -> None:
         if self._started and not self.model.pending.waiting and self.communicator.world_size > 1:
-            raise RuntimeError("backward() failed with a part of its deltas on their way: the ranks cannot go on")
+            raise RuntimeError("backward() failed while a part of its deltas was being reduced: end the job")
         super().step(stop, now)
 
     def deltas_dropped(self) -> None:
@@ -105,12 +105,12 @@ class Buckets(EveryStep):
                 "rank first"
             )
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call == "update_bn" and self.model.pending.waiting:
             raise RuntimeError(
                 "update_bn() between backward() and step(), with buckets: call step() on every rank first"
             )
-        super().meet(call)
+        super().barrier(call)
 
     def _start(self) -> None:
         if not self._started:
@@ -136,12 +136,12 @@ class Buckets(EveryStep):
             raise problem
 
     def _collect_alone(self) -> None:
-        """On a single rank, ends reductions that a step has left out; no other rank waits for them."""
+        """On a single rank, ends reductions that no step has ended; no other rank waits for them."""
         for handle in self._collect() if self._started and self.communicator.world_size == 1 else ():
             handle.wait()
 
     def _collect(self) -> list[Handle]:
-        """Returns the handles of all parts that have been started, and starts anew with the first part."""
+        """Returns the handles of all started parts, and begins with the first part again."""
         self._background.close()
         handles, self._handles, self._started = self._handles, [], 0
         return handles

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytagi_ddp.distributed.engine.child_process import why_no_rank
 from pytagi_ddp.distributed.engine.errors import TIMEOUT, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.launcher import detect_launcher, looks_like_one_of_many
-from pytagi_ddp.distributed.engine.offspring import why_no_rank
 from pytagi_ddp.distributed.engine.serial import SerialCommunicator
 from pytagi_ddp.distributed.engine.threads import ThreadCommunicator, current_member
 from pytagi_ddp.warn import warn

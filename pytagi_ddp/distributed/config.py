@@ -8,11 +8,11 @@ from typing import Any
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, Ranks, as_communicator, create_communicator
+from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
-from pytagi_ddp.distributed.wire import HalfPrecision
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
@@ -20,7 +20,7 @@ from pytagi_ddp.warn import warn
 
 @dataclass
 class DDPConfig:
-    """How ranks find and talk to each other.
+    """How ranks find each other and communicate.
 
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
@@ -33,13 +33,13 @@ class DDPConfig:
         cuda_aware_mpi: whether "mpi" passes GPU memory to the MPI library directly, instead of copying through pinned
             host memory. The library must be built for that; otherwise it crashes.
         wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
-            `pytagi_ddp.distributed.wire.HalfPrecisionSum`.
+            `pytagi_ddp.distributed.compression.HalfPrecisionSum`.
         buckets: number of parts of the deltas, whose reductions run while `backward` is at earlier layers; 1: one
             all-reduce in `step`. More than one saves time over a slow interconnect between nodes; within a node it
             costs time. `backward` is then collective: in a program where a rank may have no batch, other collectives
             have to wait until after `step`.
         offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
-            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest unit, and
+            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest group, and
             20 P/R bytes travel between GPU and host in a step.
         share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
 
@@ -134,7 +134,7 @@ class DDPConfig:
         """Compares these options with each other and with those of a `DDPSequential`.
 
         Raises:
-            TypeError: no whole number. ValueError: out of range, or they exclude each other.
+            TypeError: not a whole number. ValueError: out of range, or they exclude each other.
         """
         merge = "precision_weighted" if merges else None
         choose_strategy(Options(self, device, every=every, merge=merge, sync_batch_norm=sync_batch_norm))

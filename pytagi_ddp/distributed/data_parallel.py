@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp import cuda
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.crew import Crew
 from pytagi_ddp.distributed.ddp import DDPSequential
 from pytagi_ddp.distributed.exchange import pool_statistics
+from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.distributed.wrapper import Wrapper
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import State
@@ -66,8 +66,8 @@ class DataParallel(Wrapper):
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
     Raises:
-        ValueError: no device, or one that does not exist. TypeError: no `Sequential`; devices that are no list; an
-            option that is neither True nor False.
+        ValueError: no device, or one that does not exist. TypeError: not a `Sequential`; devices that are not a list;
+            an option that is neither True nor False.
     """
 
     device = "cpu"
@@ -96,12 +96,12 @@ class DataParallel(Wrapper):
         replicas = [model, *(copy.deepcopy(model) for _ in self.devices[1:])]
         for replica, device in zip(replicas, self.devices, strict=True):
             replica.to_device(device)
-        self._crew = Crew(len(self.devices))
-        self._ranks = self._crew.run(
+        self._pool = ThreadPool(len(self.devices))
+        self._ranks = self._pool.run(
             _trained, [(replica, self.devices, average, sync_batch_norm) for replica in replicas]
         )
         self._rows: list[slice] = []  # of each device in the last batch
-        self._meets_in_forward = sync_batch_norm and bool(model.arena.running)
+        self._reduces_in_forward = sync_batch_norm and bool(model.arena.running)
         self.output_z_buffer = BaseHiddenStates()
         self.output_z_buffer.seq_len = model.out_shape.steps
         self.input_delta_z_buffer = BaseDeltaStates()
@@ -116,7 +116,7 @@ class DataParallel(Wrapper):
         """
         self._rows = []
         mu, var, parts = self._divide(mu_x, var_x)
-        if self._meets_in_forward and self.model.training:
+        if self._reduces_in_forward and self.model.training:
             if 0 < len(mu) < len(self.devices):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
@@ -206,11 +206,11 @@ class DataParallel(Wrapper):
 
     def synchronize(self) -> None:
         """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
-        self._crew.run(_follow, [(net,) for net in self._ranks])
+        self._pool.run(_copy_parameters, [(net,) for net in self._ranks])
 
     def close(self) -> None:
         """Ends the threads; `model` can then be used like any other network."""
-        self._crew.close()
+        self._pool.close()
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
             pool_statistics(self.model, False)
@@ -249,7 +249,7 @@ class DataParallel(Wrapper):
                 if own.frozen != leaf.frozen:
                     own.freeze() if leaf.frozen else own.unfreeze()
             _follow_schedule(first.model, net.model)
-        return self._crew.run(function, arguments)
+        return self._pool.run(function, arguments)
 
 
 class DataParallelReplica(DDPSequential):
@@ -267,7 +267,7 @@ class DataParallelReplica(DDPSequential):
         self.loads += 1
 
 
-def _follow(net: DataParallelReplica) -> None:
+def _copy_parameters(net: DataParallelReplica) -> None:
     """Gives a replica the parameters of replica 0."""
     if net.rank:
         net.model.drop_deltas()
@@ -312,7 +312,7 @@ def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
 def _parts(batches: Iterator[tuple | Exception], rank: int, lock: Lock) -> Iterator[np.ndarray]:
     """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks share."""
     while True:
-        with lock:  # the first rank that comes reads the batch
+        with lock:  # the first rank reads the batch
             batch = next(batches, None)
         if batch is None:
             return

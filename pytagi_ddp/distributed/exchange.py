@@ -1,7 +1,7 @@
-"""How ranks exchange what they have learnt: one class for each strategy, each in a file of its own.
+"""Strategies by which ranks exchange what they have learnt: one class for each, in a file of its own.
 
-A strategy is a subclass of `Exchange` that says which options ask for it, and what `step` does. `config.STRATEGIES`
-lists them; `EveryStep`, which is here, is the one that needs no option.
+A strategy is a subclass of `Exchange`. It says which options select it, and what `step` does. `config.STRATEGIES` lists
+all of them. `EveryStep`, in this file, is the default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 def pool_statistics(model: Sequential, pool: bool = True) -> None:
-    """Lets the running statistics of `model` be updated by `exchange_deltas`, from the sums of all ranks.
+    """Makes `exchange_deltas` update the running statistics of `model`, from the sums of all ranks.
 
     With `pool=False`, each forward pass updates them again, from this rank's batch.
     """
@@ -47,14 +47,14 @@ def exchange_deltas(
     Args:
         communicator: of all ranks. model: this rank's replica.
         average: how the step aggregates, see `DDPSequential`.
-        vote: this rank's vote; the votes of all ranks are added. In `EveryStep` it is a request to stop.
+        vote: summed over ranks in the same all-reduce; in `EveryStep` it is a request to stop.
         reduce: adds the arena's buffer over all ranks; None: one all-reduce.
 
     Returns:
-        (samples, ranks that had any, votes), summed over all ranks.
+        The reduced counters: (samples, ranks with samples, votes), summed over all ranks.
 
     Raises:
-        RuntimeError: the deltas of all ranks are there already, and no step has applied them yet.
+        RuntimeError: the deltas of all ranks were exchanged already, and no step has applied them.
         NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
     if model.pending.average is not None:
@@ -63,8 +63,8 @@ def exchange_deltas(
     samples = model.pending.waiting
     if not samples:
         array.clear(arena.buffer)
-    header = arena.tail[:HEADER]
-    array.copy(np.array([samples, samples > 0, vote], np.float32), header)
+    counters = arena.tail[:HEADER]
+    array.copy(np.array([samples, samples > 0, vote], np.float32), counters)
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
@@ -77,11 +77,11 @@ def exchange_deltas(
     model.pending.exchanged(average)
     for leaf in arena.running:
         leaf.update_running()
-    return array.snapshot(header)
+    return array.snapshot(counters)
 
 
 class Options(NamedTuple):
-    """What decides on a strategy.
+    """The options that select a strategy.
 
     Attributes:
         config: a `DDPConfig`. device: of the network.
@@ -105,20 +105,21 @@ def check_count(name: str, value: Any) -> None:
 
 
 class Exchange(ABC):
-    """A strategy of training on many ranks: what happens around the passes of a `DDPSequential`, and in its `step`.
+    """A strategy of training on many ranks: what a `DDPSequential` does around its passes, and in its `step`.
 
-    In a step, `forward` and `backward` run once for each micro-batch, on this rank alone; then all ranks call `step`.
-    An error may keep a step from ending after its exchange: then `finish_step` runs before anything else that needs
-    parameters. All but `step` have defaults.
+    In a step, `forward` and `backward` run once for each micro-batch, on this rank. Then all ranks call `step`. If an
+    error interrupts a step after its exchange, `finish_step` runs before anything else that needs parameters. All
+    methods but `step` have defaults.
 
     Args:
         communicator: of all ranks. model: this rank's replica. options: all of them; the strategy's own are valid.
 
     Attributes:
-        option: the options that ask for the strategy, in words; empty for the default. merges: whether replicas differ
+        option: the options that select the strategy, in words; empty for the default. merges: whether replicas differ
             between exchanges, so that `DDPSequential.merge` has something to do.
-        pooled: (samples, ranks that had any, ranks that ask to stop) of the last exchange; None before the first.
-        steps: steps that this rank has taken alone since the last exchange.
+        pooled: the reduced counters of the last exchange (samples, ranks with samples, ranks that ask to stop); None
+            before the first.
+        steps: local steps of this rank since the last exchange.
     """
 
     option: ClassVar[str] = ""
@@ -131,7 +132,7 @@ class Exchange(ABC):
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
-        """Whether the options ask for this strategy.
+        """Whether the options select this strategy.
 
         Raises:
             TypeError: one of its own options is not of its type. ValueError: one is out of range, or excludes another.
@@ -139,7 +140,7 @@ class Exchange(ABC):
         return False
 
     def forward(self) -> AbstractContextManager[None]:
-        """Called before each forward pass; returns the context in which it runs."""
+        """The context in which a forward pass runs; called before each."""
         return nullcontext()
 
     def backward(self, last: bool) -> None:
@@ -148,44 +149,44 @@ class Exchange(ABC):
 
     @abstractmethod
     def step(self, stop: bool, now: bool = False) -> None:
-        """Applies the deltas that wait: those of all ranks if they are exchanged now; collective.
+        """Applies the pending deltas: those of all ranks if this step exchanges them; collective.
 
         Args:
             stop: whether this rank asks all to stop.
-            now: exchange in any case, also where other steps have to come first.
+            now: whether to exchange in any case, also between the steps that do.
         """
 
     def finish_step(self) -> None:
-        """Ends a step whose deltas are those of all ranks already (`pending.average` is not None)."""
+        """Ends a step whose deltas were exchanged already (`pending.average` is not None)."""
         self.model.step_alone()
 
-    def meet(self, call: str) -> None:  # noqa: B027 - in most strategies there is nothing to do
-        """Called on every rank where ranks come together outside of a step, in the method `call`.
+    def barrier(self, call: str) -> None:  # noqa: B027 - in most strategies there is nothing to do
+        """Synchronizes the ranks in a collective method `call` other than a step.
 
-        That is "barrier", "forget_evidence", and "update_bn", which calls it before its passes and after them.
+        `call` is "barrier", "forget_evidence" or "update_bn". The last one calls it before its passes and after them.
 
         Raises:
-            RuntimeError: this cannot be done now; says what to do first.
+            RuntimeError: `call` is not possible now; the message says what to do first.
         """
 
     def deltas_dropped(self) -> None:  # noqa: B027 - in most strategies there is nothing to do
-        """Called before the deltas that wait on this rank are dropped.
+        """Called before pending deltas of this rank are dropped.
 
         Raises:
-            RuntimeError: they are on their way to other ranks.
+            RuntimeError: they are being sent to other ranks.
         """
 
     def parameters_changed(self) -> None:  # noqa: B027 - in most strategies there is nothing to do
-        """Called when all ranks have been given other parameters."""
+        """Called after all ranks have got new parameters."""
 
 
 class EveryStep(Exchange):
     """The default strategy: deltas are added in every step, by one all-reduce of the arena's buffer.
 
     Attributes:
-        reduce: adds that buffer over all ranks in another way; None: one all-reduce. It must look the arena up in each
-            call, as `to_device` makes another one.
-        sync: what adds the statistics of BatchNorm2d over ranks in forward passes, or None.
+        reduce: adds that buffer over all ranks in another way; None: one all-reduce. It has to look the arena up in
+            each call, since `to_device` makes a new one.
+        sync: adds the statistics of BatchNorm2d over ranks in forward passes; None without `sync_batch_norm`.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
@@ -210,18 +211,18 @@ class EveryStep(Exchange):
             self.sync.begin_passes()
         self.model.step_alone()
 
-    def meet(self, call: str) -> None:
-        """Lets a rank take part in the passes of others first, as ranks may have run different numbers of them."""
+    def barrier(self, call: str) -> None:
+        """Takes part in the passes of other ranks first: ranks may have run different numbers of them."""
         if self.sync is not None:
             self.sync.end_passes()
             self.sync.begin_passes()
 
 
 class SyncBatchNorm:
-    """Lets every BatchNorm2d of a network add counts, sums and sums of squares over ranks in its forward pass.
+    """Makes every BatchNorm2d of a network add counts, sums and sums of squares over ranks in its forward pass.
 
-    Batches may have different sizes, and ranks may run different numbers of passes between two exchanges: the k-th
-    passes of all ranks belong together, and in `end_passes` a rank that runs fewer takes part with empty batches.
+    Batches may have different sizes, and ranks may run different numbers of passes between two exchanges. The k-th
+    passes of all ranks share their statistics. In `end_passes` a rank that runs fewer takes part with empty batches.
 
     Args:
         communicator: of all ranks. model: this rank's replica.
@@ -243,7 +244,7 @@ class SyncBatchNorm:
         self._communicator.all_reduce(sums)
 
     def end_passes(self) -> None:
-        """Takes part in the forward passes of others until no rank runs one; collective, once before each exchange.
+        """Takes part in the forward passes of other ranks until no rank runs one; collective, once per exchange.
 
         The sums of the first BatchNorm2d tell whether some rank runs a pass: if none does, their count is 0.
         """
@@ -260,5 +261,5 @@ class SyncBatchNorm:
                 norm.update_running()
 
     def begin_passes(self) -> None:
-        """To be called after an exchange: forward passes may follow."""
+        """Call it after an exchange: forward passes may follow."""
         self._ended = False

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.config import DDPConfig
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.gathering import Gathering
 from pytagi_ddp.distributed.sharded import ShardedNetwork
@@ -32,20 +32,20 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):
-    """A `Sequential` trained on R ranks that hold it together: fully sharded data parallelism.
+    """A `Sequential` trained on R ranks, each of which holds a shard of it: fully sharded data parallelism.
 
     The training loop is that of `DDPSequential`. So are parameters and statistics after each step; they have the same
     bits if the all-reduce adds in the order of `Communicator.reduce_scatter`.
 
     Mean, variance and both batch sums of every parameter, 16 bytes, are divided into R shards. Layers are grouped into
-    units of at most `min_num_params` parameters (or of one larger layer). The means and variances of a unit are
+    groups of at most `min_num_params` parameters (or of one larger layer). The means and variances of a group are
     gathered before its layers run forward, and its means before they run backward. Then its batch sums are added over
     ranks, and each rank keeps those of its shard. Each rank makes the step on its shards. With P parameters, of which
-    the largest unit has U, a rank holds, and sends in a step:
+    the largest group has G, a rank holds, and sends in a step:
 
         reshard_after_forward       bytes of memory         bytes sent
-        True (ZeRO-3)               16 P/R + 16 U           20 P (R-1)/R
-        False (ZeRO-2)              8 P + 8 P/R + 8 U       16 P (R-1)/R
+        True (ZeRO-3)               16 P/R + 16 G           20 P (R-1)/R
+        False (ZeRO-2)              8 P + 8 P/R + 8 G       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
     and the activations in addition (`checkpoint_blocks` makes these smaller; a block that is run again gathers once
@@ -64,7 +64,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     Args:
         model, config, average, sync_batch_norm, communicator: as in `DDPSequential`.
         reshard_after_forward: see above.
-        min_num_params: the largest number of parameters in a unit, unless a single layer has more.
+        min_num_params: the largest number of parameters in a group, unless a single layer has more.
 
     Attributes:
         model, config, average, communicator, stop_requested: as in `DDPSequential`.
@@ -72,7 +72,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
-            `wire_dtype`; a network that is in shards already. TypeError: no `Sequential`, or no `DDPConfig`.
+            `wire_dtype`; a network that is in shards already. TypeError: not a `Sequential`, or not a `DDPConfig`.
 
     Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
     """
@@ -100,7 +100,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             raise ValueError(f"min_num_params must be a number of parameters, got {min_num_params!r}")
         if self.config.buckets != 1 or self.config.wire_dtype != "float32":
             raise ValueError(
-                "FSDPSequential exchanges deltas unit by unit, in float32: leave buckets and wire_dtype out"
+                "FSDPSequential exchanges deltas group by group, in float32: leave buckets and wire_dtype out"
             )
         self.reshard_after_forward, offloaded = reshard_after_forward, self.config.offload_params
         self._connect(
@@ -182,7 +182,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
         Args:
             full: True: those of the whole network. With `reshard_after_forward` this is collective; rank 0 gets them,
-                unit by unit, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
+                group by group, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
                 `slices`); this is local. A key then names a tensor and a range of its values, "Linear.2/mu_w@16:32".
         """
         if not full:
@@ -197,7 +197,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def _reading(self, kind: str) -> Iterator[None]:
         """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
         if not self._all_are_here:
-            self._exchange.come(kind)
+            self._exchange.synchronize(kind)
         reading = nullcontext() if self._all_are_here else self._exchange.arena.reading()
         with errors_of_all_ranks(self.communicator), reading:
             yield
@@ -246,13 +246,13 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             self.parameters_changed()
             return
         with held_back():
-            self._exchange.come("load")  # nobody reads what is about to change
+            self._exchange.synchronize("load")  # no rank reads parameters that are about to change
             with errors_of_all_ranks(self.communicator):
                 values = checked()
             try:
                 with self._exchange.arena.writing():
                     put(self.model, values)
-            finally:  # also after an error, as what was gathered has been overwritten
+            finally:  # also after an error: gathered parameters have been overwritten
                 self.parameters_changed()
 
     def slices(self) -> list[TensorSpec]:
@@ -261,7 +261,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         Each has a `name` ("Linear.2/mu_w"), the range `start` to `stop` of the values that are in `array`, and the
         `size` of the whole tensor.
 
-        The N parameters of a unit form one row: weights and biases of its first layer, then of its second, ... Rank r
+        The N parameters of a group form one row: weights and biases of its first layer, then of its second, ... Rank r
         holds the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of the means and of the variances. So it
         has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
@@ -272,10 +272,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             if spec.kind == "running":
                 found.append(spec.having(array=arena.values(spec), saved=self.rank == 0))
             elif spec.kind == "learned":
-                unit = arena.unit_of[arena.leaves[spec.leaf]]
-                begin, end = (unit.start + place for place in unit.own(self.rank))
+                group = arena.group_of[arena.leaves[spec.leaf]]
+                begin, end = (group.start + place for place in group.own(self.rank))
                 if part := spec.clipped(begin, end):
-                    row = arena.sections[unit].own_theta[spec.variance]
+                    row = arena.sections[group].own_theta[spec.variance]
                     found.append(part.having(array=row[part.begin - begin : part.end - begin]))
         return found
 
@@ -295,7 +295,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """
         if self._exchange.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")
-        self._exchange.come("load")
+        self._exchange.synchronize("load")
         self.model.drop_deltas()
         for part, new in values:
             on_host = isinstance(part.array, np.ndarray)

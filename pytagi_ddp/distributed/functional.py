@@ -70,8 +70,8 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
         n, the number of samples on all ranks; if it is 0, the step changes nothing.
 
     Raises:
-        TypeError: no `Sequential` (a `DDPSequential` does all this in its `step`), or an `average` that is neither True
-            nor False.
+        TypeError: not a `Sequential` (a `DDPSequential` does all this in its `step`), or an `average` that is neither
+            True nor False.
         RuntimeError: BatchNorm layers still update their running statistics from this rank alone; `synchronize` the
             model first. Or some ranks gave another `average`; raised on every rank, and the deltas are dropped.
     """

@@ -1,4 +1,4 @@
-"""Passes of a network in shards: when ranks come together to gather parameters and to scatter deltas."""
+"""Passes of a network in shards: the schedule by which ranks gather parameters and scatter deltas."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.exchange import Exchange, Options, exchange_deltas, pool_statistics
-from pytagi_ddp.distributed.sharded_arena import ShardedArena, Unit
+from pytagi_ddp.distributed.sharded_arena import ParameterGroup, ShardedArena
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.hooks import Direction, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.sequential import Sequential
 
-# What ranks do together. Passes come first, in this order, and may be run by some of the ranks only; everything after
-# them is begun by all ranks. Forward passes of training come last among the passes, as the k-th ones of all ranks
-# belong together (`sync_batch_norm`).
+# Collective calls, in the order in which they run. Passes come first, and some of the ranks may not run them. All ranks
+# run everything else. Forward passes in training come last among the passes: with `sync_batch_norm`, the k-th passes of
+# all ranks are one collective pass.
 PASSES = ("predict", "backward", "forward")
 KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
-# Further votes: ranks with deltas in the shards, ranks whose deltas there were cut short, ranks that recompute blocks.
+# Further counts in a vote: ranks with deltas in the shards, ranks whose deltas are incomplete, ranks that recompute.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
 
@@ -35,49 +35,50 @@ class Pass:
     """The pass that ranks run now.
 
     Attributes:
-        kind: one of `PASSES`. visits: leaves that it has still to visit.
-        inside: whether the first of these is being visited, between its two hooks.
+        kind: one of `PASSES`. remaining: the leaves that have not run yet, in order.
+        inside: whether the first of these runs now, between its two hooks.
         reduced: whether the BatchNorm sums of that leaf have been reduced.
     """
 
     kind: str = ""
-    visits: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)
+    remaining: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)
     inside: bool = False
     reduced: bool = False
 
 
 @dataclass
-class InShards:
-    """What the batch sums in the shards are of: so many backward passes, and so many samples of this rank."""
+class ShardCounts:
+    """Counts of what is in the batch sums of the shards: backward passes, and samples of this rank."""
 
     passes: int = 0
     samples: int = 0
 
 
 @dataclass
-class OwnBackward:
+class BackwardState:
     """A `backward` of this rank.
 
     Attributes:
-        cut_short: whether deltas in the shards were cut short before it. met: whether it has come to its collectives.
+        cut_short: whether deltas in the shards were incomplete before it.
+        synchronized: whether all ranks have begun it.
     """
 
     cut_short: bool
-    met: bool = False
+    synchronized: bool = False
 
 
 class Gathering(Exchange):
     """The strategy of a network in shards, whose arena is a `ShardedArena`.
 
-    Units of parameters are gathered, and their deltas scattered, around the leaves of each pass; a step adds the
-    reduced counters over ranks, and changes the shards.
+    Each pass gathers groups of parameters, and scatters their deltas, around its leaves. A step adds the reduced
+    counters over ranks, and changes the shards.
 
-    Every pass begins with a vote: an all-reduce that tells how many ranks are about to do what. While some rank runs a
-    pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
+    Every pass begins with a vote: an all-reduce that counts the ranks by what they are about to do. While one rank runs
+    a pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
     ranks may run different numbers of passes, or none.
 
     Args:
-        communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics come from all ranks.
+        communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics are those of all ranks.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
@@ -88,10 +89,10 @@ class Gathering(Exchange):
             norm.reduce_sums = self._reduce_sums
         self._votes = model.kernels.array.zeros(VOTES)
         self._pass = Pass()
-        self._in_shards = InShards()
-        self._backward: OwnBackward | None = None  # while it runs
-        self._whole: dict[Unit, tuple[Array, Array]] | None = None  # means and variances of units, inside `unshard`
-        self._watch()
+        self._shard_counts = ShardCounts()
+        self._backward: BackwardState | None = None  # while it runs
+        self._whole: dict[ParameterGroup, tuple[Array, Array]] | None = None  # means, variances; inside `unshard`
+        self._add_hooks()
 
     @property
     def arena(self) -> ShardedArena:
@@ -102,21 +103,23 @@ class Gathering(Exchange):
         """Whether this rank is inside `unshard`."""
         return self._whole is not None
 
-    def _watch(self) -> None:
-        """Adds the hooks of this class outside all others, so that these find parameters and batch sums."""
+    def _add_hooks(self) -> None:
+        """Adds the hooks of this class around all others, so that other hooks find parameters and batch sums."""
         self._hook: HookHandle = self.model.add_hook(self._before, self._after, outermost=True)
         self._hook.of_parameters, self._hook.parameters_stay = True, self.arena.whole
 
-    # -- ranks come together ------------------------------------------------------------------------------------
+    # -- synchronization of ranks ---------------------------------------------------------------------------------
 
-    def come(self, kind: str) -> None:
-        """Returns when all ranks can begin `kind` together, or, for a pass, all ranks that run it; collective.
+    def synchronize(self, kind: str) -> None:
+        """Runs the pending passes of other ranks until every rank has reached `kind`; collective.
+
+        If `kind` is a pass, it returns when this rank and all others that run it can begin.
 
         Raises:
-            RuntimeError: ranks are about to do different things, or a backward pass was interrupted on one of them;
+            RuntimeError: ranks make different collective calls, or a backward pass was interrupted on one of them;
                 raised on every rank.
         """
-        self._end_visits()
+        self._finish_pass()
         if self.unsharded:
             raise RuntimeError(f"{kind} inside unshard(): leave it first, on every rank")
         ranks = self.communicator.world_size
@@ -129,21 +132,21 @@ class Gathering(Exchange):
             if 0 < votes[RECOMPUTES] < ranks:
                 raise RuntimeError(
                     f"checkpoint_blocks is set on {round(votes[RECOMPUTES])} of {ranks} ranks of an FSDPSequential: "
-                    "set it on all of them, or on none, as passes back then gather in another order"
+                    "set it on all of them, or on none: with it, backward passes gather in another order"
                 )
             if KINDS[turn] in ("backward", "step"):
-                self._look_at_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
+                self._check_contributions(KINDS[turn], votes[CONTRIBUTED], votes[CUT_SHORT])
             if KINDS[turn] == kind:
                 break
-            self._follow(KINDS[turn])
+            self._join_pass(KINDS[turn])
         if kind == "backward" and self._backward is not None:
-            self._in_shards.passes += 1
-            self._backward.met = True
+            self._shard_counts.passes += 1
+            self._backward.synchronized = True
 
     def _vote(self, kind: str) -> list[float]:
         votes = np.zeros(VOTES, np.float32)
         votes[KINDS.index(kind)] = 1
-        votes[CONTRIBUTED] = self._in_shards.samples > 0
+        votes[CONTRIBUTED] = self._shard_counts.samples > 0
         votes[RECOMPUTES] = self.model.checkpoint_blocks
         votes[CUT_SHORT] = self._is_cut_short() if self._backward is None else self._backward.cut_short
         if self.communicator.world_size == 1:
@@ -153,41 +156,40 @@ class Gathering(Exchange):
             self.communicator.all_reduce(self._votes)
         except (RankLeftError, CollectiveTimeoutError) as error:
             raise type(error)(
-                f"{kind}() of FSDPSequential is collective, and every rank has to come to it, or to its next step(): "
-                f"{error}"
+                f"{kind}() of FSDPSequential is collective: every rank has to call it, or its next step(): {error}"
             ) from error
         return self.model.kernels.array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:
-        """Whether this rank has deltas in the shards of an interrupted pass or accumulation, which must not be used."""
-        return self._in_shards.samples not in (0, self.model.pending.waiting)
+        """Whether the shards hold deltas of an interrupted pass or accumulation of this rank; no step may use them."""
+        return self._shard_counts.samples not in (0, self.model.pending.waiting)
 
-    def _look_at_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
+    def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
         if not cut_short:
             return
         again = kind == "backward" and cut_short >= contributed
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
         if not again:
             self.model.pending.drop()
             raise RuntimeError(
                 f"{kind}() after a backward pass, or an accumulation, that was cut short on {round(cut_short)} ranks: "
-                "its deltas are part of the sums of all; run the passes of this step again, on every rank"
+                "the sums of all ranks hold its deltas; run the passes of this step again, on every rank"
             )
 
-    def _follow(self, kind: str) -> None:
-        """Takes part in a pass of other ranks."""
+    def _join_pass(self, kind: str) -> None:
+        """Takes part in the collectives of a pass of other ranks."""
         if kind == "backward":
-            self._in_shards.passes += 1
+            self._shard_counts.passes += 1
         self._begin_pass(kind)
-        self._end_visits()
+        self._finish_pass()
 
     def _begin_pass(self, kind: str) -> None:
         self._pass = Pass(kind, deque(self.model.visits("backward" if kind == "backward" else "forward")))
 
-    def _end_visits(self) -> None:
-        """Takes part in the remaining collectives of the present pass: all of them, or those after an error."""
-        while self._pass.visits:
-            leaf, direction = self._pass.visits[0]
+    def _finish_pass(self) -> None:
+        """Takes part in the remaining collectives of the current pass: all of them, or those after an error."""
+        while self._pass.remaining:
+            leaf, direction = self._pass.remaining[0]
             if not self._pass.inside:
                 self._enter(leaf, direction)
             if leaf in self._norms and self._pass.kind == "forward" and not self._pass.reduced:
@@ -195,7 +197,7 @@ class Gathering(Exchange):
                 self.communicator.all_reduce(leaf.shared_sums)
                 leaf.update_running()
             if direction == "backward":
-                for part in self.arena.part(leaf, self.arena.sections[self.arena.unit_of[leaf]].sums):
+                for part in self.arena.part(leaf, self.arena.sections[self.arena.group_of[leaf]].sums):
                     self.model.kernels.array.clear(part)
             self._leave(leaf, direction)
 
@@ -208,25 +210,25 @@ class Gathering(Exchange):
     # -- around each leaf -----------------------------------------------------------------------------------------
 
     def _is_local(self, leaf: BaseLayer) -> bool:
-        """Whether other ranks are not needed around a leaf: in evaluation, if parameters are whole."""
-        alone = self.arena.whole and self._backward is None and not (self.model.training and self._norms)
-        return alone or leaf not in self.arena.unit_of
+        """Whether a leaf runs without other ranks: in evaluation, if parameters are whole."""
+        local = self.arena.whole and self._backward is None and not (self.model.training and self._norms)
+        return local or leaf not in self.arena.group_of
 
     def _before(self, leaf: BaseLayer, direction: Direction) -> None:
         if self._is_local(leaf):
             return
         now = self._pass
-        if now.inside or not now.visits or now.visits[0] != (leaf, direction):
+        if now.inside or not now.remaining or now.remaining[0] != (leaf, direction):
             if direction == "backward" and self._backward is None:
                 raise RuntimeError("backward() of a network in shards: call that of its FSDPSequential")
-            if self._backward is not None and self._backward.met:  # in the middle of a pass that the other ranks follow
+            if self._backward is not None and self._backward.synchronized:  # other ranks take part in this pass
                 raise RuntimeError(
-                    f"a backward pass comes to {leaf.get_layer_info()} in another order than that in which ranks "
+                    f"a backward pass reaches {leaf.get_layer_info()} in another order than that in which ranks "
                     "gather: leave out checkpoint_blocks, or use_frame, in a network in shards"
                 )
             training = "forward" if self.model.training else "predict"
             kind = training if self._backward is None else "backward"
-            self._call(self.come, kind)
+            self._call(self.synchronize, kind)
             self._begin_pass(kind)
         self._enter(leaf, direction)
 
@@ -236,28 +238,28 @@ class Gathering(Exchange):
 
     def _enter(self, leaf: BaseLayer, direction: Direction) -> None:
         self._pass.inside, self._pass.reduced = True, False
-        unit = self.arena.unit_of[leaf]
+        group = self.arena.group_of[leaf]
         if not self.arena.whole:
-            self._call(self.arena.gather, unit, direction == "forward")
-        if direction == "backward" and leaf is unit.leaves[-1]:
-            for row in self.arena.sections[unit].sums:
-                if row.size > unit.size:
-                    self.model.kernels.array.clear(row[unit.size :])
+            self._call(self.arena.gather, group, direction == "forward")
+        if direction == "backward" and leaf is group.leaves[-1]:
+            for row in self.arena.sections[group].sums:
+                if row.size > group.size:
+                    self.model.kernels.array.clear(row[group.size :])
         self.arena.hold(leaf, direction)
 
     def _leave(self, leaf: BaseLayer, direction: Direction) -> None:
-        self._pass.visits.popleft()
+        self._pass.remaining.popleft()
         self._pass.inside = False
         self.arena.release(leaf)
-        unit = self.arena.unit_of[leaf]
-        if direction == "backward" and leaf is unit.leaves[0]:
-            self._call(self._scatter, unit)
+        group = self.arena.group_of[leaf]
+        if direction == "backward" and leaf is group.leaves[0]:
+            self._call(self._scatter, group)
 
-    def _scatter(self, unit: Unit) -> None:
-        self.arena.scatter(unit, first=self._in_shards.passes == 1)
+    def _scatter(self, group: ParameterGroup) -> None:
+        self.arena.scatter(group, first=self._shard_counts.passes == 1)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Makes a call that a replay of the recorded pass has to make again."""
+        """Makes a call and records it, so that a replay of the pass makes it again."""
         self.model.kernels.graph.call(function, *arguments)
 
     # -- a training step ------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ class Gathering(Exchange):
         """`Sequential.backward`.
 
         Raises:
-            RuntimeError: deltas of an earlier pass wait for a step, and this pass is not to be added to them.
+            RuntimeError: deltas of an earlier pass wait for a step, and the deltas of this pass do not add to them.
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
@@ -280,16 +282,16 @@ class Gathering(Exchange):
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
             )
-        self._backward = own = OwnBackward(self._is_cut_short())
+        self._backward = own = BackwardState(self._is_cut_short())
         try:
             self.model.backward()
         finally:
             self._backward = None
-            if own.met:
-                self._in_shards.samples = max(pending.waiting, 1)
+            if own.synchronized:
+                self._shard_counts.samples = max(pending.waiting, 1)
 
     def step(self, stop: bool, now: bool = False) -> None:
-        self.come("step")
+        self.synchronize("step")
         self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self._add_counters)
         self.finish_step()
 
@@ -297,12 +299,12 @@ class Gathering(Exchange):
         self.communicator.all_reduce(self.arena.tail)
 
     def finish_step(self) -> None:
-        """The step on the shards, and then on parameters that are whole on every rank.
+        """Steps the shards, and then the parameters that are whole on every rank.
 
         Raises:
             FloatingPointError: deltas were not finite on some rank; raised on every rank.
         """
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
         self.model.step_alone()
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
@@ -312,12 +314,12 @@ class Gathering(Exchange):
             bad = np.array(self.communicator.all_gather_object(mine))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call != "barrier" or not self.unsharded:
-            self.come(call)
+            self.synchronize(call)
 
     def deltas_dropped(self) -> None:
-        self._in_shards = InShards()
+        self._shard_counts = ShardCounts()
 
     def parameters_changed(self) -> None:
         self.arena.forget_gathered()
@@ -326,41 +328,41 @@ class Gathering(Exchange):
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
-        """Inside the block every rank has all parameters; collective. Changes are put into the shards at its end."""
+        """Inside the block every rank has all parameters; collective. Its end puts changes into the shards."""
         with ExitStack() as holding:
             holding.enter_context(self.model.one_thread)
             holding.enter_context(held_back())
-            self.come("unshard")
+            self.synchronize("unshard")
             self._hook.remove()
             try:
                 self._bring_all()
                 self.model.forget_graphs()
-                holding.close()  # an interrupt that has come is answered here, where all ranks are inside
+                holding.close()  # a pending interrupt is raised here, where all ranks are inside
                 yield
             finally:
                 holding.enter_context(held_back())
                 self.keep_changes()
                 self._whole = None
-                for leaf in self.arena.unit_of:
+                for leaf in self.arena.group_of:
                     self.arena.release(leaf)
                 self.arena.forget_gathered()
                 self.model.forget_graphs()
-                self._watch()
+                self._add_hooks()
 
     def _bring_all(self) -> None:
-        """Copies all parameters into memory of this rank, and lets the layers use it."""
+        """Copies all parameters into memory of this rank, which the layers then use."""
         arena, empty = self.arena, self.model.kernels.array.empty
-        whole: dict[Unit, tuple[Array, Array]] = {}
-        for unit, section in () if arena.whole else arena.sections.items():
-            width = self.communicator.world_size * unit.shard
-            whole[unit] = rows = empty(width), empty(width)
+        whole: dict[ParameterGroup, tuple[Array, Array]] = {}
+        for group, section in () if arena.whole else arena.sections.items():
+            width = self.communicator.world_size * group.shard
+            whole[group] = rows = empty(width), empty(width)
             for own, row in zip(section.own_theta, rows, strict=True):
-                arena.all_gather(unit, own, row)
-            for leaf in unit.leaves:
+                arena.all_gather(group, own, row)
+            for leaf in group.leaves:
                 arena.hold_in(leaf, rows)
         self._whole = whole
 
     def keep_changes(self) -> None:
         """Puts values that were assigned inside `unshard` into the shards."""
-        for unit, rows in (self._whole or {}).items():
-            self.arena.keep(unit, rows)
+        for group, rows in (self._whole or {}).items():
+            self.arena.keep(group, rows)

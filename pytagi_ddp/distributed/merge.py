@@ -19,7 +19,7 @@ MERGES = ("mean", "precision_weighted")
 
 
 class PosteriorMerge(Exchange):
-    """Every rank steps on its own; each k-th step merges their posteriors into one for all ranks.
+    """Every rank takes local steps. Each k-th step merges the posteriors of all ranks into one.
 
     With their common prior N(m0, s0) at the last merge, the merged posterior N(m, s) is
 
@@ -70,9 +70,9 @@ class PosteriorMerge(Exchange):
         return nullcontext()
 
     def _begin(self) -> None:
-        """Takes the common prior, from which the first pass since the last merge starts."""
+        """Copies the common prior before the first pass since the last merge."""
         if not self._begun:
-            self._follow()
+            self._move_prior()
             copy, arena = self._kernels.array.copy, self.model.arena
             copy(arena.theta, self._prior)
             copy(arena.statistics, self._prior_statistics)
@@ -84,17 +84,17 @@ class PosteriorMerge(Exchange):
         self._begun = False
 
     def deltas_dropped(self) -> None:
-        """The network has been given other parameters, perhaps not by a method of the DDPSequential."""
+        """The network has new parameters, perhaps not from a method of the DDPSequential."""
         self.parameters_changed()
 
-    def meet(self, call: str) -> None:
+    def barrier(self, call: str) -> None:
         if call == "update_bn" and (self.steps or self.model.pending.waiting):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
     def step(self, stop: bool, now: bool = False) -> None:
-        """A step of this rank alone; each k-th one, or with `now` any, also merges the posteriors of all ranks.
+        """A local step. Each k-th one, or with `now` any, also merges the posteriors of all ranks.
 
-        With `now` there is a step only if deltas wait.
+        With `now` there is a step only if deltas are pending.
         """
         problem = None if now and not self.model.pending.waiting else self._local_step()
         if now or self.steps >= self._every:
@@ -105,7 +105,7 @@ class PosteriorMerge(Exchange):
     def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas, if there are any.
 
-        Returns its FloatingPointError instead of raising it, as this rank has to take part in the merge before.
+        Returns its FloatingPointError instead of raising it, because this rank first has to take part in the merge.
 
         Raises:
             RuntimeError: deltas of a forward pass that did not go through `forward`.
@@ -130,29 +130,29 @@ class PosteriorMerge(Exchange):
     def _merge(self, stop: bool) -> None:
         arena, array = self.model.arena, self.model.kernels.array
         self._begin()
-        self._follow()
+        self._move_prior()
         if self._samples:
             for moments, prior, sums, weighted in self._quantities():
                 self.model.kernels.merge.contribute(moments, prior, sums, weighted)
         else:
             array.clear(arena.buffer)
-        header = arena.tail[:HEADER]
-        array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), header)
+        counters = arena.tail[:HEADER]
+        array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), counters)
         try:
             self.communicator.all_reduce(arena.buffer)
         except NonFiniteError:
             array.clear(arena.buffer)
             raise
         for moments, prior, sums, weighted in self._quantities():
-            self.model.kernels.merge.merge_sums(moments, prior, sums, header, weighted)
-        self.pooled = array.snapshot(header)
+            self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
+        self.pooled = array.snapshot(counters)
         arena.drop_sums()  # layers expect to find them at zero
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
 
-    def _follow(self) -> None:
+    def _move_prior(self) -> None:
         """Moves the prior to the device of the network, if the network has moved."""
         old, self._kernels = self._kernels.array, self.model.kernels
         if old is not self._kernels.array:
@@ -162,7 +162,8 @@ class PosteriorMerge(Exchange):
     def _quantities(self) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
         """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
 
-        The running statistics are averaged number by number; the two rows of the kernel are two halves of them.
+        Running statistics are averaged number by number. The kernel takes (mean, var) rows, so the flat statistics are
+        split into two halves.
         """
         arena = self.model.arena
         yield Tensor(*arena.theta), Tensor(*self._prior), Delta(*arena.delta), self._weighted

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.offspring import launcher_of_rank
+from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.engine.threads import current_member
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import on_rank_0
+from pytagi_ddp.distributed.engine.error_propagation import on_rank_0
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import atomic_write
 from pytagi_ddp.nn.core.state import Array
@@ -22,7 +22,7 @@ class ShardedNetwork(ABC):
     """A network of which every rank holds a part.
 
     Attributes:
-        model: this rank's part. communicator: that of the ranks that hold the network together.
+        model: this rank's part. communicator: of the ranks that share the network.
     """
 
     model: Sequential
@@ -36,16 +36,16 @@ class ShardedNetwork(ABC):
     @property
     @abstractmethod
     def architecture(self) -> str:
-        """The whole network, as `nn.architecture.architecture` describes it."""
+        """The whole network, as `nn.files.architecture.architecture` describes it."""
 
     @property
     @abstractmethod
     def sizes(self) -> str:
-        """The whole network, as `nn.architecture.sizes` describes it."""
+        """The whole network, as `nn.files.architecture.sizes` describes it."""
 
     @abstractmethod
     def to_bytes(self, extra: dict[str, str] | None = None) -> bytes:
-        """The whole network as one file, on rank 0, as `nn.persistence.to_bytes` makes it; collective.
+        """The whole network as one file, on rank 0, as `nn.files.persistence.to_bytes` makes it; collective.
 
         An error of one rank is raised on all.
         """

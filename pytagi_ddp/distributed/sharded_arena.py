@@ -1,4 +1,4 @@
-"""The memory of a network whose parameters and deltas are in shards, and what ranks send each other of it."""
+"""The memory of a network whose parameters and deltas are in shards, and its communication between ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class ParameterGroup:
     """Neighbouring leaves, none of them cut.
 
     Attributes:
@@ -42,42 +42,42 @@ class Unit:
     shard: int
 
     def own(self, rank: int) -> tuple[int, int]:
-        """(first, last + 1) of the parameters of a rank, by their positions in the unit; a rank may have none."""
+        """(first, last + 1) of the parameters of a rank, by their positions in the group; a rank may have none."""
         return min(rank * self.shard, self.size), min((rank + 1) * self.shard, self.size)
 
 
-def units_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> list[Unit]:
-    """Groups leaves in order into units of at most `min_num_params` parameters, or of one larger leaf.
+def groups_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> list[ParameterGroup]:
+    """Divides leaves, in order, into groups of at most `min_num_params` parameters, or of one larger leaf.
 
     n = 16 ceil(N / (16 R)).
     """
-    groups: list[list[BaseLayer]] = []
+    members: list[list[BaseLayer]] = []
     size = 0
     for leaf in leaves:
         own = leaf.num_weights + leaf.num_biases
         if not own:
             continue
-        if not groups or size + own > min_num_params:
-            groups.append([])
+        if not members or size + own > min_num_params:
+            members.append([])
             size = 0
-        groups[-1].append(leaf)
+        members[-1].append(leaf)
         size += own
-    units, start = [], 0
-    for group in groups:
-        size = sum(leaf.num_weights + leaf.num_biases for leaf in group)
-        units.append(Unit(tuple(group), start, size, ALIGNMENT * -(-size // (ALIGNMENT * ranks))))
+    groups, start = [], 0
+    for member in members:
+        size = sum(leaf.num_weights + leaf.num_biases for leaf in member)
+        groups.append(ParameterGroup(tuple(member), start, size, ALIGNMENT * -(-size // (ALIGNMENT * ranks))))
         start += size
-    return units
+    return groups
 
 
 @dataclass(frozen=True)
 class Section:
-    """The memory of a unit. Arrays have two rows: means and variances, or the batch sums g and h.
+    """The memory of a group. Arrays have two rows: means and variances, or the batch sums g and h.
 
     Attributes:
-        theta, sums: R blocks of n, in the order of the ranks. Units may share this memory and use it in turn.
+        theta, sums: R blocks of n, in the order of the ranks. Groups may share this memory and use it in turn.
         own_theta, own_sums: this rank's block, which it keeps.
-        stepping: makes the step of the parameters in that block.
+        stepping: steps the parameters in that block.
     """
 
     theta: tuple[Array, Array]
@@ -88,9 +88,10 @@ class Section:
 
 
 class ShardedArena(Arena):
-    """Each rank holds a block of every `Unit`: of its means and variances, and of both batch sums.
+    """Each rank holds a block of every `ParameterGroup`: of its means and variances, and of both batch sums.
 
-    Whole units use two slots in turn, one for parameters and one for batch sums; the addresses of a unit never change.
+    Gathered groups use two slots in turn, one for parameters and one for batch sums. The addresses of a group never
+    change.
     With `whole`, all parameters stay whole on every rank, and only the slot for batch sums is used in turn. The memory
     of a rank, in float32 numbers, is
 
@@ -102,15 +103,15 @@ class ShardedArena(Arena):
     Args:
         leaves, kernels: of the network.
         communicator: of the ranks.
-        min_num_params: see `units_of`.
+        min_num_params: see `groups_of`.
         whole: whether every rank holds all parameters.
         offloaded: whether the shards are in host memory, and the step is made there.
 
     Attributes:
-        units: the units, in forward order. unit_of: the unit of each leaf with parameters.
-        sections: the memory of each unit, in the same order.
+        groups: the groups, in forward order. group_of: the group of each leaf with parameters.
+        sections: the memory of each group, in the same order.
         keeper: the kernels of the device that holds the shards.
-        held: the unit that is gathered now.
+        held: the group that is gathered now.
     """
 
     in_shards = True
@@ -130,19 +131,19 @@ class ShardedArena(Arena):
         self.keeper = get_kernels("cpu") if offloaded else kernels
         self._communicator = communicator
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
-        self.units = units_of(self.leaves, self._ranks, min_num_params)
-        self.unit_of = {leaf: unit for unit in self.units for leaf in unit.leaves}
+        self.groups = groups_of(self.leaves, self._ranks, min_num_params)
+        self.group_of = {leaf: group for group in self.groups for leaf in group.leaves}
         self._memory: list[Array] = []
-        self.sections = dict(zip(self.units, self._sections(), strict=True))
-        self._at = {leaf: place.start - self.unit_of[leaf].start for leaf, place in self._places.items()}
+        self.sections = dict(zip(self.groups, self._sections(), strict=True))
+        self._at = {leaf: place.start - self.group_of[leaf].start for leaf, place in self._places.items()}
         self._views: dict[tuple[BaseLayer, Direction], Any] = {}
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
-        self._written: Unit | None = None
-        self.held: Unit | None = None
+        self._written: ParameterGroup | None = None
+        self.held: ParameterGroup | None = None
         self._with_variances = False  # whether its variances are gathered too
         for leaf in drawn(self.leaves):
-            if leaf in self.unit_of:
+            if leaf in self.group_of:
                 self._take_over(leaf)
         self._attach_state()
         communicator.broadcast(self.statistics)
@@ -160,43 +161,46 @@ class ShardedArena(Arena):
 
     def _sections(self) -> Iterator[Section]:
         ranks, rank = self._ranks, self._rank
-        total, widest = sum(unit.shard for unit in self.units), max((unit.shard for unit in self.units), default=0)
+        total, widest = (
+            sum(group.shard for group in self.groups),
+            max((group.shard for group in self.groups), default=0),
+        )
         sums = self._kept(2 * total)
         theta = self._kept(2, ranks * total if self.whole else total)
         slot = theta if self.whole else self._zeros(2, ranks * widest)
-        sums_of_unit, begin, means = self._zeros(2, ranks * widest), 0, self._stepped()
-        for unit in self.units:
-            n = unit.shard
+        sums_of_group, begin, means = self._zeros(2, ranks * widest), 0, self._stepped()
+        for group in self.groups:
+            n = group.shard
             width, first = ranks * n, ranks * begin if self.whole else 0
             own_first = first + rank * n if self.whole else begin
             yield Section(
                 _rows(slot, first, first + width),
-                _rows(sums_of_unit, 0, width),
+                _rows(sums_of_group, 0, width),
                 _rows(theta, own_first, own_first + n),
                 sums[2 * begin : 2 * (begin + n)].reshape(2, n),
-                self._stepping_of(unit, means),
+                self._stepping_of(group, means),
             )
             begin += n
 
-    def _stepping_of(self, unit: Unit, means: list[TensorSpec]) -> Stepping:
-        begin, end = (unit.start + place for place in unit.own(self._rank))
-        return Stepping(cut(means, begin, end), self.keeper, unit.start + self._rank * unit.shard)
+    def _stepping_of(self, group: ParameterGroup, means: list[TensorSpec]) -> Stepping:
+        begin, end = (group.start + place for place in group.own(self._rank))
+        return Stepping(cut(means, begin, end), self.keeper, group.start + self._rank * group.shard)
 
     def _cut(self) -> None:
         means = self._stepped()
-        for unit, section in self.sections.items():
-            self.sections[unit] = replace(section, stepping=self._stepping_of(unit, means))
+        for group, section in self.sections.items():
+            self.sections[group] = replace(section, stepping=self._stepping_of(group, means))
 
     def _take_over(self, leaf: BaseLayer) -> None:
         """Puts the parameters of a leaf, with the values of rank 0, into this arena."""
-        array, section, old = self._kernels.array, self.sections[self.unit_of[leaf]], leaf.parameters
+        array, section, old = self._kernels.array, self.sections[self.group_of[leaf]], leaf.parameters
         assert old is not None
         mu, var = self.part(leaf, section.theta)
         g, h = self.part(leaf, section.sums)
         for source, target in zip(old.rows[:2], (mu, var), strict=True):
             array.copy(source, target)
             self._communicator.broadcast(target)
-        kept = var if self.whole else None  # no pass back reads variances
+        kept = var if self.whole else None  # no backward pass reads variances
         self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
         self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
         what = f"the parameters of {leaf.get_layer_info()} are not here, as this network lies in shards: {REMEDY}"
@@ -205,53 +209,53 @@ class ShardedArena(Arena):
         self.release(leaf)
 
     def _keep_part(self, leaf: BaseLayer) -> None:
-        """Copies what `leaf` has in this rank's block from the memory of the whole unit."""
-        unit, begin = self.unit_of[leaf], self._at[leaf]
-        section, offset = self.sections[unit], self._rank * unit.shard
-        first, last = unit.own(self._rank)
+        """Copies what `leaf` has in this rank's block from the memory of the whole group."""
+        group, begin = self.group_of[leaf], self._at[leaf]
+        section, offset = self.sections[group], self._rank * group.shard
+        first, last = group.own(self._rank)
         start, stop = max(begin, first), min(begin + leaf.num_weights + leaf.num_biases, last)
         for row, own in zip(section.theta, section.own_theta, strict=True):
             if start < stop and not self.whole:
                 self._kernels.array.copy(row[start:stop], own[start - offset : stop - offset])
 
     def part(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The part of the rows of a unit that belongs to `leaf`."""
+        """The part of the rows of a group that belongs to `leaf`."""
         first = self._at[leaf]
         stop = first + leaf.num_weights + leaf.num_biases
         return rows[0][first:stop], rows[1][first:stop]
 
-    # -- what ranks send each other ---------------------------------------------------------------------------
+    # -- communication ----------------------------------------------------------------------------------------
 
-    def gather(self, unit: Unit, variances: bool = True) -> None:
-        """Gathers the means of a unit, and its variances, unless they are there already."""
-        there = 1 + self._with_variances if self.held is unit else 0
-        section = self.sections[unit]
+    def gather(self, group: ParameterGroup, variances: bool = True) -> None:
+        """Gathers the means of a group, and its variances, unless they were gathered already."""
+        there = 1 + self._with_variances if self.held is group else 0
+        section = self.sections[group]
         if not there:
             self.held = None
         for own, row in list(zip(section.own_theta, section.theta, strict=True))[there : 1 + variances]:
-            self.all_gather(unit, own, row)
-        self.held, self._with_variances = unit, max(there, 1 + variances) == 2
+            self.all_gather(group, own, row)
+        self.held, self._with_variances = group, max(there, 1 + variances) == 2
 
-    def all_gather(self, unit: Unit, own: Array, row: Array) -> None:
-        """Puts the blocks of all ranks, of which this rank has `own`, into a row of the whole unit."""
+    def all_gather(self, group: ParameterGroup, own: Array, row: Array) -> None:
+        """Puts the blocks of all ranks, of which this rank has `own`, into a row of the whole group."""
         if self.offloaded:
-            block = self._block(unit, row)
+            block = self._block(group, row)
             self._kernels.array.copy(own, block)
             own = block
         self._communicator.all_gather(own, row)
 
-    def _block(self, unit: Unit, row: Array) -> Array:
+    def _block(self, group: ParameterGroup, row: Array) -> Array:
         """This rank's block of a row."""
-        return row[self._rank * unit.shard : (self._rank + 1) * unit.shard]
+        return row[self._rank * group.shard : (self._rank + 1) * group.shard]
 
-    def scatter(self, unit: Unit, first: bool) -> None:
+    def scatter(self, group: ParameterGroup, first: bool) -> None:
         """Adds the batch sums of all ranks; each rank keeps those of its block.
 
         first: whether they replace what is in the shards, and are not added to it.
         """
-        section, array = self.sections[unit], self._kernels.array
+        section, array = self.sections[group], self._kernels.array
         into = [
-            own if first and not self.offloaded else self._block(unit, row)
+            own if first and not self.offloaded else self._block(group, row)
             for row, own in zip(section.sums, section.own_sums, strict=True)
         ]
         start = self._communicator.start_reduce_scatter  # which leaves it to the step to look for what is not finite
@@ -265,11 +269,11 @@ class ShardedArena(Arena):
                 self.keeper.elementwise.add(own, on_keeper, own)
 
     def forget_gathered(self) -> None:
-        """To be called when the parameters in the shards have changed: the gathered unit is outdated."""
+        """Call it when the parameters in the shards have changed: the gathered group is outdated."""
         self.held = None
 
     def share(self) -> None:
-        """To be called after a change of the shards: updates parameters that are whole on every rank."""
+        """Call it after a change of the shards: updates parameters that are whole on every rank."""
         self.forget_gathered()
         for section in self.sections.values() if self.whole else ():
             for own, row in zip(section.own_theta, section.theta, strict=True):
@@ -281,12 +285,12 @@ class ShardedArena(Arena):
 
         A rank that does not read them, or not all, takes part in the remaining collectives at the end of the block.
         """
-        units = deque(self.units)
+        groups = deque(self.groups)
 
         def bring(leaf: BaseLayer) -> None:
-            while units and self.held is not self.unit_of[leaf]:
-                self.gather(units.popleft())
-            if self.held is not self.unit_of[leaf]:
+            while groups and self.held is not self.group_of[leaf]:
+                self.gather(groups.popleft())
+            if self.held is not self.group_of[leaf]:
                 raise RuntimeError(f"{leaf.get_layer_info()} is read behind layers that come after it")
             self.hold(leaf, "forward")
 
@@ -295,18 +299,18 @@ class ShardedArena(Arena):
             with self.bringing(bring):
                 yield
         finally:
-            for unit in units:
-                self.gather(unit)
+            for group in groups:
+                self.gather(group)
             self.forget_gathered()
 
     # -- what leaves see --------------------------------------------------------------------------------------
 
     def hold(self, leaf: BaseLayer, direction: Direction) -> None:
-        """Lets `leaf` use its part of the unit's memory, whatever values are there."""
+        """Makes `leaf` use its part of the group's memory, whatever values are there."""
         leaf.parameters = self._views[leaf, direction]
 
     def hold_in(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> None:
-        """Lets `leaf` use its part of other rows of its unit, which hold means and variances."""
+        """Makes `leaf` use its part of other rows of its group, which hold means and variances."""
         parts, shape = self.part(leaf, rows), self._absent[leaf].weight_shape
         leaf.parameters = Parameters(Tensor(*parts, None, None), shape, self._kernels.array)
 
@@ -314,15 +318,15 @@ class ShardedArena(Arena):
         """Takes the memory away from `leaf` again, unless its parameters are whole."""
         leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
 
-    def keep(self, unit: Unit, rows: tuple[Array, Array] | None = None) -> None:
-        """Copies this rank's block from the rows of the whole unit (None: those of its section)."""
-        section, n = self.sections[unit], unit.shard
+    def keep(self, group: ParameterGroup, rows: tuple[Array, Array] | None = None) -> None:
+        """Copies this rank's block from the rows of the whole group (None: those of its section)."""
+        section, n = self.sections[group], group.shard
         for row, own in zip(rows or section.theta, section.own_theta, strict=True):
             if rows is not None or not self.whole:
                 self._kernels.array.copy(row[self._rank * n : (self._rank + 1) * n], own)
 
     def bring(self, leaf: BaseLayer) -> None:
-        if self._bring is not None and leaf in self.unit_of:
+        if self._bring is not None and leaf in self.group_of:
             self._bring(leaf)
 
     @contextmanager
@@ -333,28 +337,28 @@ class ShardedArena(Arena):
             yield
         finally:
             self._bring = None
-            for leaf in self.unit_of:
+            for leaf in self.group_of:
                 self.release(leaf)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Inside the block all parameters have to be written, in forward order; they are put into the shards.
 
-        This happens when a unit is complete: after an exception, the shards of an incomplete unit are as they were.
+        This happens when a group is complete: after an exception, the shards of an incomplete group are as they were.
         """
         self._written = None
         with self.bringing(self._hold_to_write):
             yield
-            self._end_unit()
+            self._end_group()
 
     def _hold_to_write(self, leaf: BaseLayer) -> None:
-        unit = self.unit_of[leaf]
-        if unit is not self._written:
-            self._end_unit()
-        self._written = unit
+        group = self.group_of[leaf]
+        if group is not self._written:
+            self._end_group()
+        self._written = group
         self.hold(leaf, "forward")
 
-    def _end_unit(self) -> None:
+    def _end_group(self) -> None:
         if self._written is not None:
             self.keep(self._written)
             self._written = None
@@ -367,7 +371,7 @@ class ShardedArena(Arena):
     # -- step -------------------------------------------------------------------------------------------------
 
     def step(self, *_: Any, **options: Any) -> NoReturn:
-        raise RuntimeError("this network lies in shards, which step together: call step() of its FSDPSequential")
+        raise RuntimeError("this network lies in shards, and all ranks step them: call step() of its FSDPSequential")
 
     def _apply(self) -> None:
         factors = self._kernels.array.to_host(self._factors) if self.offloaded else self._factors
@@ -376,8 +380,8 @@ class ShardedArena(Arena):
 
     def forget_evidence(self, factor: float) -> None:
         pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
-        for unit, section in self.sections.items():
-            start, stop = (unit.start + position for position in unit.own(self._rank))
+        for group, section in self.sections.items():
+            start, stop = (group.start + position for position in group.own(self._rank))
             forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
         self.share()
 
@@ -388,7 +392,7 @@ class ShardedArena(Arena):
         pass
 
     def bad(self) -> np.ndarray:
-        """(deltas in the shards of this rank that were not finite in the last step, position of the first of them)."""
+        """(non-finite deltas in the shards of this rank in the last step, position of the first of them)."""
         count, first = 0, np.iinfo(np.int64).max
         for section in self.sections.values():
             counts = self.keeper.array.to_host(section.stepping.non_finite)

@@ -21,7 +21,9 @@ from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unf
 
 
 class TrainedOnRanks(Replica):
-    """A `Sequential` trained on R ranks, each with its own share of every batch; `_exchange` says how they meet.
+    """A `Sequential` trained on R ranks, each with its own share of every batch.
+
+    `_exchange` is the strategy by which they exchange deltas.
 
     Args:
         model: the network, of the same layers on every rank.
@@ -54,7 +56,7 @@ class TrainedOnRanks(Replica):
 
     @property
     def title(self) -> str:
-        """The name by which messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     def _connect(self, communicator: Ranks | None, options: Mapping[str, Any]) -> None:
@@ -73,13 +75,13 @@ class TrainedOnRanks(Replica):
         return self.communicator.world_size
 
     def parameters_changed(self) -> None:
-        """To be called on every rank when all have been given other parameters without a method of this class."""
+        """Call it on every rank when all have got new parameters without a method of this class."""
         self._exchange.parameters_changed()
         self.model.parameters_changed()
 
     @property
     def steps_alone(self) -> int:
-        """Steps that this rank has taken alone: those since the last merge, where ranks merge posteriors; else 0."""
+        """Local steps of this rank since the last merge, where ranks merge posteriors; else 0."""
         return self._exchange.steps
 
     def deltas_dropped(self) -> None:
@@ -108,8 +110,7 @@ class TrainedOnRanks(Replica):
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
         A rank that saw no sample since the last step contributes zeros. If no rank saw any, nothing changes. Where
-        ranks merge posteriors (`every=k`, `merge=...`), it is a step of this rank alone, and each k-th step also
-        merges.
+        ranks merge posteriors (`every=k`, `merge=...`), it is a local step, and each k-th step also merges.
 
         Raises:
             RuntimeError: inside `no_sync`; another DDPSequential was made of the network; or `backward` was left out.
@@ -139,7 +140,7 @@ class TrainedOnRanks(Replica):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """`Sequential.accumulate`; the next step exchanges the deltas of all micro-batches at once.
+        """`Sequential.accumulate`. The next step exchanges the deltas of all micro-batches at once.
 
             with net.no_sync():
                 for x, y in micro_batches[:-1]:
@@ -147,7 +148,7 @@ class TrainedOnRanks(Replica):
             learn(*micro_batches[-1])
             net.step()
 
-        If an exception leaves the block, what has been accumulated is dropped, as there.
+        If an exception leaves the block, the accumulated deltas are dropped, as there.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:
@@ -158,10 +159,10 @@ class TrainedOnRanks(Replica):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """For ranks with different numbers of batches: a rank that has no more takes part in steps, with zeros.
+        """For ranks with different numbers of batches: a rank that has no more batches takes part in steps with zeros.
 
-        The block ends on all ranks together, when none has seen a sample since the last exchange. So no sample is lost.
-        All ranks have to use it, and each call of `step` inside needs at least one sample.
+        The block ends on all ranks at the same step, when no rank has seen a sample since the last exchange. So no
+        sample is lost. All ranks have to use it, and each call of `step` inside needs at least one sample.
 
             with net.join():
                 for x, y in batches:  # any number of them on each rank
@@ -196,11 +197,11 @@ class TrainedOnRanks(Replica):
                 raised on every rank.
         """
         self._begin("update_bn")
-        self._exchange.meet("update_bn")
+        self._exchange.barrier("update_bn")
         self._compare_norms(unfrozen_norms(self.model))
 
         def add_over_ranks(sums: np.ndarray) -> None:
-            self._exchange.meet("update_bn")
+            self._exchange.barrier("update_bn")
             self.communicator.all_reduce(sums)
 
         changes = take_statistics(self.model, loader, num_batches, add_over_ranks)
@@ -224,7 +225,7 @@ class TrainedOnRanks(Replica):
                 last step; raised on every rank.
         """
         self._begin("forget_evidence")
-        self._exchange.meet("forget_evidence")
+        self._exchange.barrier("forget_evidence")
         waits = self.model.pending.waiting > 0 or self.steps_alone > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
@@ -247,12 +248,12 @@ class TrainedOnRanks(Replica):
 
     @collective
     def barrier(self) -> None:
-        """Waits until every rank has called it; a rank that waits takes part in the passes of others.
+        """Waits until every rank has called it. A rank that waits takes part in the passes of others.
 
-        Call it before `load`, or other collectives of the program, if ranks may have run different numbers of passes
-        in which they communicate: with `sync_batch_norm`, or in shards.
+        Call it before `load`, or before other collectives of the program, if ranks may have run different numbers of
+        collective passes: with `sync_batch_norm`, or in shards.
         """
-        self._exchange.meet("barrier")
+        self._exchange.barrier("barrier")
         self.communicator.barrier()
 
     @contextmanager

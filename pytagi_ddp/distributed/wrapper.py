@@ -1,4 +1,4 @@
-"""What all classes that wrap a network share, and what a rank does with its network without other ranks."""
+"""The base of all classes that wrap a network, and the methods of a rank that need no other ranks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 
 
 def collective(method: Method[OneThreadNetwork, Arguments, Result]) -> Method[OneThreadNetwork, Arguments, Result]:
-    """Makes `method` run in one thread at a time, and answer Ctrl-C at its end, so that no rank leaves it midway."""
+    """Makes `method` run in one thread at a time, and raise Ctrl-C at its end, so that no rank leaves it midway."""
     return alone(held_back()(method))
 
 
 def of_network(
     method: Callable[Concatenate[Sequential, Arguments], Result], where: str
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """A method of a wrapper that is the network's, with the same arguments; `where` ends its docstring."""
+    """A method of a wrapper that calls that of the network, with the same arguments; `where` ends its docstring."""
     name = method.__name__
 
     @wraps(method)
@@ -118,7 +118,7 @@ class Wrapper(KnownAttributes):
 
     @contextmanager
     def _new_parameters(self) -> Iterator[None]:
-        """The context in which the network is given other parameters."""
+        """The context in which the network gets new parameters."""
         yield
 
     def load(self, filename: str | bytes | Path) -> None:
@@ -137,7 +137,7 @@ class Wrapper(KnownAttributes):
 
 
 class Replica(Wrapper):
-    """The part of a wrapper that is the network's: nothing here waits for another rank."""
+    """The methods of a wrapper that belong to the network: they wait for no other rank."""
 
     predict = of_network(Sequential.predict, "on this rank")
     output_to_host = of_network(Sequential.output_to_host, "of this rank")

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
-from pytagi_ddp.estimators.turns import turn
 from pytagi_ddp.nn import OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
@@ -133,7 +133,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             if first:
                 self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
         observe = labels(numbers, len(self.classes_), self.sigma_v)
-        with turn(self):
+        with lock_of(self):
             for k, net in enumerate(self.networks_):
                 learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
         return self
@@ -145,7 +145,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             X: (n, features) numbers; NaN is missing.
         """
         x = self._standardised(X)
-        with turn(self):
+        with lock_of(self):
             probabilities = self._probabilities(self.networks_, x)
         return tempered(probabilities, self.temperature_)
 

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
 from pytagi_ddp.estimators.student_t import log_density, quantile, ranked_score
-from pytagi_ddp.estimators.turns import turn
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
@@ -223,7 +223,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         size = min(self.batch_size, len(y))
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
-            with turn(self):
+            with lock_of(self):
                 self._learn_once(x[rows], y[rows])
         return self
 
@@ -358,7 +358,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     def _distribution(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means, and ln s^2, in units of y."""
         x = self._standardised(X)
-        with turn(self):
+        with lock_of(self):
             prediction = self._prediction(x)
             log_scale2 = self.noise_.log_scale2(x, prediction) + 2 * np.log(self._y_std)
         return prediction.mu * self._y_std + self._y_mean, log_scale2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,14 +15,21 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
-from pytagi_ddp.likelihoods.prediction import Prediction
+from pytagi_ddp.likelihoods.prediction import Prediction, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import by_step
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import flat_float32
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 ONE = np.ones(1, np.float32)
 MISSING = -1  # as a class
+MOST = float(np.finfo(np.float32).max)
+SCALES = (1e-9, 1e9)  # bounds of a parameter in the unit of y
+SCAN = np.log(10)  # distance of the values that are tried first, in logarithms of parameters
+STEPS = {"eps": 1e-5}  # differences for slopes of the log-likelihood
 
 
 @dataclass(frozen=True)
@@ -56,8 +65,8 @@ class Outputs:
         Raises:
             ValueError: neither one, nor one for each sample, row or observation; or one that is negative or not finite.
         """
-        if type(weight) is float and weight == 1:
-            return ONE
+        if isinstance(weight, float | int) and 0 <= weight <= MOST:
+            return ONE if weight == 1 else one(weight)
         weights = flat_float32(weight, "weight")
         if not np.all((weights >= 0) & np.isfinite(weights)):
             raise ValueError("weight must not be negative, NaN or infinite (0 leaves an observation out)")
@@ -126,9 +135,11 @@ class Likelihood(ABC):
     Attributes:
         outputs: outputs that an observation of one row (a sample, or a time step of it) takes; None: any number, each
             observed by itself.
+        noise_parameters: what `fitted` estimates: names of arguments, with the bounds of their estimates.
     """
 
     outputs: int | None = None
+    noise_parameters: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0) -> None:
         """Fills the deltas at the output of `net`, which has been called.
@@ -166,27 +177,45 @@ class Likelihood(ABC):
             ValueError, TypeError, RuntimeError: as `observe`.
         """
         states, deltas = output_states, delta_states
-        if states.elsewhere:
+        if states.elsewhere or self._express(states, y, deltas, weight):
             return
         if not states.block_size:
             deltas.set_size(0, 0)
             deltas.outdated = False
             return
-        size = states.size
-        if not size:
-            raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
-        kernels, steps = get_kernels(states.device), states.seq_len
-        if deltas.device != states.device:
-            deltas.move(states.device)
-        deltas.set_size(size, states.block_size)
-        state, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
-        width = state.mu.shape[1]
-        self.check_outputs(width)
+        outputs = self._outputs(states, deltas)
         try:
-            self._observe(Outputs(kernels, state, delta, states.block_size, 0, width), y, weight)
+            self._observe(outputs, y, weight)
         except BaseException:
             deltas.outdated = True
             raise
+
+    def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
+        """A short way through `update` for its common case; returns whether it has made the update."""
+        return False
+
+    def _outputs(self, states: BaseHiddenStates, deltas: BaseDeltaStates) -> Outputs:
+        """Outputs to observe, with room for their deltas on their device."""
+        state, steps, batch = states.state, states.seq_len, states.block_size
+        if (kept := deltas.prepared) is not None:
+            layout = steps, states.device, deltas.block_size, deltas.actual_size
+            if kept[0] is state and kept[1] is deltas.memory and kept[2] == layout:  # as replayed passes have them
+                self.check_outputs(kept[3].width)
+                deltas.outdated = False
+                return kept[3]
+        size = states.size
+        if not size:
+            raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
+        kernels = get_kernels(states.device)
+        if deltas.device != states.device:
+            deltas.move(states.device)
+        deltas.set_size(size, batch)
+        whole, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
+        width = whole.mu.shape[1]
+        self.check_outputs(width)
+        outputs = Outputs(kernels, whole, delta, batch, 0, width)
+        deltas.prepared = state, deltas.memory, (steps, states.device, batch, deltas.actual_size), outputs
+        return outputs
 
     def check_outputs(self, width: int) -> None:
         """Raises ValueError if the likelihood cannot have so many outputs."""
@@ -207,11 +236,124 @@ class Likelihood(ABC):
         Args:
             mu, var: (..., outputs), as `net.predict` gives them.
         """
+        return self._prediction(*self._moments(mu, var))
+
+    def _moments(self, mu: ArrayLike, var: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Moments of outputs as float64, checked."""
         means, variances = (np.asarray(part, np.float64) for part in (mu, var))
         if means.ndim < 2 or means.shape != variances.shape:
             raise ValueError(f"mu and var must have one shape (samples, outputs), got {means.shape}, {variances.shape}")
         self.check_outputs(means.shape[-1])
-        return self._prediction(means, variances)
+        return means, variances
+
+    def fitted(
+        self,
+        net: Any,
+        x: ArrayLike,
+        y: Any,
+        weight: ArrayLike = 1.0,
+        batch_size: int = 256,
+        var_x: ArrayLike | None = None,
+    ) -> Self:
+        """A likelihood of this kind whose noise fits held-out data: `fitted_to` of the moments of `net.predict`.
+
+            likelihood = Gaussian()
+            for epoch in range(epochs):
+                ...  # one epoch of training
+                likelihood = likelihood.fitted(net, x_held_out, y_held_out)
+
+        The data should not be those of the training: the means have followed these already. Where the output of a
+        linear model has the variance s at a training sample, the mean square of its residual is v - s, and the model
+        takes it for v + s. So the estimate of the noise variance v would be too small by about 2 s.
+
+        Args:
+            x, batch_size, var_x: as in `Sequential.predict`. Ranks that train together should give the same data, so
+                that they get the same noise.
+            y, weight: as in `fitted_to`.
+
+        Raises:
+            ValueError, TypeError, FloatingPointError: as `fitted_to` and `Sequential.predict`.
+        """
+        mu, var = net.predict(x, batch_size, var_x)
+        return self.fitted_to(mu, var, y, weight)
+
+    def fitted_to(self, mu: ArrayLike, var: ArrayLike, y: Any, weight: ArrayLike = 1.0) -> Self:
+        """A likelihood of this kind with the `noise_parameters` that make observations most probable.
+
+            argmax of sum_i w_i log E[p(y_i | z_i)]/sum_i w_i,    z_i ~ N(m_i, s_i)
+
+        The log-likelihood is that of `prediction(mu, var).log_prob(y)`. Its parameters are the logarithms, between the
+        bounds of `noise_parameters`. Each in turn takes the best of its multiples by powers of ten, and from there
+        L-BFGS-B finds the maximum. An estimate at a bound means that
+        the data ask for more: no tails (`StudentT`), no overdispersion (`NegativeBinomial`). Everything else stays as
+        it is, this likelihood included.
+
+        Args:
+            mu, var: moments of the outputs, (samples, ..., outputs), best of held-out data, see `fitted`.
+            y, weight: observations and what they count, as in `observe`; missing ones count nothing.
+
+        Raises:
+            TypeError: this kind has no noise parameters. ValueError: no observation is left, moments that are not
+                finite, observations that are impossible, or what `observe` refuses.
+
+        Source: MacKay (1992), "Bayesian interpolation", for the maximum of the evidence (type-II maximum likelihood);
+        Byrd, Lu, Nocedal & Zhu (1995), SIAM J. Sci. Comput. 16, for L-BFGS-B.
+        """
+        means, variances = self._moments(mu, var)
+        if not (np.isfinite(means).all() and np.isfinite(variances).all()):
+            raise ValueError("mu and var must be finite, and some are NaN or infinite")
+        if variances.min(initial=0) < 0:
+            raise ValueError(f"var holds variances and must not be negative, the smallest is {variances.min()}")
+        return self._fitted_to(means, variances, y, weight)
+
+    def _fitted_to(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: ArrayLike) -> Self:
+        """`fitted_to` for checked float64 moments."""
+        if not self.noise_parameters:
+            raise TypeError(f"{type(self).__name__} has no noise parameters that could be fitted")
+        nothing = f"there is no observation to fit {self!r} to"
+        if not mu.size:
+            raise ValueError(f"{nothing}: mu has the shape {mu.shape}")
+        states = BaseHiddenStates(mu.size, len(mu))
+        states.mu_a, states.var_a, states.seq_len = mu, var, prod(mu.shape[1:-1])
+        outputs = self._outputs(states, BaseDeltaStates())
+        self._observe(outputs, y, weight)  # refuses what `observe` refuses
+        y = y if isinstance(y, tuple) else to_numpy(y, "y")
+        logs = self._prediction(mu, var).log_prob(y)
+        weights = outputs.weights(weight, logs.size // outputs.rows).astype(np.float64)
+        counts = np.where(np.isnan(logs), 0, np.broadcast_to(weights, logs.size).reshape(logs.shape))
+        known = counts > 0
+        if not known.any():
+            raise ValueError(f"{nothing}: all are missing, or have the weight 0")
+        refuse_where(np.isinf(logs[known]), self, "what has a probability above 0")
+        shares = counts[known] / counts.sum()
+
+        def loss(free: np.ndarray) -> float:
+            return -float(shares @ self._at(free)._prediction(mu, var).log_prob(y)[known])
+
+        best, low, high = self._free()
+        best = np.clip(best, low, high)
+        for k in range(best.size):  # far from its best value, a parameter may make no difference to follow
+            steps = np.arange(np.ceil((low[k] - best[k]) / SCAN), np.floor((high[k] - best[k]) / SCAN) + 1)
+            points = best + SCAN * steps[:, None] * (np.arange(best.size) == k)
+            best = points[np.argmin([loss(point) for point in points])]
+        bounds = np.stack([low, high], 1)
+        return self._at(optimize().minimize(loss, best, method="L-BFGS-B", bounds=bounds, options=STEPS).x)
+
+    def _free(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The `noise_parameters` as numbers that are free to vary, their logarithms; the least and the largest ones."""
+        low, high = np.log(list(self.noise_parameters.values())).T
+        return np.log([getattr(self, name) for name in self.noise_parameters]), low, high
+
+    def _at(self, free: np.ndarray) -> Self:
+        """This likelihood with the parameters that `free` stands for."""
+        return self._with(**dict(zip(self.noise_parameters, np.exp(free).tolist(), strict=True)))
+
+    def _with(self, **changes: Any) -> Self:
+        return type(self)(**self._settings() | changes)
+
+    def _settings(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @abstractmethod
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
@@ -225,7 +367,7 @@ class Likelihood(ABC):
         self.__dict__.update(writable(state))
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
         return f"{type(self).__name__}({settings})"
 
 

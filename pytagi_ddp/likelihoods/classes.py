@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
@@ -17,9 +18,14 @@ from pytagi_ddp.likelihoods.prediction import (
     log_expectation,
     special,
 )
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 STEPS = 3
+LEAST_DISTANCE = 1e-3  # of cut points that are estimated
 
 
 class Categorical(Likelihood):
@@ -48,6 +54,9 @@ class Categorical(Likelihood):
 
     def __repr__(self) -> str:
         return f"Categorical({self.n})"
+
+    def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
+        return get_kernels(states.device).likelihood.express_categorical(states, y, weight, deltas, self.n)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         place = outputs.kernels.array.place
@@ -160,10 +169,13 @@ class Ordinal(Likelihood):
 
     Args:
         levels: number of levels, at least 2.
-        cuts: levels - 1 increasing cut points; None: with distances of 1, around 0.
+        cuts: levels - 1 increasing cut points; None: with distances of 1, around 0. `fitted` estimates the lowest
+            one and the distances, which are from 0.001 to 30.
 
     Source: McCullagh (1980), JRSS B 42.
     """
+
+    noise_parameters: ClassVar = {"cuts": (-30.0, 30.0)}
 
     def __init__(self, levels: int, cuts: ArrayLike | None = None):
         self.levels = _classes(levels)
@@ -185,9 +197,17 @@ class Ordinal(Likelihood):
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         means, sd = mu[..., None], np.sqrt(var + 1)[..., None]
-        a, b = (self._low[:-1] - means) / sd, (self._high[:-1] - means) / sd
-        p = np.exp(log_interval(a, b))
+        edges = (np.concatenate([[-np.inf], self.cuts, [np.inf]]) - means) / sd
+        p = np.exp(log_interval(edges[..., :-1], edges[..., 1:]))
         return ClassPrediction(p[..., 0, :] if mu.shape[-1] == 1 else p)
+
+    def _free(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        low, high = (np.full(self.levels - 1, bound) for bound in self.noise_parameters["cuts"])
+        low[1:], high[1:] = np.log(LEAST_DISTANCE), np.log(high[1:])
+        return np.concatenate([self.cuts[:1], np.log(np.diff(self.cuts))]), low, high
+
+    def _at(self, free: np.ndarray) -> Self:
+        return self._with(cuts=np.cumsum([free[0], *np.exp(free[1:])]))
 
 
 def _classes(n: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,6 +65,8 @@ class NegativeBinomial(Likelihood):
     Raises:
         ValueError: a size that is not positive; in `observe`, counts that are negative or no whole numbers.
     """
+
+    noise_parameters: ClassVar = {"size": (0.1, 100.0)}
 
     def __init__(self, size: float = 1.0):
         self.size = positive("size", self, size)

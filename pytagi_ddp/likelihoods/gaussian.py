@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels.tensors import State
-from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive, refuse_where
+from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction, _like, special
 from pytagi_ddp.nn.core.validate import flat_float32
 
@@ -26,6 +26,8 @@ class Gaussian(Likelihood):
 
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
+
+    noise_parameters: ClassVar = {"sigma": SCALES}
 
     def __init__(self, sigma: float = 1.0):
         self.sigma = positive("sigma", self, sigma)
@@ -106,6 +108,8 @@ class LogNormal(Likelihood):
         ValueError: a sigma that is not positive; in `observe`, a y that is not.
     """
 
+    noise_parameters: ClassVar = {"sigma": SCALES}
+
     def __init__(self, sigma: float = 1.0):
         self.sigma = positive("sigma", self, sigma)
         self._var = one(self.sigma**2)
@@ -140,6 +144,8 @@ class Censored(Likelihood):
 
     Source: Tobin (1958), Econometrica 26.
     """
+
+    noise_parameters: ClassVar = {"sigma": SCALES}
 
     def __init__(self, sigma: float = 1.0, lower: float = -np.inf, upper: float = np.inf):
         self.sigma = positive("sigma", self, sigma)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs
 from pytagi_ddp.likelihoods.prediction import Prediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Joint(Likelihood):
@@ -21,7 +24,7 @@ class Joint(Likelihood):
         labels, numbers, counts = likelihood.predict(net, x).parts
 
     Observes a list, with what each part observes; None: nothing of this part. `weight`: a number, or one
-    for each sample, for all parts.
+    for each sample, for all parts. `fitted` fits the parts that have noise parameters and are observed; others stay.
 
     Args:
         parts: likelihoods, or tuples (likelihood, number of outputs); without a number a part has as many as it needs,
@@ -51,13 +54,28 @@ class Joint(Likelihood):
     def __repr__(self) -> str:
         return f"Joint({', '.join(f'({likelihood!r}, {width})' for likelihood, _, width in self._parts)})"
 
-    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+    def _observed(self, y: Any) -> Iterator[tuple[Likelihood, int, int, Any]]:
+        """(likelihood, first output, number of outputs, observations) of each part."""
         if not isinstance(y, list | tuple) or len(y) != len(self._parts):
             raise ValueError(f"y must be a list with one entry for each of {len(self._parts)} parts of Joint")
-        for (likelihood, first, width), values in zip(self._parts, y, strict=True):
+        return ((*part, values) for part, values in zip(self._parts, y, strict=True))
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        for likelihood, first, width, values in self._observed(y):
             if values is None:
                 values = np.full(outputs.rows * (width if likelihood.outputs is None else 1), np.nan)
             likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, weight)
+
+    def _fitted_to(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: ArrayLike) -> Self:
+        if not any(part.noise_parameters for part, _, _ in self._parts):
+            raise TypeError(f"no part of {self!r} has noise parameters that could be fitted")
+        parts = []
+        for part, first, width, values in self._observed(y):
+            if part.noise_parameters and values is not None:
+                outputs = slice(first, first + width)
+                part = part._fitted_to(mu[..., outputs], var[..., outputs], values, weight)
+            parts.append((part, width))
+        return type(self)(*parts)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> JointPrediction:  # type: ignore[override]
         return JointPrediction(

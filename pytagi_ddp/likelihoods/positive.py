@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,8 @@ class Gamma(Likelihood):
     Raises:
         ValueError: a shape that is not positive; in `observe`, a y that is not.
     """
+
+    noise_parameters: ClassVar = {"shape": (0.1, 100.0)}
 
     def __init__(self, shape: float = 1.0):
         self.shape = positive("shape", self, shape)

@@ -185,7 +185,8 @@ class ScaleMixturePrediction(Prediction):
 
     def log_prob(self, y: Any) -> np.ndarray:
         u = (_like(y, self._mean) - self._mean) / self._sd
-        logs = np.log(self._weights / (np.sqrt(2 * np.pi) * self._sd)) - 0.5 * u * u
+        with np.errstate(divide="ignore"):  # weights may be 0
+            logs = np.log(self._weights) - np.log(np.sqrt(2 * np.pi) * self._sd) - 0.5 * u * u
         top = logs.max(0)
         return top + np.log(np.exp(logs - top).sum(0))
 
@@ -368,6 +369,12 @@ def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray,
 
 def special() -> Any:
     from scipy import special as found  # here, because `import pytagi_ddp.likelihoods` shall not wait for it
+
+    return found
+
+
+def optimize() -> Any:
+    from scipy import optimize as found  # here, as `special`
 
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, positive
+from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive
 from pytagi_ddp.likelihoods.prediction import Prediction, ScaleMixturePrediction
 
 NODES = 200  # of a mixture
@@ -37,6 +37,8 @@ class StudentT(Likelihood):
 
     Source: Lange, Little & Taylor (1989), JASA 84.
     """
+
+    noise_parameters: ClassVar = {"scale": SCALES, "df": (1.0, 100.0)}
 
     def __init__(self, df: float = 4.0, scale: float = 1.0):
         self.df, self.scale = positive("df", self, df), positive("scale", self, scale)
@@ -72,6 +74,8 @@ class Laplace(Likelihood):
     Raises:
         ValueError: a scale that is not positive.
     """
+
+    noise_parameters: ClassVar = {"scale": SCALES}
 
     def __init__(self, scale: float = 1.0):
         self.scale = positive("scale", self, scale)

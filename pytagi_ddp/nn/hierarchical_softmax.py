@@ -98,7 +98,7 @@ def class_probabilities(mu: ArrayLike, var: ArrayLike, hrc: HRCSoftmax) -> np.nd
         float64 array of shape (B, K).
 
     Raises:
-        ValueError: Sizes that differ or are no multiple of `hrc.len`, also those of rows, or an empty tree.
+        ValueError: Sizes that differ or are not a multiple of `hrc.len`, also those of rows, or an empty tree.
     """
     from scipy.special import ndtr  # here, because `import pytagi_ddp` shall not wait for it
 

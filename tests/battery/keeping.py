@@ -26,7 +26,7 @@ from tests.battery.example import (
 from tests.headers import with_header
 from tests.pickled import out_of_band
 
-# Arguments of constructors that are no settings: they shape the prior, and are not needed once it is drawn.
+# Arguments of constructors that are not settings: they shape the prior, and are not needed once it is drawn.
 PRIOR = {"gain_weight", "gain_bias", "init_method", "scale"}
 
 

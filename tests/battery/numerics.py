@@ -133,7 +133,7 @@ def no_variance_is_zero_variance(example: Example) -> str | None:
 
 @check
 def missing_observations_teach_nothing(example: Example) -> str | None:
-    """NaN is no observation: a sample with nothing else gets no deltas, and a batch of such changes no parameter."""
+    """NaN is not an observation: a sample with nothing else gets no deltas, and a batch of them changes nothing."""
     net = example.network()
     if any(getattr(leaf, "through_statistics", False) for leaf in net.arena.leaves):
         return "a sample changes the statistics of the batch, and so has deltas by the observations of the others"

@@ -144,9 +144,9 @@ def hooks_are_called_once(example: Example) -> None:
     expected = [(when, leaf, "forward") for leaf in inside for when in ("before", "after")]
     assert calls[: len(expected)] == expected, "hooks of the forward pass"
     back = calls[len(expected) :]
-    assert back[1::2] == [("after", *call) for _, *call in back[::2]], "a leaf inside another one, in the pass back"
+    assert back[1::2] == [("after", *call) for _, *call in back[::2]], "a leaf inside another one, in the backward pass"
     seen = [leaf for when, leaf, direction in back if (when, direction) == ("before", "backward")]
-    assert len(seen) == len(inside) and set(seen) == set(inside), f"hooks of the pass back: {seen}"
+    assert len(seen) == len(inside) and set(seen) == set(inside), f"hooks of the backward pass: {seen}"
     calls.clear()
     observe(net, 4)
     assert not calls, "hooks that were removed are called"
@@ -193,7 +193,7 @@ def frames_keep_passes_apart(example: Example) -> str | None:
         with pytest.raises(RuntimeError, match="carry a memory from call to call"):
             net.use_frame(1)
         net.use_frame(0)
-        return "what is carried may change in a pass back, before the next pass there"
+        return "what is carried may change in a backward pass, before the next pass there"
     train(net, *[4] * 3)  # passes are recorded now, but must not be replayed in frames
     train(twin, *[4] * 3)
     for _ in range(2):  # the second time, frames have their memory already

@@ -45,7 +45,7 @@ def test_a_layer_that_carries_state(monkeypatch):
     assert skipped == {
         "samples_are_predicted_one_by_one": "what is carried from one batch to the next makes a sample depend on those "
         "before it",
-        "frames_keep_passes_apart": "what is carried may change in a pass back, before the next pass there",
+        "frames_keep_passes_apart": "what is carried may change in a backward pass, before the next pass there",
     }
 
 
@@ -123,7 +123,7 @@ class NoisyWhereKnown(nn.Linear):
 
 
 class KnowsThreads(nn.ReLU):
-    replayable = False  # its product is no call of a kernel
+    replayable = False  # its product is not a call of a kernel
 
     def forward(self, state, saved):
         state.mu[...] *= self.num_threads

@@ -42,7 +42,7 @@ def test_splits_are_done_once_and_reported(yachts, tmp_path, capsys):
     assert "1.58 ± 0.11" in out  # of deep ensembles: a standard deviation of 0.48 over 20 splits
     assert "| yacht | 3      | " in out[out.index("on the splits that every variant has") :]
     uci.main(["--report", "--results", str(path)])
-    assert "yacht" not in capsys.readouterr().out  # nothing but quick runs, which are no measurement
+    assert "yacht" not in capsys.readouterr().out  # nothing but quick runs, which are not a measurement
 
 
 def test_published_figures_are_complete():

@@ -64,7 +64,7 @@ def test_parallel(peak, capsys):
     assert rows["DDP"]["memory"] == 16 * parameters + 12
     assert 8 * parameters <= rows["DDP"]["bytes"] <= 8 * parameters + 100
     in_shards = rows["FSDP"]["bytes"]
-    assert 8 * parameters <= in_shards <= 8 * parameters + 400  # its only unit stays for the pass back
+    assert 8 * parameters <= in_shards <= 8 * parameters + 400  # its only group stays for the backward pass
     piped = rows["pipeline 1F1B, 4 micro-batches"]
     assert piped["memory"] < rows["DDP"]["memory"]
     assert 0 < piped["bytes"] < 8 * parameters

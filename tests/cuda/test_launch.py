@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytagi_ddp.kernels.sealed import read_sealed
+from pytagi_ddp.kernels.checksummed import read_checksummed
 from tests.cuda.compile_report import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -93,7 +93,7 @@ def test_a_damaged_cubin_is_made_again(driver, tmp_path, damage):
     make().launch(1, x, x, x, 5)
     again = driver.loads[1][2]
     assert again[:4] == b"\x7fELF"
-    assert read_sealed(path) == again
+    assert read_checksummed(path) == again
 
 
 def test_arguments(driver):

@@ -13,7 +13,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DataParallel, DDPConfig, PipelineSequential, initialize, run_threads
-from pytagi_ddp.distributed.crew import Crew
+from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.nn import (
     BatchNorm2d,
@@ -168,7 +168,7 @@ def test_a_step_that_one_device_cannot_make_is_the_end():
     net._ranks[1]._in_no_sync = True
     with pytest.raises(RuntimeError, match=r"step\(\) inside no_sync"):
         net.step()
-    with pytest.raises(RuntimeError, match=r"work no longer: .* make the network's DataParallel anew"):
+    with pytest.raises(RuntimeError, match=r"have ended: .* make a new DataParallel of the network"):
         net.step()
 
 
@@ -235,7 +235,7 @@ def test_all_devices_have_an_average_and_what_is_assigned():
     net.close()
 
 
-def test_no_way_back_behind_inputs_that_were_refused():
+def test_no_backward_behind_inputs_that_were_refused():
     net = DataParallel(dense(), ["cpu"] * 2)
     x, _ = batch(net.model, 4)
     net(x)
@@ -344,13 +344,13 @@ def interrupt_in_thread(rank):
 def test_ctrl_c_is_answered_at_the_end_and_the_ranks_go_on():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        crew = Crew(2)
+        pool = ThreadPool(2)
         with pytest.raises(KeyboardInterrupt):
-            crew.run(interrupt_in_thread, [(0,), (1,)])
-        assert crew.run(str, [(0,), (1,)]) == ["0", "1"]
+            pool.run(interrupt_in_thread, [(0,), (1,)])
+        assert pool.run(str, [(0,), (1,)]) == ["0", "1"]
     finally:
         signal.signal(signal.SIGINT, before)
-    crew.close()
+    pool.close()
 
 
 def error_on_one_rank(comm):
@@ -371,31 +371,31 @@ def late_barrier(comm):
 
 
 def test_ranks_forget_that_another_has_left_which_is_back():
-    crew = Crew(3)
-    ranks = [(comm,) for comm in crew.run(initialize, [()] * 3)]
+    pool = ThreadPool(3)
+    ranks = [(comm,) for comm in pool.run(initialize, [()] * 3)]
     with pytest.raises(KeyError):
-        crew.run(error_on_one_rank, ranks)
-    assert crew.run(late_barrier, ranks) == [None] * 3
-    crew.close()
+        pool.run(error_on_one_rank, ranks)
+    assert pool.run(late_barrier, ranks) == [None] * 3
+    pool.close()
 
 
 def test_one_thread_at_a_time():
-    crew, begun, go_on = Crew(2), threading.Event(), threading.Event()
+    pool, begun, go_on = ThreadPool(2), threading.Event(), threading.Event()
 
     def work():
         begun.set()
         return go_on.wait(20)
 
     found = []
-    thread = threading.Thread(target=lambda: found.append(crew.run(work, [(), ()])))
+    thread = threading.Thread(target=lambda: found.append(pool.run(work, [(), ()])))
     thread.start()
     assert begun.wait(20)
     with pytest.raises(RuntimeError, match="another thread uses the ranks of this process"):
-        crew.run(work, [(), ()])
+        pool.run(work, [(), ()])
     go_on.set()
     thread.join()
-    assert found == [[True, True]] == [crew.run(work, [(), ()])]
-    crew.close()
+    assert found == [[True, True]] == [pool.run(work, [(), ()])]
+    pool.close()
 
 
 def test_bad_use():
@@ -416,7 +416,7 @@ def test_bad_use():
         net.backward()
     net.close()
     net.close()
-    with pytest.raises(RuntimeError, match="work no longer"):
+    with pytest.raises(RuntimeError, match="the ranks of this process have ended"):
         net.step()
 
 
@@ -504,7 +504,7 @@ def test_a_forked_process_has_no_threads_to_drive():
     x = np.ones((4, 3), np.float32)
     expected = net.predict(x)
     assert "was forked" in said_in_a_fork(lambda: net.predict(x))
-    assert "make the network's DataParallel anew" in said_in_a_fork(net.step)
+    assert "make a new DataParallel of the network" in said_in_a_fork(net.step)
 
     def anew() -> None:
         other = DataParallel(net.model, ["cpu"] * 2)

@@ -9,9 +9,9 @@ import pytest
 import pytagi_ddp
 from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, config
 from pytagi_ddp.distributed.buckets import Buckets
+from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
-from pytagi_ddp.distributed.wire import HalfPrecision
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 
 HOME = str(Path(pytagi_ddp.__file__).parent)

@@ -10,7 +10,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create_communicator, run_threads
-from pytagi_ddp.distributed.sharded_arena import ALIGNMENT, units_of
+from pytagi_ddp.distributed.sharded_arena import ALIGNMENT, groups_of
 from pytagi_ddp.models import resnet18_cifar10
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, OutputUpdater
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
@@ -166,7 +166,7 @@ def assigned_in_unshard(folder):
 
 
 class Full:
-    """The array functions of a device that has room for one more unit, and no other."""
+    """The array functions of a device that has room for one more group, and no other."""
 
     def __init__(self, array, error):
         self._array, self._error, self._left = array, error, 2  # rows of means and of variances
@@ -248,12 +248,12 @@ class Interruption(Exception):
     pass
 
 
-def load_cut_short(units, monkeypatch):
-    """Whether predictions are what they were, after a load that ended amid the first unit; and after a whole one."""
+def load_cut_short(groups, monkeypatch):
+    """Whether predictions are what they were, after a load that ended amid the first group; and after a whole one."""
     communicator = create_communicator("threads", timeout=20)
-    most = {1: 10**6, 2: 60}[units]
+    most = {1: 10**6, 2: 60}[groups]
     net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), communicator=communicator, min_num_params=most)
-    assert len(net.model.arena.units) == units
+    assert len(net.model.arena.groups) == groups
     x, _y = batch(net.model, 3, 0)
     before, new = net.predict(x)[0], WITHOUT_BATCH_NORM["Conv2d"]()
     copy, left = net.model.kernels.array.copy, [3]
@@ -273,9 +273,9 @@ def load_cut_short(units, monkeypatch):
     return [*found, net.state_dict() == (state if communicator.rank == 0 else {})]
 
 
-@pytest.mark.parametrize("units", [1, 2])
-def test_a_load_that_is_cut_short(units, monkeypatch):
-    assert run_threads(load_cut_short, 1, units, monkeypatch) == [[True, True]]
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_load_that_is_cut_short(groups, monkeypatch):
+    assert run_threads(load_cut_short, 1, groups, monkeypatch) == [[True, True]]
 
 
 def seen_by_hooks(reshard):
@@ -350,20 +350,20 @@ def test_slices_inside_unshard_have_what_was_assigned_there(tmp_path):
     assert np.array_equal(net.layers[0].mu_w.ravel(), expected)
 
 
-def test_units_of_a_resnet18():
+def test_groups_of_a_resnet18():
     leaves = resnet18_cifar10().arena.leaves
-    units = units_of(leaves, 4, 1_000_000)
-    assert len(units) == 12
-    assert [leaf for unit in units for leaf in unit.leaves] == [leaf for leaf in leaves if leaf.num_weights]
-    assert max(unit.size for unit in units) == 9 * 512 * 512
-    for unit, after in itertools.pairwise(units):
-        assert unit.start + unit.size == after.start
-        assert unit.shard % ALIGNMENT == 0 and 0 <= 4 * unit.shard - unit.size < 4 * ALIGNMENT
-        owned = [unit.own(rank) for rank in range(4)]
-        assert owned[0][0] == 0 and owned[-1][1] == unit.size
+    groups = groups_of(leaves, 4, 1_000_000)
+    assert len(groups) == 12
+    assert [leaf for group in groups for leaf in group.leaves] == [leaf for leaf in leaves if leaf.num_weights]
+    assert max(group.size for group in groups) == 9 * 512 * 512
+    for group, after in itertools.pairwise(groups):
+        assert group.start + group.size == after.start
+        assert group.shard % ALIGNMENT == 0 and 0 <= 4 * group.shard - group.size < 4 * ALIGNMENT
+        owned = [group.own(rank) for rank in range(4)]
+        assert owned[0][0] == 0 and owned[-1][1] == group.size
         assert all(a[1] == b[0] for a, b in itertools.pairwise(owned))
     for ranks, predicted in ((2, 139e6), (4, 93e6), (8, 69e6)):  # 16 P/R + 16 U + 8 MB
-        shards = [unit.shard for unit in units_of(leaves, ranks, 1_000_000)]
+        shards = [group.shard for group in groups_of(leaves, ranks, 1_000_000)]
         assert 16 * (sum(shards) + ranks * max(shards)) < 1.01 * predicted
-    assert len(units_of(leaves, 4, 0)) == sum(1 for leaf in leaves if leaf.num_weights)
-    assert len(units_of(leaves, 4, 10**9)) == 1
+    assert len(groups_of(leaves, 4, 0)) == sum(1 for leaf in leaves if leaf.num_weights)
+    assert len(groups_of(leaves, 4, 10**9)) == 1

@@ -28,10 +28,10 @@ from pytagi_ddp import estimators
 from pytagi_ddp.estimators import (
     TAGIClassifier,
     TAGIRegressor,
+    locks,
     log_likelihood_scorer,
     neg_crps_scorer,
     neg_interval_score_scorer,
-    turns,
 )
 
 SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
@@ -211,7 +211,7 @@ def test_many_short_threads_leave_nothing():
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 20_000  # one network is 10 kB
-    assert len(turns._turns) < 100
+    assert len(locks._locks) < 100
 
 
 def test_importance_by_threads():

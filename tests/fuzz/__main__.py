@@ -64,11 +64,11 @@ def read_cases(name: str, args: argparse.Namespace) -> int:
             for number in itertools.count() if args.cases is None else range(args.cases):
                 if args.cases is None and time.monotonic() - begin > args.seconds:
                     break
-                file, data, resealed = reader.random_case(rng)
+                file, data, checksum_is_right = reader.random_case(rng)
                 kept.write_bytes(data)
                 signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)  # ends the process, wherever it is
                 try:
-                    reader.check(file, data, resealed)
+                    reader.check(file, data, checksum_is_right)
                 except Exception:
                     traceback.print_exc()
                     print(f"{name}: case {number} of seed {args.seed}, {file} is in {kept}", flush=True)

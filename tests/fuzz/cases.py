@@ -52,7 +52,7 @@ class Reader:
         unpack, pack = self.format.inside
         return file, pack(mutate(unpack(data), mutations)), True
 
-    def check(self, file: str, data: bytes, resealed: bool = False) -> None:
+    def check(self, file: str, data: bytes, checksum_is_right: bool = False) -> None:
         """Reads a file with this content, and then puts the good one in its place again.
 
         Raises:
@@ -72,7 +72,7 @@ class Reader:
         else:
             self.accepted += 1
             assert self.format.sound(found), f"not to be read from such a file: {found!r:.300}"
-            if self.format.exact and not resealed:
+            if self.format.exact and not checksum_is_right:
                 assert found == self._good[file], "a damaged file is read, and has another content"
         seconds = time.process_time() - begin
         assert seconds < SECONDS, f"{seconds:.1f} s"

@@ -19,7 +19,7 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10, uci
 from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import SealedFiles
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn.files import file_format, persistence
 from pytagi_ddp.nn.files.csv_files import SUFFIXES
 from pytagi_ddp.plot import read_epochs
@@ -392,8 +392,8 @@ def caches() -> Format:
     """The cache of compiled loops: a damaged file is not an error, it counts as missing."""
     key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
 
-    def files_in(folder: str | Path) -> SealedFiles:
-        return SealedFiles(cache_path=str(folder), filename_base="loop", source_stamp=(1.5, 100))
+    def files_in(folder: str | Path) -> ChecksummedFiles:
+        return ChecksummedFiles(cache_path=str(folder), filename_base="loop", source_stamp=(1.5, 100))
 
     with TemporaryDirectory() as folder:
         files_in(folder).save(key, payload)

@@ -37,7 +37,7 @@ class Twin:
         self.output = self.in_deltas = None
 
     def follow(self, net: nn.Sequential) -> None:
-        """Takes the parameters of the network, so that rounding errors do not add up. There is no way back then."""
+        """Takes the parameters of the network, so that rounding errors do not add up. No backward pass follows."""
         self.passed: list | None = None  # what a backward pass needs
         shapes = [(SIZES[1], SIZES[0]), (SIZES[2], SIZES[1])]
         self.theta = [

@@ -31,8 +31,8 @@ FITTING = {
     "recurrent._posterior": {"o": 3, "m": 6},
     "recurrent._record": LSTM,
     "recurrent._smooth": {"t": 4, "o": 3},
-    "wire.encode_float16": {"n": 1025, "k": 2},
-    "wire.decode_float16": {"n": 2048, "k": 2},
+    "half_precision.encode_float16": {"n": 1025, "k": 2},
+    "half_precision.decode_float16": {"n": 2048, "k": 2},
 }
 
 

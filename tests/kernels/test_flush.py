@@ -11,7 +11,7 @@ from numba import njit, prange
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels import cpu as kernels
-from pytagi_ddp.kernels.cpu.layers import wire
+from pytagi_ddp.kernels.cpu.layers import half_precision
 from pytagi_ddp.kernels.cpu.runtime import _replay, graph, threads
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 
@@ -156,9 +156,9 @@ def test_other_threads_flush_too(num_threads):
 
 def test_a_loop_that_keeps_subnormal_numbers_does_when_it_is_replayed(num_threads):
     x, half = full(MANY, value=1e-40), np.zeros(MANY, np.uint16)
-    exponents = np.zeros(-(-MANY // wire.BLOCK), np.int32)
+    exponents = np.zeros(-(-MANY // half_precision.BLOCK), np.int32)
     with _replay.recording() as plan:
-        wire.encode_float16(x, half, exponents)
+        half_precision.encode_float16(x, half, exponents)
     expected = half.copy()
     half[:] = 0
     plan.run()

@@ -57,7 +57,7 @@ def test_another_library_was_first():
     assert "another library" in description and "GOMP_SPINCOUNT" in description and left == "None"
 
 
-CROWDED = """
+CONTENDED = """
 import os, time
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 replay = load("runtime._replay")
@@ -81,12 +81,12 @@ while not replay.cores_wanted() and time.monotonic() < until:
 wanted = replay.cores_wanted()
 while len(threads() - first) < 2 and time.monotonic() < until:
     time.sleep(0.01)
-more, crowded = threads() - first, used()
+more, contended = threads() - first, used()
 while threads() != first and time.monotonic() < until:
     time.sleep(0.3)  # threads that sleep wait for no core
     loop()
-print(wanted, len(more), crowded < alone / 4, replay.cores_wanted(), threads() == first)
-print(alone, crowded)
+print(wanted, len(more), contended < alone / 4, replay.cores_wanted(), threads() == first)
+print(alone, contended)
 """
 
 
@@ -95,6 +95,6 @@ print(alone, crowded)
 def test_it_is_short_while_cores_are_wanted():
     environment = os.environ | {"GOMP_SPINCOUNT": "20000"}  # longer than ours, so that it shows
     result = subprocess.run(
-        [sys.executable, "-c", CROWDED], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", CONTENDED], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     assert result.stdout.splitlines()[0] == "True 2 True False True", result.stdout

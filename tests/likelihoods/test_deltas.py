@@ -1,11 +1,15 @@
 """Deltas of each likelihood against float64 quadrature, missing observations, weights, and what is refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytagi_ddp import likelihoods as lk
+from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from tests.likelihoods.reference import log_interval, moments
@@ -332,3 +336,124 @@ def test_other_mistakes():
             wrong()
     with pytest.raises(TypeError, match="can only predict"):
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
+
+
+class Steps:
+    """Training steps of a small network, with the deltas that each of them started from."""
+
+    def __init__(self, outputs):
+        manual_seed(2)
+        self.net = Sequential(Linear(4, 8), ReLU(), Linear(8, outputs))
+        self.x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+
+    def deltas(self, likelihood, y, weight=1.0, rows=20):
+        self.net(self.x[:rows])
+        likelihood.observe(self.net, y[:rows], weight)
+        buffer = self.net.input_delta_z_buffer
+        found = np.stack([buffer.delta_mu, buffer.delta_var])
+        self.net.backward()
+        self.net.step()
+        return found
+
+
+CLASSES = np.random.default_rng(1).integers(-1, 5, 20)
+SAMPLE_WEIGHTS = np.random.default_rng(2).uniform(0, 2, 20)
+FORMS = [
+    (CLASSES, 1.0),
+    (CLASSES.astype(np.int32), 1),
+    (CLASSES, np.float64(0.3)),
+    (CLASSES, np.float32(0.3)),
+    (CLASSES, 0.0),
+    (CLASSES, SAMPLE_WEIGHTS),
+    (CLASSES.astype(np.int32), SAMPLE_WEIGHTS.astype(np.float32)),
+    (np.where(CLASSES < 0, NAN, CLASSES), 0.3),
+    (list(CLASSES), list(SAMPLE_WEIGHTS)),
+    (CLASSES.astype(np.int8), 0.3),
+    (CLASSES[:, None], 0.3),
+    (np.repeat(CLASSES, 2)[::2], SAMPLE_WEIGHTS.repeat(2)[::2]),
+    (CLASSES.astype(">i8"), 0.3),
+]
+
+
+@pytest.mark.parametrize("form", range(len(FORMS)))
+def test_short_and_general_way_agree_for_classes(form, monkeypatch):
+    """Whatever the types of classes and weights, deltas have the bits of the general way; other batches do, too."""
+    y, weight = FORMS[form]
+    found = []
+    for general in (False, True):
+        if general:
+            monkeypatch.setattr(lk.Categorical, "_express", lk.Likelihood._express)
+        steps, likelihood = Steps(5), lk.Categorical(5)
+        plain = [likelihood, CLASSES, 1.0]
+        found.append([steps.deltas(*plain) for _ in range(4)])  # from the third on, passes are replayed
+        found[-1] += [steps.deltas(likelihood, y, weight) for _ in range(2)]
+        found[-1] += [steps.deltas(*plain, rows=7), steps.deltas(*plain)]
+    for short, long in zip(*found, strict=True):
+        np.testing.assert_array_equal(short, long)
+
+
+def test_the_common_case_takes_the_short_way():
+    steps, likelihood = Steps(5), lk.Categorical(5)
+    steps.deltas(likelihood, CLASSES)
+    steps.net(steps.x)
+    buffers = steps.net.output_z_buffer, steps.net.input_delta_z_buffer
+    for y, weight in FORMS[:3] + FORMS[4:7]:
+        assert likelihood._express(buffers[0], y, buffers[1], weight)
+    assert not likelihood._express(buffers[0], CLASSES + 1, buffers[1], 1.0)
+
+
+@pytest.mark.parametrize("wrong", [np.full(20, 5), np.full(20, -2), np.full(20, 2**33), np.zeros(19, int)])
+def test_the_short_way_refuses_as_the_general_one(wrong):
+    steps, likelihood = Steps(5), lk.Categorical(5)
+    for _ in range(4):
+        steps.deltas(likelihood, CLASSES)
+    for y, weight, message in (wrong, 1.0, "class"), (CLASSES, -1.0, "negative"), (CLASSES, NAN, "negative, NaN"):
+        steps.net(steps.x)
+        with pytest.raises(ValueError, match=message):
+            likelihood.observe(steps.net, y, weight)
+        with pytest.raises(RuntimeError, match="was not filled"):
+            steps.net.backward()
+    with pytest.raises(ValueError, match="needs 4 outputs, the network has 5"):
+        lk.Categorical(4).observe(steps.net, CLASSES)
+    with pytest.raises(ValueError, match="needs 2 outputs"):
+        lk.Categorical(2).observe(steps.net, np.zeros(50, int))
+
+
+def test_one_likelihood_serves_several_networks_by_turns():
+    """What is kept of the last call belongs to the buffers: networks, batches and likelihoods may alternate."""
+    y = np.random.default_rng(3).normal(size=(20, 5))
+    calls = [
+        (lk.Gaussian(0.5), y, 20),
+        (lk.Gaussian(0.5), y, 7),
+        (lk.StudentT(), y, 20),
+        (lk.Categorical(5), CLASSES, 7),
+    ]
+    one, other, alone = Steps(5), Steps(5), Steps(5)  # the last one with likelihoods that are new each time
+    for _ in range(4):
+        for likelihood, observed, rows in calls:
+            expected = alone.deltas(copy.deepcopy(likelihood), observed, rows=rows)
+            for steps in (one, other):
+                np.testing.assert_array_equal(steps.deltas(likelihood, observed, rows=rows), expected)
+
+
+def test_deltas_that_are_moved_copied_or_resized_are_prepared_again():
+    """The views that the last call has made are used for the same memory in the same layout only."""
+    likelihood, y = lk.Gaussian(0.5), np.ones((2, 3))
+    net = Net(np.zeros((2, 3)), np.ones((2, 3)))
+    likelihood.observe(net, y)
+    expected = net.deltas()
+    net.input_delta_z_buffer.set_size(4, 2)
+    likelihood.observe(net, y)
+    np.testing.assert_array_equal(net.deltas(), expected)
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        copied.output_z_buffer.mu_a = np.full(6, 0.5)
+        likelihood.observe(copied, y)
+        np.testing.assert_array_equal(net.deltas(), expected)
+        assert np.all(copied.deltas()[0] < expected[0])
+    net.output_z_buffer.mu_a = np.full(6, 0.5)
+    likelihood.observe(net, y)
+    assert np.all(net.deltas()[0] < expected[0])
+    lk.Categorical(3).observe(net, [0, 1])
+    net.output_z_buffer.seq_len = 3
+    lk.Joint(lk.Bernoulli()).observe(net, [np.ones(6)])
+    assert np.all(net.deltas()[0] > 0)

@@ -193,7 +193,7 @@ def main(case: dict) -> None:
 
     manual_seed(1)
     options = dict(case["options"])
-    wire = {name: options.pop(name) for name in ("wire_dtype", "buckets") if name in options}
+    config = {name: options.pop(name) for name in ("wire_dtype", "buckets") if name in options}
     talk = [name for name in ("groups", "messages", "scattered") if options.pop(name, False)]
     use_join, use_no_sync = options.pop("join", False), options.pop("no_sync", False)
     width = 64
@@ -212,7 +212,7 @@ def main(case: dict) -> None:
     sharded, piped = "reshard_after_forward" in options, "n_microbatches" in options
     alternating = piped and "schedule" not in options
     way = partial(FSDPSequential, min_num_params=100) if sharded else PipelineSequential if piped else DDPSequential
-    ddp = way(net, DDPConfig(backend="mpi", **wire), **options)
+    ddp = way(net, DDPConfig(backend="mpi", **config), **options)
     ddp.communicator.timeout = case["timeout"]
     trouble.ddp = ddp
     note(str(ddp.rank), os.getpid())  # as ready() of tests.mpi.run

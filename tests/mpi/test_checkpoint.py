@@ -1,4 +1,4 @@
-"""Checkpoints on real ranks: stopped anywhere and taken up again, a run ends with the same bits."""
+"""Checkpoints on real ranks: stopped anywhere and resumed, a run ends with the same bits."""
 
 import hashlib
 import json

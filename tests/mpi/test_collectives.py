@@ -332,7 +332,7 @@ BAD_ARGUMENTS = {  # by what is said about them
     "float32, float64, int64, not float16": lambda comm: comm.all_reduce(np.zeros(4, np.float16)),
     "(4,) is not contiguous": lambda comm: comm.all_reduce(np.zeros((4, 4), np.float32)[:, 1]),
     "unknown op 'median'; known are 'sum', 'mean'": lambda comm: comm.all_reduce(np.zeros(2), "median"),
-    "the mean of int64 is no int64": lambda comm: comm.all_reduce(np.zeros(2, np.int64), "mean"),
+    "the mean of int64 is not int64": lambda comm: comm.all_reduce(np.zeros(2, np.int64), "mean"),
     "read-only": lambda comm: comm.broadcast(np.frombuffer(b"12", np.uint8)),
     "array of object": lambda comm: comm.broadcast(np.array([None])),
     "rank from 0 to": lambda comm: comm.broadcast(np.zeros(2), comm.world_size),

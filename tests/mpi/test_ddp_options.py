@@ -229,7 +229,7 @@ def test_all_ranks_forget_together(results, every):
         assert result["equal"] == [True, True]
 
 
-def wire(comm, dtype):
+def compression(comm, dtype):
     rank, size = comm.rank, comm.world_size
     manual_seed(6)
     net = with_batch_norm()
@@ -246,9 +246,9 @@ def wire(comm, dtype):
     return [error.tolist(), same_everywhere(ddp), ddp.stop_requested]
 
 
-@on_ranks(wire, 1, 2, 3)
+@on_ranks(compression, 1, 2, 3)
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("float16", 2**-11), ("bfloat16", 2**-8)])
-def test_half_precision_on_the_wire(results, dtype, bound):
+def test_compression_to_half_precision(results, dtype, bound):
     for errors, equal, stopped in results:
         assert max(errors) <= (bound if len(results) > 1 else 0)
         assert equal and stopped

@@ -108,6 +108,25 @@ def test_the_pull_of_all_ranks_counts_once(results, way):
         assert equal
 
 
+def empty_batches(comm):
+    """Ranks that take steps alone between merges; one of them has no samples in every second step."""
+    ddp = DDPSequential(network(), DDPConfig(backend=comm.backend), every=2)
+    schedule = EvidenceSchedule(ddp, 2, 3)
+    for step in range(5):
+        rows = slice(0, 0) if comm.rank == 1 and step % 2 else slice(0, 3)
+        ddp(X[rows])
+        LIKELIHOOD.observe(ddp, Y[rows], weight=schedule.weight)
+        ddp.backward()
+        ddp.step()
+    ddp.merge()
+    return schedule.steps, same_everywhere(ddp)
+
+
+@on_ranks(empty_batches, 2)
+def test_ranks_that_merge_stay_at_the_same_step(results):
+    assert results == [[5, True]] * 2
+
+
 def observe_in_parts(net, schedule):
     def observe(states, rows, deltas):
         LIKELIHOOD.update(states, Y[rows], deltas, weight=schedule.weight)

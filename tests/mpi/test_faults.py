@@ -122,7 +122,7 @@ def test_fewer_batches_without_join_end_the_job_and_name_join(np):
     [
         ("layer", "different networks: layer 1 is "),
         ("dtype", "different options: parameters is '160 of float32' on rank 0 and '160 of float64' on rank "),
-        ("wire", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
+        ("compression", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
     ],
 )
 def test_different_networks_dtypes_and_options_end_the_job(kind, difference, np):
@@ -183,7 +183,7 @@ def test_a_rank_that_ends_before_mpi_starts(how, hydra):
 def test_a_rank_that_never_starts_mpi(hydra):
     result = mpirun(early.stall, env={"PYTAGI_DDP_TIMEOUT": "0.7"})
     assert result.returncode != 0
-    assert "local rank 1 of 2 has not come to start MPI in time" in result.stderr
+    assert "local rank 1 of 2 has not started MPI in time" in result.stderr
 
 
 def test_hooks_are_chained_and_removed():

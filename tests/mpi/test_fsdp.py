@@ -86,7 +86,7 @@ def options_together(comm, reshard, average, sync, blocks):
     x, _ = batch(net, 4, comm.rank)
     changes = [each.update_bn([x[:2], x[2:]]) for each in (sharded, whole)]
     stops = sharded.stop_requested == whole.stop_requested
-    return [same(sharded, whole), stops, changes[0] == changes[1], len(changes[0]), len(sharded.model.arena.units)]
+    return [same(sharded, whole), stops, changes[0] == changes[1], len(changes[0]), len(sharded.model.arena.groups)]
 
 
 @on_ranks(options_together, 2, 3, "4 threads", threads=False)
@@ -98,7 +98,7 @@ def test_options_have_the_bits_of_replicas(results, reshard, average, sync, bloc
 
 
 def forgetting(comm, reshard):
-    """Ranks that have predicted different numbers of batches before; a unit of one layer, and one of several."""
+    """Ranks that have predicted different numbers of batches before; a group of one layer, and one of several."""
     net = WITHOUT_BATCH_NORM["MultiheadAttention" if reshard else "ResNetBlock"]()
     sharded, whole = pair(comm, net, reshard)
     for step in range(3):
@@ -112,14 +112,14 @@ def forgetting(comm, reshard):
             sharded.predict(x)
     with sharded.unshard():
         refused = error_of(lambda: sharded.forget_evidence(2), RuntimeError)
-    return same(sharded, whole), len(sharded.model.arena.units), refused
+    return same(sharded, whole), len(sharded.model.arena.groups), refused
 
 
 @on_ranks(forgetting, 2, "4 threads", threads=False)
 @BOTH
 def test_forgetting(results, reshard):
-    for equal, units, refused in results:
-        assert equal and units > 1
+    for equal, groups, refused in results:
+        assert equal and groups > 1
         assert "inside unshard()" in refused
 
 
@@ -155,11 +155,11 @@ def bytes_of_a_step(comm, reshard, blocks):
     before = c.gather_bytes, c.reduce_bytes
     backpropagate(sharded, x, y)
     sharded.step()
-    rows = [4 * R * unit.shard for unit in arena.units]
+    rows = [4 * R * group.shard for group in arena.groups]
     votes = 4 * VOTES * (R > 1)
     reduced = 2 * sum(rows) + arena.tail.nbytes + (2 + reshard) * votes + 4
     found = [c.gather_bytes - before[0], c.reduce_bytes - before[1] - reduced]
-    n, widest = sum(unit.shard for unit in arena.units), max(unit.shard for unit in arena.units)
+    n, widest = sum(group.shard for group in arena.groups), max(group.shard for group in arena.groups)
     small = arena.tail.nbytes + arena.statistics.nbytes + arena.carried.nbytes
     memory = 16 * n + 16 * R * widest if reshard else 8 * R * n + 8 * n + 8 * R * widest
     sharded.barrier()
@@ -174,7 +174,7 @@ def test_bytes_and_memory_are_those_of_the_formulas(results, reshard, blocks):
         assert unexplained == memory == 0
         assert len(rows) == 4
         assert 0 <= sum(rows) - 4 * P < 4 * 64 * R
-        if reshard:  # both rows forward; means backward, but of the last unit, which is still there
+        if reshard:  # both rows forward; means backward, but of the last group, which is still there
             again = rows[1] * blocks  # the first block is run again: its variances, too
             assert gathered == 2 * sum(rows) + sum(rows[:-1]) + again
         else:

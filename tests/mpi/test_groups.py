@@ -110,7 +110,7 @@ def test_communicators_of_mpi4py(results):
 
 
 def all_verbs(comm):
-    """Every verb within the ranks but the first, and the same sums as those of as many ranks alone."""
+    """Every collective within the ranks but the first, and the same sums as those of as many ranks alone."""
     group = comm.split(int(comm.rank > 0))
     rank, size, checks = group.rank, group.world_size, {}
     shares = [np.random.default_rng(r).normal(size=(size, 2000)).astype(np.float32) for r in range(size)]

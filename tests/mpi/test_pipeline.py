@@ -206,7 +206,7 @@ def test_accumulation(results):
 
 
 def passes_between(comm):
-    """No way back behind a pass that has come in between; none of what is refused brings the stages out of step."""
+    """No backward pass after another pass in between; what is refused does not bring the stages out of step."""
     (x, y), _ = steps_of("BatchNorm2d", 7)
     net, said = pipeline(comm, n_microbatches=3, schedule="GPipe"), []
     none = network().predict(x[:0])
@@ -219,7 +219,7 @@ def passes_between(comm):
 
 
 @on_ranks(passes_between, "serial", 2)
-def test_no_way_back_behind_another_pass(results):
+def test_no_backward_behind_another_pass(results):
     for said, shapes in results:
         assert all("needs a forward pass in training mode" in text for text in said)
         assert shapes

@@ -37,7 +37,7 @@ def test_two_nodes_train_as_one_host_does(nodes, np, options):
     for rank, line in enumerate(lines):
         local_rank, node = rank % half, nodes.names[rank // half]
         assert line[:5] == [str(rank), str(np), str(local_rank), str(half), node]
-    assert nodes.sent_bytes() - before > 20_000  # it went over the wire, not through memory
+    assert nodes.sent_bytes() - before > 20_000  # it went over the network, not through memory
     assert {line[5] for line in lines} == {one_host[0][5]}  # the same parameters, to the last bit
 
 

@@ -103,7 +103,7 @@ def expected_pass(net: nn.Sequential, x, var_x, delta_mu, delta_var) -> dict[str
     out_m, out_s, back = reference.chain(layers, m, s)
     jcb = np.ones_like(out_m)
     for layer in last:
-        # The output update applies these Jacobians, so the pass back starts before them.
+        # The output update applies these Jacobians, so the backward pass starts before them.
         shape = out_m.shape
         probe = np.ones(shape)
         out_m, out_s, activation_back = reference.activation(layer, out_m, out_s)

@@ -46,7 +46,7 @@ def test_inputs_that_do_not_fit(before):
 
 
 def test_memory_as_recorded():
-    """States after each step and after an evaluation; set and taken up, they give the next recorded output."""
+    """States after each step and after an evaluation; set again, they give the next recorded output."""
     case = golden.load("lstm_states_t1_b1")
     net = golden.make_network(case)
     net.load_state_dict(golden.parameters(case, "params0"))

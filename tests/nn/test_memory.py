@@ -119,7 +119,7 @@ def test_smaller_batches_use_the_same_memory(layers):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_what_more_layers_take(training):
-    """Means and Jacobians, to be read in the pass back: the rest goes round, as all does in evaluation."""
+    """Means and Jacobians, to be read in the backward pass: the rest is reused, as everything is in evaluation."""
 
     def taken(depth: int) -> tuple[int, int]:
         """Images of 8 channels that layers keep, and those in memory that goes round."""

@@ -106,7 +106,7 @@ DAMAGES = {
     "only the header": (lambda data: data[: 8 + int.from_bytes(data[:8], "little")], "truncated"),
     "a value": (lambda data: data[:-2] + bytes([data[-2] ^ 1]) + data[-1:], r"corrupt: .* checksum [0-9a-f]{8}, not"),
     "text": (lambda data: b"This is a text about networks.", "not a file of this architecture"),
-    "json": (lambda data: b'{"a": 1}{"b": 2}', "no file of this library"),
+    "json": (lambda data: b'{"a": 1}{"b": 2}', "not a file of this library"),
     "foreign safetensors": (lambda data: with_header(data, lambda h: h.pop("__metadata__")), "None, .* PyTorch"),
     "later version": (
         lambda data: with_header(data, lambda h: h["__metadata__"].update(format="pytagi_ddp 9")),

@@ -32,7 +32,7 @@ def test_backward_needs_a_training_pass(net):
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_no_way_back_in_evaluation_mode(net, steps):
+def test_no_backward_in_evaluation_mode(net, steps):
     """A pass that is replayed leaves nothing for layers that are in another mode by then."""
     for _ in range(steps + 1):
         net(np.ones((3, 4)))
@@ -61,7 +61,7 @@ def test_the_mode_may_be_assigned():
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_no_way_back_through_a_norm_in_another_mode(frozen):
+def test_no_backward_through_a_norm_in_another_mode(frozen):
     net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5, through_statistics=True), nn.Linear(5, 2))
     norm = net.layers[1]
     norm.training = not frozen
@@ -90,7 +90,7 @@ CHANGES = {
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_no_way_back_with_other_parameters(change, steps, checkpoint_blocks):
+def test_no_backward_with_other_parameters(change, steps, checkpoint_blocks):
     """It was half by the old ones and half by the new, or by the new alone where layers were run again."""
     layers = nn.Linear(4, 5), nn.LayerBlock(nn.Linear(5, 5), nn.LeakyReLU()), nn.Linear(5, 2)
     net = nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
@@ -194,7 +194,7 @@ def test_a_network_in_a_wrapper_does_not_step_alone(net):
     copied.step()
 
 
-def test_no_way_back_with_the_parameters_of_an_average(net):
+def test_no_backward_with_the_parameters_of_an_average(net):
     average = nn.PosteriorAverage(net)
     average.update()
     net(X)
@@ -203,7 +203,7 @@ def test_no_way_back_with_the_parameters_of_an_average(net):
         net.backward()
 
 
-def test_no_way_back_with_merged_parameters(net):
+def test_no_backward_with_merged_parameters(net):
     ddp = nn.DDPSequential(net, nn.DDPConfig(backend="serial"), every=2)
     ddp(X)
     net.set_delta_z(np.ones(6), -np.ones(6))
@@ -212,7 +212,7 @@ def test_no_way_back_with_merged_parameters(net):
         ddp.backward()
 
 
-def test_no_way_back_in_any_frame_with_other_parameters(net):
+def test_no_backward_in_any_frame_with_other_parameters(net):
     for frame in (0, 1):
         net.use_frame(frame)
         net(X)

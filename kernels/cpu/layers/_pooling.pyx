@@ -65,7 +65,7 @@ def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, :
 
 
 def scatter(Images mu, Images var, const int[:, :, :, ::1] winner, Output image_mu, Output image_var, int threads):
-    """The way back of `largest`: deltas of windows (mu, var) are added to those of the pixels that the windows took."""
+    """Backward of `largest`: the deltas of windows (mu, var) are added to those of the pixels that the windows took."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef size_t windows = mu.shape[1] * mu.shape[2], pixels = image_mu.shape[1] * image_mu.shape[2]
     if not (threads > 0 and alike(mu.shape, var.shape) and alike(mu.shape, winner.shape)

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
+from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
 from pytagi_ddp.kernels.formulas.normal import exp
@@ -17,6 +20,9 @@ LOWEST = np.float32(-np.inf)
 STEPS = 3  # of the fixed point of the probabilities
 BLOCK = 16  # rows
 
+_express = load("runtime._express")
+NOTHING = np.zeros((0, 1), np.float32)
+NO_CLASSES = np.zeros(0, np.int32)
 observation = None  # stands for the formula in the loop that follows
 
 
@@ -112,3 +118,14 @@ def categorical(output: State, index: Array, weight: Array, first: int, classes:
     weight: one for each row, or one for all.
     """
     _categorical(*output, index, weight, *delta[:2], first, classes)
+    if not _express.has_categorical():
+        nothing = (*[NOTHING] * 3, NO_CLASSES, NOTHING[:, 0], *[NOTHING] * 2, 0, 1)
+        serial = _categorical.compiled_for(NOTHING)
+        serial(*nothing)  # so that it is compiled
+        if (found := entry_of(serial, nothing)) is not None:
+            _express.offer_categorical(*found)
+
+
+def express_categorical(states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool:
+    """The common case of `Categorical.update`; returns False in any other case."""
+    return _express.categorical(states, labels, weight, deltas, classes)

@@ -17,8 +17,8 @@ def _contribute(mu, var, prior_mu, prior_var, first, second, weighted):
 
 
 @loop("n n n n n n 3 _")
-def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted):
-    ranks = header[1]
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted):
+    ranks = counters[1]
     for i in prange(mu.size):
         m, s = prior_mu[i], prior_var[i]
         if ranks:
@@ -38,9 +38,9 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
     _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, weighted)
 
 
-def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
-    """Sets both to the posterior merged over header[1] ranks, from the summed `change`; to the prior for no ranks."""
-    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, header, weighted)
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None:
+    """Sets both to the posterior merged over counters[1] ranks, from the summed `change`; to the prior for no ranks."""
+    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, counters, weighted)
 
 
 def mix(posterior: Tensor, into: Tensor, weight: float) -> None:

@@ -86,8 +86,8 @@ TAGI_VECTORISED void tagi_largest_image(const float *mu, const float *var, int h
     }
 }
 
-/* The way back: an image (pixels, channels) of zeros, to which the deltas (mu, var) of each window are added at the
- * pixel `winner` of that window. A winner that is no index of a pixel is skipped, so that nothing beside the image is
+/* Backward: an image (pixels, channels) of zeros, to which the deltas (mu, var) of each window are added at the
+ * pixel `winner` of that window. A winner that is not an index of a pixel is skipped, so that nothing outside the image is
  * written. */
 TAGI_VECTORISED void tagi_scatter_image(const float *mu, const float *var, const int *winner, size_t windows,
                                         size_t channels, size_t pixels, float *image_mu, float *image_var) {

@@ -28,7 +28,7 @@ from pytagi_ddp.kernels.formulas.lstm import (
     smoother_gain,
     smoothing,
 )
-from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Array, Delta, Passage, Record, State, Tensor, cut
+from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Array, Delta, LSTMSaved, Record, State, Tensor, cut
 
 address_of_product = load("products._blas").address_of_product
 ROWS = 16  # samples of a block
@@ -398,7 +398,14 @@ def _or_none(array: Array | None, shape: tuple[int, ...] = (0,)) -> Array:
 
 
 def forward(
-    x: State, weights: Tensor, bias: Tensor | None, start: State, end: State, kept: Passage, scratch: Array, out: State
+    x: State,
+    weights: Tensor,
+    bias: Tensor | None,
+    start: State,
+    end: State,
+    kept: LSTMSaved,
+    scratch: Array,
+    out: State,
 ) -> None:
     """Hidden states of all time steps, or of the last one.
 
@@ -428,7 +435,7 @@ def backward(
     delta: Delta,
     weights: Tensor,
     bias: Tensor | None,
-    kept: Passage,
+    kept: LSTMSaved,
     scratch: Array,
     gates: Delta,
     in_delta: Delta | None,
@@ -457,12 +464,12 @@ def backward(
     linear.backward(joined, of_gates, weights, bias, None, accumulate)
 
 
-def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
+def update_memory(memory: State, delta: Delta, kept: LSTMSaved) -> None:
     """The posterior of the hidden and the cell state of one sample, from the deltas of its last hidden state."""
     _posterior(memory.mu, memory.var, delta.mu.reshape(-1), delta.var.reshape(-1), kept.h.reshape(-1))
 
 
-def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
+def record(kept: LSTMSaved, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
     """Covariances between the states before and after a pass of one time step, see `Record`.
 
     var_before: variances of the cell state before the pass.

@@ -134,7 +134,7 @@ static inline void tagi_transform_deltas(int form, const float *x, int squared, 
 }
 
 /* out (planes, 16) = G g G^T of 16 kernels g, which begin `stride` numbers apart in w and s. kind: g is w, w^2 or
- * w^2 + s. flip: kernels are turned by 180 degrees, as the way back through a convolution needs them. */
+ * w^2 + s. flip: kernels are turned by 180 degrees, as the backward pass of a convolution needs them. */
 static inline void tagi_transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
                                           float *out, size_t plane) {
     TAGI_CALL(tagi_transform_kernels)(form, w, s, stride, kind, flip, out, plane);

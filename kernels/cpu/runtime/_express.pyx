@@ -10,7 +10,8 @@ nothing that matters, and returns None or False.
 cimport numpy as cnp
 from cython.parallel cimport prange
 from cpython.object cimport PyObject
-from libc.stdint cimport intptr_t, uint64_t
+from libc.float cimport FLT_MAX as MOST
+from libc.stdint cimport int64_t, intptr_t, uint64_t
 from libc.string cimport memcpy
 
 from pytagi_ddp.kernels.cpu.runtime._one_thread cimport OneThread, this_thread
@@ -19,6 +20,7 @@ from pytagi_ddp.kernels.cpu.runtime._replay cimport LARGE, Entry, Plan, copy_flo
 import numpy as np
 
 from pytagi_ddp.kernels.cpu.runtime import threads
+from pytagi_ddp.kernels.cpu.runtime.compile import PARALLEL_MIN as _parallel_min
 
 cdef extern from "take.h" nogil:
     enum: INFINITE "TAGI_INFINITE"
@@ -38,6 +40,7 @@ cdef extern from "flush.h" nogil:
 
 cnp.import_array()
 
+cdef Py_ssize_t PARALLEL_MIN = _parallel_min
 cdef dict settings = threads.__dict__  # its "_threads" is the number of threads in force
 
 
@@ -396,6 +399,124 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
         update_entry(words, NULL)
         start += n
     set_control_word(control)
+
+
+# `categorical` calls the loop likelihood._categorical, as `update` calls its one.
+cdef enum:
+    ROWS = 9  # words of an array of rows: as `ARRAY`, with two lengths and two strides
+    CATEGORICAL = 1 + 5 * ROWS + 2 * ARRAY + 2  # words of a call
+
+cdef intptr_t[CATEGORICAL] categorical_words
+cdef Entry categorical_entry = NULL
+
+
+def has_categorical():
+    """Whether `offer_categorical` has been called with success."""
+    return categorical_entry is not NULL
+
+
+def offer_categorical(intptr_t entry, words):
+    """Takes the entry of the loop likelihood._categorical, and the words of any call of it."""
+    global categorical_entry
+    cdef int k
+    if len(words) == CATEGORICAL:
+        for k in range(CATEGORICAL):
+            categorical_words[k] = words[k]
+        categorical_entry = <Entry>entry
+
+
+def categorical(states, labels, weight, deltas, Py_ssize_t classes):
+    """`Categorical.update`; returns whether this was the common case, and it is done."""
+    cdef Py_ssize_t batch, rows
+    cdef cnp.npy_intp size
+    cdef int[SOME] room
+    cdef float[SOME] weights
+    cdef intptr_t index, each
+    cdef float* delta
+    if categorical_entry is NULL or type(labels) is not cnp.ndarray:
+        return False
+    mu, var, jcb = states.state
+    block = deltas.memory
+    if type(mu) is not cnp.ndarray or type(var) is not cnp.ndarray or type(block) is not cnp.ndarray:
+        return False
+    size, rows, batch = cnp.PyArray_SIZE(mu), cnp.PyArray_SIZE(labels), states.block_size
+    if rows * classes != size or rows > SOME or batch * <Py_ssize_t>states.seq_len != rows or threads_of_loop(size) > 1:
+        return False
+    if jcb is None:
+        jcb = states._ones[1]  # at least as many, or the general way makes them
+        if type(jcb) is not cnp.ndarray or cnp.PyArray_SIZE(jcb) < size:
+            return False
+    if not (plain(mu, size) and plain(var, size) and plain(jcb, cnp.PyArray_SIZE(jcb)) and holds_deltas(block, size)):
+        return False
+    if not (holds(deltas, batch, size) and in_rows(labels, rows)):
+        return False
+    index = classes_from(labels, room, rows, classes)
+    if index == 0:
+        return False
+    if isinstance(weight, (float, int)):
+        weights[0], each = <float><double>weight, 0
+        if not 0 <= weights[0] <= MOST:
+            return False
+    else:
+        if not in_rows(weight, rows) or cnp.PyArray_SIZE(weight) != rows or look(weight, rows):
+            return False
+        each = rows
+    delta = <float*>cnp.PyArray_DATA(block)
+    deltas.outdated = False
+    cdef intptr_t[CATEGORICAL] words
+    memcpy(words, categorical_words, sizeof(words))
+    put_rows(words + 1, <intptr_t>cnp.PyArray_DATA(mu), rows, classes)
+    put_rows(words + 1 + ROWS, <intptr_t>cnp.PyArray_DATA(var), rows, classes)
+    put_rows(words + 1 + 2 * ROWS, <intptr_t>cnp.PyArray_DATA(jcb), rows, classes)
+    put(words + 1 + 3 * ROWS, index, rows)
+    if each:
+        each = as_single(<const char*>cnp.PyArray_DATA(weight), is_single(weight), weights, 0, rows)
+        put(words + 1 + 3 * ROWS + ARRAY, each, rows)
+    else:
+        put(words + 1 + 3 * ROWS + ARRAY, <intptr_t>weights, 1)
+    put_rows(words + 1 + 3 * ROWS + 2 * ARRAY, <intptr_t>delta, rows, classes)
+    put_rows(words + 1 + 4 * ROWS + 2 * ARRAY, <intptr_t>(delta + cnp.PyArray_DIM(block, 1)), rows, classes)
+    words[CATEGORICAL - 2], words[CATEGORICAL - 1] = 0, classes
+    cdef size_t control = flush()
+    categorical_entry(words, NULL)
+    set_control_word(control)
+    return True
+
+
+cdef int threads_of_loop(Py_ssize_t size):
+    """How many threads a loop over so many numbers gets (`compile.loop`)."""
+    return threads.threads_in_force() if size >= PARALLEL_MIN else 1
+
+
+cdef intptr_t classes_from(cnp.ndarray labels, int* room, Py_ssize_t rows, Py_ssize_t classes):
+    """The address of classes as int32: where they lie, or of a copy in `room`; 0 if one is out of range, or no class."""
+    cdef Py_ssize_t k
+    cdef const int* small = <const int*>cnp.PyArray_DATA(labels)
+    cdef const int64_t* large = <const int64_t*>small
+    cdef bint fits = True
+    if not cnp.PyArray_ISCARRAY_RO(labels):
+        return 0
+    if cnp.PyArray_TYPE(labels) == cnp.NPY_INT32:
+        for k in range(rows):
+            fits &= -1 <= small[k] < classes
+        return <intptr_t>small if fits else 0
+    if cnp.PyArray_TYPE(labels) == cnp.NPY_INT64:
+        for k in range(rows):
+            fits &= -1 <= large[k] < classes
+            room[k] = <int>large[k]
+        return <intptr_t>room if fits else 0
+    return 0
+
+
+cdef void put(intptr_t* words, intptr_t address, Py_ssize_t n) noexcept nogil:
+    """Sets the words of a flat array of so many numbers of 4 bytes."""
+    words[2], words[3], words[4], words[5], words[6] = n, 4, address, n, 4
+
+
+cdef void put_rows(intptr_t* words, intptr_t address, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
+    """Sets the words of an array of so many rows of n numbers of 4 bytes."""
+    words[2], words[3], words[4] = rows * n, 4, address
+    words[5], words[6], words[7], words[8] = rows, n, 4 * n, 4
 
 
 cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t start, Py_ssize_t n) noexcept nogil:

@@ -23,10 +23,10 @@ cdef extern from "flush.h" nogil:
     void flush_threads "tagi_flush_threads"(int threads, size_t* words)
     void unflush_threads "tagi_unflush_threads"(int threads, const size_t* words)
 
-cdef extern from "crowd.h" nogil:
-    void notice_crowd "tagi_notice_crowd"(int threads)
-    void watch_crowd "tagi_watch_crowd"(bint on)
-    bint is_crowded "tagi_is_crowded"()
+cdef extern from "contention.h" nogil:
+    void notice_crowd "tagi_check_contention"(int threads)
+    void watch_crowd "tagi_watch_contention"(bint on)
+    bint is_crowded "tagi_is_contended"()
 
 cnp.import_array()
 
@@ -203,7 +203,7 @@ def flushed(function, int threads, tuple arguments):
 
 
 def watch_cores():
-    """From now on, threads spin only briefly between loops while other programs want the cores (crowd.h)."""
+    """From now on, threads spin only briefly between loops while other programs want the cores (contention.h)."""
     watch_crowd(True)
 
 

@@ -20,7 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
 from pytagi_ddp.files import atomic_write
-from pytagi_ddp.kernels.sealed import read_sealed, seal
+from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
 
 try:
     import fcntl
@@ -74,23 +74,23 @@ class FileLock:
             self._file = None
 
 
-class SealedFiles(IndexDataCacheFile):
-    """Numba's files of one function; damaged ones count as missing, while Numba would raise, or run their content.
+class ChecksummedFiles(IndexDataCacheFile):
+    """Numba's files of one function, with checksums. Damaged files count as missing; Numba would raise, or run them.
 
-    The checksum follows the pickle, where readers of pickles ignore it.
+    The checksum follows the pickle, and readers of pickles ignore it.
     """
 
     @contextlib.contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
         content = io.BytesIO()
         yield content
-        atomic_write(filepath, seal(content.getvalue()))
+        atomic_write(filepath, with_checksum(content.getvalue()))
 
     def _load_index(self) -> dict:
-        return {} if read_sealed(self._index_path) is None else super()._load_index()
+        return {} if read_checksummed(self._index_path) is None else super()._load_index()
 
     def _load_data(self, name: str) -> Any:
-        return None if read_sealed(self._data_path(name)) is None else super()._load_data(name)
+        return None if read_checksummed(self._data_path(name)) is None else super()._load_data(name)
 
 
 class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
@@ -114,7 +114,7 @@ class SharedCache(FunctionCache):
 
     def __init__(self, function: Callable):
         super().__init__(function)
-        self._cache_file = SealedFiles(
+        self._cache_file = ChecksummedFiles(
             cache_path=self.cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=self._impl.locator.get_source_stamp(),

@@ -1,10 +1,9 @@
 """How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
 Waking a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a thread that spins occupies a
-core, which the thread it waits for may need: beside other work, with GNU OpenMP's default of some milliseconds, steps
-with two threads took up to 94 times as long as with one (two trainings and one busy process on two cores of an Intel
-Xeon, 2026). So threads spin for a moderate time, and only briefly while other programs want the cores, which `crowd.h`
-notices.
+core, which the thread it waits for may need. With GNU OpenMP's default of some milliseconds, and other work on the
+cores, steps with two threads took up to 94 times as long as with one (two trainings and one busy process on two cores
+of an Intel Xeon, 2026). So threads spin for a moderate time, and only briefly under CPU contention (`contention.h`).
 
 GNU OpenMP reads the environment variable once, when it is loaded. So the variable is set around each import that may
 load it, unless the user has set one. It is removed afterwards, so that processes started later do not inherit it.

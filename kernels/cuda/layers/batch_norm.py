@@ -414,6 +414,6 @@ def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means:
 
 
 def _slopes(norm: Normalization) -> tuple:
-    """Arguments for the way back of deltas: the input (for its activation or its Jacobian), and the affine map."""
+    """Arguments for the backward pass of deltas: the input (for its activation or its Jacobian), and the affine map."""
     x = norm.x
     return x.mu, x.mu if x.var is None else x.var, x.mu if x.jcb is None else x.jcb, norm.mean, norm.r, norm.weights.mu

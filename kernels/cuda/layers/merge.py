@@ -20,9 +20,9 @@ def _contribute(mu, var, prior_mu, prior_var, first, second, weighted, n):
 
 
 @kernel(*[floats] * 7, int32, int32, threads=THREADS)
-def _merge_sums(mu, var, prior_mu, prior_var, first, second, header, weighted, n):
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted, n):
     i = thread_index()
-    ranks = header[1]
+    ranks = counters[1]
     if i < n:
         m, s = prior_mu[i], prior_var[i]
         if ranks > ZERO:
@@ -45,11 +45,11 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
     _contribute.launch(blocks(n, THREADS), *moments, change.mu, change.var, weighted, n)
 
 
-def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, header: Array, weighted: bool) -> None:
-    """Sets both to the posterior merged over header[1] ranks, from the summed `change`; to the prior for no ranks."""
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None:
+    """Sets both to the posterior merged over counters[1] ranks, from the summed `change`; to the prior for no ranks."""
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
-    _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, header, weighted, n)
+    _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, counters, weighted, n)
 
 
 def mix(posterior: Tensor, into: Tensor, weight: float) -> None:

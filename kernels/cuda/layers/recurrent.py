@@ -20,7 +20,7 @@ from pytagi_ddp.kernels.formulas.lstm import (
     smoother_gain,
     smoothing,
 )
-from pytagi_ddp.kernels.tensors import Array, Delta, Passage, Record, State, Tensor, cut
+from pytagi_ddp.kernels.tensors import Array, Delta, LSTMSaved, Record, State, Tensor, cut
 
 THREADS = block_size(128)
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -219,7 +219,14 @@ def scratch_size(batch: int, inputs: int, outputs: int) -> int:
 
 
 def forward(
-    x: State, weights: Tensor, bias: Tensor | None, start: State, end: State, kept: Passage, scratch: Array, out: State
+    x: State,
+    weights: Tensor,
+    bias: Tensor | None,
+    start: State,
+    end: State,
+    kept: LSTMSaved,
+    scratch: Array,
+    out: State,
 ) -> None:
     """Hidden states of all time steps, or of the last one; see `kernels.cpu.recurrent.forward`."""
     (batch, steps, inputs), (_, given, outputs) = x.mu.shape, out.mu.shape
@@ -247,7 +254,7 @@ def backward(
     delta: Delta,
     weights: Tensor,
     bias: Tensor | None,
-    kept: Passage,
+    kept: LSTMSaved,
     scratch: Array,
     gates: Delta,
     in_delta: Delta | None,
@@ -280,13 +287,13 @@ def backward(
     linear.backward(joined, of_gates, weights, bias, None, accumulate)
 
 
-def update_memory(memory: State, delta: Delta, kept: Passage) -> None:
+def update_memory(memory: State, delta: Delta, kept: LSTMSaved) -> None:
     """The posterior of the hidden and the cell state of one sample, from the deltas of its last hidden state."""
     outputs = kept.f.shape[2]
     _posterior.launch(blocks(outputs, THREADS), *memory[:2], *delta[:2], kept.h, outputs)
 
 
-def record(kept: Passage, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
+def record(kept: LSTMSaved, weights: Tensor, var_before: Array, cov_c: Array, cov_h: Array) -> None:
     """Covariances between the states before and after a pass of one time step, see `Record`."""
     outputs = cov_c.shape[0]
     inputs = kept.mu.shape[2] - outputs

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 from pytagi_ddp.kernels.cuda.runtime.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
-from pytagi_ddp.kernels.cuda.runtime.recorder import meets_host, queue
+from pytagi_ddp.kernels.cuda.runtime.recorder import queue, refuse_host_transfer
 from pytagi_ddp.kernels.cuda.runtime.simulated_arrays import SimulatedArrays
 from pytagi_ddp.kernels.cuda.runtime.simulator import SIMULATOR
 
@@ -112,7 +112,7 @@ class SideStream:
 
         Returns an event that marks the end of that work. Work queued later runs beside it, except after `join`.
         """
-        meets_host("work on a second stream")
+        refuse_host_transfer("work on a second stream")
         with on_device(self._index):
             ready, done = _event(), _event()
             ready.record(cupy.cuda.get_current_stream())
@@ -167,7 +167,7 @@ class Arrays(DeviceArrays):
 
     def synchronize(self) -> None:
         """Waits until everything on the current stream is done."""
-        meets_host("a wait for the device")
+        refuse_host_transfer("a wait for the device")
         with on_device(self.index):
             cupy.cuda.get_current_stream().synchronize()
 
@@ -175,7 +175,7 @@ class Arrays(DeviceArrays):
         """A NumPy copy of `array`; waits until the work queued so far is done."""
         if isinstance(array, np.ndarray):
             return array.copy()
-        meets_host(TO_HOST)
+        refuse_host_transfer(TO_HOST)
         with on_device(self.index):
             return array.get()
 
@@ -183,7 +183,7 @@ class Arrays(DeviceArrays):
         """A flat copy for the user, which later work does not change; it is made while the host goes on."""
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
-        meets_host(TO_HOST)
+        refuse_host_transfer(TO_HOST)
         with on_device(self.index):
             values = pinned(array.size, array.dtype)
             array.data.copy_to_host_async(values.ctypes.data, array.nbytes)
@@ -201,7 +201,7 @@ class Arrays(DeviceArrays):
             return min(free, pool.get_limit() - pool.used_bytes()) if pool.get_limit() else free
 
     def _send(self, source: np.ndarray, out) -> None:
-        meets_host(TO_DEVICE)
+        refuse_host_transfer(TO_DEVICE)
         values = pinned(out.size, out.dtype)
         np.copyto(values, source.reshape(-1), casting="same_kind")
         out.data.copy_from_host_async(values.ctypes.data, out.nbytes)

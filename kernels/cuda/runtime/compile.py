@@ -284,7 +284,7 @@ def kernel(
     one_needed: the optional parameters are never all None, so that this variant is not compiled.
 
     Raises:
-        ValueError: the name is taken, or is no identifier of PTX.
+        ValueError: the name is taken, or is not an identifier of PTX.
     """
 
     def decorate(function: Callable) -> Kernel:

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pytagi_ddp.files import atomic_write
+from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
 from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
-from pytagi_ddp.kernels.sealed import read_sealed, seal
 
 
 def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, str]:
@@ -56,11 +56,11 @@ def folder() -> Path | None:
 def kept(file: str) -> bytes | None:
     """The cubin in this file of the folder; None without an intact one."""
     place = folder()
-    return read_sealed(place / file) if place else None
+    return read_checksummed(place / file) if place else None
 
 
 def keep(file: str, cubin: bytes) -> None:
     """Writes a cubin into this file of the folder, if there is one and it can be written."""
     if place := folder():
         with suppress(OSError):
-            atomic_write(place / file, seal(cubin))  # other ranks see the whole file or none
+            atomic_write(place / file, with_checksum(cubin))  # other ranks see the whole file or none

@@ -62,7 +62,7 @@ class Graphs:
             function: queues work on the GPU and does nothing else that a replay would miss.
 
         Raises:
-            RuntimeError: `function` transfers data to or from the host while it is recorded (`recorder.meets_host`).
+            RuntimeError: `function` transfers data to or from the host while it is recorded (`refuse_host_transfer`).
             ValueError: `pytagi_ddp.cuda.use_graphs` is not one of its three values.
         """
         graphs = options.use_graphs

@@ -30,8 +30,8 @@ def is_recording() -> bool:
     return _recording.work is not None
 
 
-def meets_host(what: str) -> None:
-    """To be called before an exchange between device and host, named `what`, as a replay would miss it.
+def refuse_host_transfer(what: str) -> None:
+    """Call it before a transfer between device and host, named `what`: a replay would not repeat it.
 
     Raises:
         RuntimeError: a recording for a replay is under way.
@@ -48,7 +48,7 @@ def recording(for_replay: bool = False) -> Iterator[Work]:
     """Collects the work that this thread queues in the block. for_replay: `replay` is to stand in for the whole block.
 
     Raises:
-        RuntimeError: another recording of this thread is under way; with for_replay, also see `meets_host`.
+        RuntimeError: another recording of this thread is under way; with for_replay, also see `refuse_host_transfer`.
     """
     if is_recording():
         raise RuntimeError("launches are already being recorded, for a replay or a benchmark")
@@ -61,7 +61,7 @@ def recording(for_replay: bool = False) -> Iterator[Work]:
 
 
 def prepared(work: Work) -> Work:
-    """The same work with less overhead per call, where a function offers `prepare(...) -> (function, arguments)`."""
+    """The same work with less overhead per call, where a function has `prepare(...) -> (function, arguments)`."""
     return [f.prepare(*arguments) if hasattr(f, "prepare") else (f, arguments) for f, arguments in work]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
 from pytagi_ddp.kernels.cuda.runtime.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
-from pytagi_ddp.kernels.cuda.runtime.recorder import meets_host, queue
+from pytagi_ddp.kernels.cuda.runtime.recorder import queue, refuse_host_transfer
 
 
 class SimulatedArray(np.ndarray):
@@ -29,14 +29,14 @@ class SimulatedArrays(DeviceArrays):
         if isinstance(source, SimulatedArray) and isinstance(out, SimulatedArray):
             queue(_copy_on_device, source, out)
         else:
-            meets_host(TO_DEVICE if isinstance(out, SimulatedArray) else TO_HOST)
+            refuse_host_transfer(TO_DEVICE if isinstance(out, SimulatedArray) else TO_HOST)
             _copy_reshaped(source, out)
 
     def synchronize(self) -> None:
-        meets_host("a wait for the device")
+        refuse_host_transfer("a wait for the device")
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
-        meets_host(TO_HOST)
+        refuse_host_transfer(TO_HOST)
         return np.array(array.view(np.ndarray))
 
     def snapshot(self, array: SimulatedArray) -> Arrival:

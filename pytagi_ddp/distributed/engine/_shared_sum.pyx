@@ -1,11 +1,11 @@
 # cython: cdivision=True
 """Sums of short float32 arrays over the ranks of one node, through memory that they share.
 
-Each rank copies its numbers to its place and says that it has come. When all have come, each rank adds up what lies
-there, all in the same order, so that the result has the same bits on every rank.
+Each rank copies its numbers to its place and marks that it has arrived. When all ranks have arrived, each of them adds
+up the numbers of all, in the same order, so that the result has the same bits on every rank.
 
-There are two sets of places, used in turn, and that is enough. A rank that comes to a sum has finished the sum before.
-So when all have come to a sum, nobody reads the places of the sum before any more, and the next sum may use them.
+Two sets of places are used in turn. That is enough: a rank that arrives at a sum has finished the sum before. So when
+all have arrived at a sum, no rank reads the places of the sum before, and the next sum may use them.
 """
 
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
@@ -14,11 +14,11 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 cdef extern from "shared_sum.h" nogil:
-    ctypedef struct seat "tagi_seat":
+    ctypedef struct slot "tagi_slot":
         uint64_t count
         uint64_t size
-    void come "tagi_come"(seat* s, uint64_t count, uint64_t size)
-    bint has_come "tagi_has_come"(const seat* s, uint64_t count, int looks)
+    void arrive "tagi_arrive"(slot* s, uint64_t count, uint64_t size)
+    bint has_arrived "tagi_has_arrived"(const slot* s, uint64_t count, int looks)
     void add_places "tagi_add_places"(const float* places, size_t stride, int ranks, float* out, size_t n)
 
 cdef enum:
@@ -28,7 +28,7 @@ cdef enum:
 
 def shared_bytes(int ranks, size_t floats) -> int:
     """The memory that `ranks` ranks need for sums of at most `floats` numbers, a multiple of 16."""
-    return TURNS * ranks * (sizeof(seat) + floats * sizeof(float))
+    return TURNS * ranks * (sizeof(slot) + floats * sizeof(float))
 
 
 def add_rows(const float[:, ::1] rows, float[::1] out):
@@ -59,7 +59,7 @@ cdef class SharedSum:
     cdef readonly Py_ssize_t floats
     cdef int rank, ranks, arrived
     cdef uint64_t count
-    cdef seat* seats
+    cdef slot* slots
     cdef float* places
     cdef Py_buffer memory, values
 
@@ -68,8 +68,8 @@ cdef class SharedSum:
         fits = 0 <= rank < ranks and floats > 0 and floats % 16 == 0
         if not (fits and self.memory.len >= shared_bytes(ranks, floats)):
             raise ValueError(f"SharedSum: rank {rank} of {ranks}, {floats} numbers, {self.memory.len} bytes")
-        self.seats = <seat*>self.memory.buf
-        self.places = <float*>(self.seats + TURNS * ranks)
+        self.slots = <slot*>self.memory.buf
+        self.places = <float*>(self.slots + TURNS * ranks)
         self.rank, self.ranks, self.floats = rank, ranks, floats
 
     def __dealloc__(self):
@@ -89,11 +89,11 @@ cdef class SharedSum:
         self.count += 1
         self.arrived = 0
         memcpy(self.place(self.rank), self.values.buf, self.values.len)
-        come(self.seat_of(self.rank), self.count, self.values.len // sizeof(float))
+        arrive(self.slot_of(self.rank), self.count, self.values.len // sizeof(float))
         return self
 
     def Test(self) -> bool:
-        """Whether all ranks have come; then the sum is in the array that `start` was given. It waits only for a moment.
+        """Whether all ranks have arrived; then the sum is in the array of `start`. It waits only for a moment.
 
         Raises:
             ValueError: the arrays of the ranks have different lengths. Every rank raises it.
@@ -102,24 +102,24 @@ cdef class SharedSum:
         cdef float* out = <float*>self.values.buf
         cdef int rank
         with nogil:
-            while self.arrived < self.ranks and has_come(self.seat_of(self.arrived), self.count, LOOKS):
+            while self.arrived < self.ranks and has_arrived(self.slot_of(self.arrived), self.count, LOOKS):
                 self.arrived += 1
         if self.arrived < self.ranks:
             return False
         try:
             for rank in range(self.ranks):
-                if self.seat_of(rank).size != size:
-                    raise ValueError(f"rank {rank} adds {self.seat_of(rank).size} numbers, rank {self.rank} {size}")
+                if self.slot_of(rank).size != size:
+                    raise ValueError(f"rank {rank} adds {self.slot_of(rank).size} numbers, rank {self.rank} {size}")
             with nogil:
                 add_places(self.place(0), self.floats, self.ranks, out, size)
         finally:
             PyBuffer_Release(&self.values)
         return True
 
-    cdef seat* seat_of(self, int rank) noexcept nogil:
-        """Where a rank says that it has come to the present sum."""
-        return self.seats + self.count % TURNS * self.ranks + rank
+    cdef slot* slot_of(self, int rank) noexcept nogil:
+        """Where a rank marks that it has arrived at the current sum."""
+        return self.slots + self.count % TURNS * self.ranks + rank
 
     cdef float* place(self, int rank) noexcept nogil:
-        """Where a rank's numbers for the present sum lie."""
+        """Where a rank's numbers for the current sum lie."""
         return self.places + (self.count % TURNS * self.ranks + rank) * self.floats

@@ -47,7 +47,7 @@ def check_op(name: str, array: Any, op: str) -> None:
     if op not in OPS:
         raise ValueError(f"{name}: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
     if op == "mean" and array.dtype.kind != "f":
-        raise TypeError(f"{name}: the mean of {array.dtype} is no {array.dtype}; take op='sum', or float64")
+        raise TypeError(f"{name}: the mean of {array.dtype} is not {array.dtype}; take op='sum', or float64")
 
 
 def check_exchange(

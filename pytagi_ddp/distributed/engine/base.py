@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytagi_ddp.distributed.engine import debug
-from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children
+from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children
 
 
 class CommunicatorBase:
@@ -39,11 +39,11 @@ class CommunicatorBase:
         return self._closed
 
     def end_in_child(self) -> None:
-        """Called in a forked child, which cannot take part in collectives and has nothing to close."""
+        """Called in a forked child process, which cannot take part in collectives and has nothing to close."""
         self._closed, self._forked = True, FORKED.format(rank=self.rank)
 
     def report_dropped(self, what: str) -> None:
-        """Makes the next collective raise, as the handle of `what` was dropped before anybody had waited for it."""
+        """Makes the next collective raise: the handle of `what` was dropped before it was done."""
         self._dropped = self._dropped or what
 
     def _check_usable(self, name: str) -> None:

@@ -53,7 +53,7 @@ def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
 def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """The sum, in the order of `add_places` (shared_sum.h): by a binary tree of neighbours.
 
-    If their number is no power of two, as many of the first ones as needed are added in pairs before.
+    If their number is not a power of two, as many of the first ones as needed are added in pairs before.
     """
     if len(arrays) == 1:
         return arrays[0].copy()

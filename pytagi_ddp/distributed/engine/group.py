@@ -1,7 +1,7 @@
 """Groups of ranks: the operations of a rank in each group, and how it notices that another rank has left.
 
-In each of its groups, a rank counts the collectives that have ended, and the messages to and from each other rank. The
-counts tell which collective a rank is in, and a rank that leaves sends them to the others.
+In each of its groups, a rank counts its finished collectives, and its messages to and from each other rank. The counts
+tell which collective a rank is in. A rank that leaves sends its counts to the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pytagi_ddp.distributed.engine.operations import Operations, Queue
 SPELLED = 8  # ranks of a group that an error message names
 
 
-class Tally(NamedTuple):
-    """How often a rank has taken part in a group: in collectives, and in messages to and from the rank that asks."""
+class Counts(NamedTuple):
+    """Finished collectives of a rank in a group, and messages to and from another rank; for errors of mismatch."""
 
     collectives: int = 0
     sent: int = 0
@@ -33,7 +33,7 @@ class Member:
     Attributes:
         operations: all those of this rank.
         groups: the groups that it belongs to, by number; 0 is the group of all ranks.
-        departed: for each rank that has left, its tallies of the groups that this rank shares with it.
+        departed: for each rank that has left, its counts in the groups that this rank shares with it.
         gave_up: a rank that has waited too long, or None.
     """
 
@@ -42,7 +42,7 @@ class Member:
         self.operations = Operations(rank, with_ranks)
         self.groups: dict[int, Group] = {}
         self.next_number = 0  # of a group; on each rank above those of its groups
-        self.departed: dict[int, dict[int, Tally]] = {}
+        self.departed: dict[int, dict[int, Counts]] = {}
         self.gave_up: int | None = None
 
     def listen(self) -> None:
@@ -51,15 +51,15 @@ class Member:
     def give_up(self) -> None:
         """Tells the other ranks that this rank has waited too long."""
 
-    def tallies_for(self, rank: int) -> dict[int, Tally]:
-        """The tallies that another rank is sent when this one leaves."""
-        return {number: group.tally(rank) for number, group in self.groups.items() if rank in group.ranks}
+    def counts_for(self, rank: int) -> dict[int, Counts]:
+        """The counts that this rank sends to another one when it leaves, by group."""
+        return {number: group.counts_with(rank) for number, group in self.groups.items() if rank in group.ranks}
 
     def missed_by_departed(self) -> str | None:
         """A message if a rank has left without taking part in something that this rank took part in; else None."""
-        for rank, tallies in self.departed.items():
-            for number, mine in self.tallies_for(rank).items():
-                theirs, label = tallies.get(number, Tally()), self.groups[number].label
+        for rank, counts in self.departed.items():
+            for number, mine in self.counts_for(rank).items():
+                theirs, label = counts.get(number, Counts()), self.groups[number].label
                 if theirs.collectives < mine.collectives:
                     return (
                         f"rank {rank} has left the job after {theirs.collectives} collectives{label}, rank {self.rank} "
@@ -80,15 +80,15 @@ class Member:
         """Raises if a rank that this one waits for in `what` has left or given up.
 
         Args:
-            group: number of the group. ranks: the ranks of it that have to come.
-            count: index of the field of a `Tally` to compare. completed: its value for this rank.
+            group: number of the group. ranks: its ranks that this rank waits for.
+            count: index of the field of a `Counts` to compare. completed: its value for this rank.
             kind: what is counted, for the message.
         """
         self.listen()
         if self.gave_up is not None:  # checked first: that it has left since would say less
             raise late_elsewhere(self.gave_up, self.rank, what)
-        for rank, tallies in self.departed.items():  # the first to leave is the one to look at
-            theirs = tallies.get(group, Tally())[count]
+        for rank, counts in self.departed.items():  # the first to leave is the one to look at
+            theirs = counts.get(group, Counts())[count]
             if rank in ranks and theirs <= completed:
                 raise left_early(rank, theirs, self.rank, what, kind)
 
@@ -126,11 +126,11 @@ class Group:
         """The messages from a rank of the group."""
         return self._messages_with(peer, 1, "messages to this one")
 
-    def tally(self, rank: int) -> Tally:
-        """The tally of this rank for the rank with this number among all ranks."""
+    def counts_with(self, rank: int) -> Counts:
+        """The counts of this rank for the rank with this number among all ranks."""
         peer = self.ranks.index(rank)
         messages = [self._messages[peer, count].completed if (peer, count) in self._messages else 0 for count in (2, 1)]
-        return Tally(self.collectives.completed, *messages)
+        return Counts(self.collectives.completed, *messages)
 
     def _messages_with(self, peer: int, count: int, kind: str) -> Queue:
         if (peer, count) not in self._messages:
@@ -147,10 +147,10 @@ class Group:
         return queue
 
 
-class Offer(NamedTuple):
-    """What a rank tells the others when a group is split: which part it wants to join, and its place there.
+class SplitRequest(NamedTuple):
+    """A rank's request when a group is split: the part that it joins, and its place there.
 
-    number: a number that it has not used for any group. node: where it runs.
+    number: a number that it has not used for any group. node: that on which it runs.
     """
 
     color: int | None
@@ -159,17 +159,17 @@ class Offer(NamedTuple):
     node: Any = None
 
     @classmethod
-    def of(cls, color: int | None, key: int | None, group: Group, node: Any = None) -> Offer:
-        """The offer of this rank; a key of None stands for its place in the group."""
+    def of(cls, color: int | None, key: int | None, group: Group, node: Any = None) -> SplitRequest:
+        """The request of this rank. A key of None means its place in the group."""
         return cls(color, group.rank if key is None else key, group.member.next_number, node)
 
 
-def part(color: int | None, offers: Sequence[Offer]) -> list[int]:
+def part(color: int | None, requests: Sequence[SplitRequest]) -> list[int]:
     """Places in the old group of the ranks of one color, in the order of the new one."""
-    places = [place for place, offer in enumerate(offers) if offer.color == color]
-    return sorted(places, key=lambda place: (offers[place].key, place))
+    places = [place for place, request in enumerate(requests) if request.color == color]
+    return sorted(places, key=lambda place: (requests[place].key, place))
 
 
-def new_number(offers: Sequence[Offer]) -> int:
+def new_number(requests: Sequence[SplitRequest]) -> int:
     """The number of the new groups, which no rank has used before."""
-    return max(offer.number for offer in offers)
+    return max(request.number for request in requests)

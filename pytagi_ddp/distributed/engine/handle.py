@@ -20,7 +20,7 @@ class Work(Protocol):
         """Returns when it is done."""
 
 
-class Finished:
+class FinishedWork:
     """A collective that was done as soon as it was started."""
 
     def test(self) -> bool:
@@ -57,7 +57,7 @@ class Handle:
         self._buffer, self._source = buffer, source
         self._work = work
         self._reduction, self._everywhere = reduction, everywhere
-        self._settled = False  # nobody has to ask again: it is done, or has failed and raised its error
+        self._settled = False  # whether it is done, or has raised its error
 
     def test(self) -> bool:
         """Advances the communication without blocking, and returns whether it is done.

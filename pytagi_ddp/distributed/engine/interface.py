@@ -13,8 +13,8 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import check_buffer, check_exchange, check_op, check_reducible, check_sent
 from pytagi_ddp.distributed.engine.base import CommunicatorBase
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.engine.handle import Handle, Work
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
 
 
 class Communicator(CommunicatorBase, ABC):
@@ -55,7 +55,7 @@ class Communicator(CommunicatorBase, ABC):
             TypeError: not such an array.
             ValueError: not contiguous, or read-only; an unknown op.
             RankLeftError: a rank has left the job.
-            CollectiveTimeoutError: a rank did not come in time.
+            CollectiveTimeoutError: a rank did not arrive in time.
         """
         check_reducible("all_reduce", buffer, op)
         self._prepare("all_reduce", buffer, reduces=True, op=op)
@@ -274,7 +274,7 @@ class Communicator(CommunicatorBase, ABC):
         Raises:
             TypeError, ValueError: not such an array; a peer that is not another rank.
             RankLeftError: the other rank has left the job, and takes no message any more.
-            CollectiveTimeoutError: it did not come in time.
+            CollectiveTimeoutError: it did not arrive in time.
             CollectiveMismatchError: it receives another number of bytes, or (``PYTAGI_DDP_DEBUG``) another dtype or
                 shape; only on the receiving rank is this error certain.
         """

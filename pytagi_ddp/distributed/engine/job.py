@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, LaunchError, time_limit
-from pytagi_ddp.distributed.engine.group import Tally
+from pytagi_ddp.distributed.engine.group import Counts
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
     Launch,
@@ -25,9 +26,8 @@ from pytagi_ddp.distributed.engine.launcher import (
     start_command,
 )
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
-from pytagi_ddp.distributed.engine.offspring import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Queue
-from pytagi_ddp.distributed.engine.rendezvous import meeting
+from pytagi_ddp.distributed.engine.rendezvous import node_barrier
 from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
 
 LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
@@ -45,7 +45,7 @@ def start_job(timeout: float) -> Job:
         LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
             process is not a rank of the job, but was started or forked by one.
         RankLeftError: a rank ended before MPI started.
-        CollectiveTimeoutError: a rank did not come in time.
+        CollectiveTimeoutError: a rank did not arrive in time.
     """
     global _job
     if _job is not None and _job.forked:
@@ -112,7 +112,7 @@ class Job(MPIMember):
         node.Free()
 
     def end_in_child(self) -> None:
-        """Called in a forked child: the job goes on without it."""
+        """Called in a forked child process: the job continues without it."""
         self.forked = FORKED.format(rank=self.rank)
         self.operations.end(self.forked)
 
@@ -134,7 +134,7 @@ class Job(MPIMember):
             rows = np.empty((status.Get_count(self.MPI.INT64_T) // 4, 4), np.int64)
             self._control.Recv(rows, source=source, tag=tag)
             if tag == LEAVING:
-                self.departed[source] = {number: Tally(*counts) for number, *counts in rows.tolist()}
+                self.departed[source] = {number: Counts(*counts) for number, *counts in rows.tolist()}
             else:
                 self.gave_up = source
 
@@ -146,7 +146,7 @@ class Job(MPIMember):
         requests = []
         for rank in range(self.world_size):
             if rank != self.rank:
-                rows = np.array([(number, *tally) for number, tally in self.tallies_for(rank).items()], np.int64)
+                rows = np.array([(number, *counts) for number, counts in self.counts_for(rank).items()], np.int64)
                 requests.append(self._control.Isend(rows, dest=rank, tag=tag))
         return requests
 
@@ -196,5 +196,5 @@ def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     if mpi_family(version) in MPICH_LIKE:
         check_space(launch.local_world_size or 1)
     # MPI_Init holds Python's lock while it waits for other nodes.
-    with meeting(launch.local_rank, launch.local_world_size or 1, timeout), ended_after(timeout):
+    with node_barrier(launch.local_rank, launch.local_world_size or 1, timeout), ended_after(timeout):
         MPI.Init_thread()

@@ -26,7 +26,7 @@ OPEN_MPI = "Open MPI"
 INTEL_MPI = "Intel MPI"
 MVAPICH = "MVAPICH"
 HYDRA_PROXY = "hydra_pmi_proxy"  # Hydra's process on each node, the parent of the ranks there
-MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one wire protocol (PMI) and one binary interface between them
+MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one protocol (PMI) and one binary interface between them
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # variables of PyTorch's launchers
 

@@ -14,7 +14,7 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
 from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows, comparable
-from pytagi_ddp.distributed.engine.group import Offer
+from pytagi_ddp.distributed.engine.group import SplitRequest
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.job import start_job
@@ -25,9 +25,9 @@ from pytagi_ddp.distributed.engine.staging import Staging, copy
 # Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
 # a third of the time of one call. MPI works in a scratch buffer as large as the piece; that of a short piece is kept,
 # that of one long call goes back to the system, page by page, each time, and several pieces at once cost that too.
-# On a quiet machine the length hardly matters; where other work takes the cores, fewer meetings are better: 8 MB.
+# On a quiet machine the length hardly matters; where other work takes the cores, fewer pieces are better: 8 MB.
 PIECE_BYTES = 8 << 20
-# A buffer of more than this begins with a short piece, which ends when the last rank has come. So a rank can sleep
+# A buffer of more than this begins with a short piece, which ends when the last rank has arrived. So a rank can sleep
 # until then, and poll without sleeping while the long pieces move.
 WHOLE_BYTES = 1 << 20
 LEAD_BYTES = 1 << 16
@@ -71,8 +71,8 @@ class MPICommunicator(Communicator):
 
     def _split(self, color: int | None, key: int | None) -> MPICommunicator | None:
         group, job = self._group, self._group.member
-        offer = Offer.of(color, key, group, job.node)
-        part = group.split(offer, self._all_gather_object(offer), self.timeout)
+        request = SplitRequest.of(color, key, group, job.node)
+        part = group.split(request, self._all_gather_object(request), self.timeout)
         return None if part is None else MPICommunicator(self.timeout, self._cuda_aware, part)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
@@ -138,7 +138,7 @@ class MPICommunicator(Communicator):
             out = blocks[self.rank] if staged else receive.reshape(-1)
             for start, stop in _spans(size, itemsize * self.world_size):
                 rows = self._rows(stop - start, data.dtype)
-                yield _Together(self._MPI, self._swaps(channel, blocks[:, start:stop], rows))
+                yield _RequestList(self._MPI, self._swaps(channel, blocks[:, start:stop], rows))
                 own = blocks[self.rank, start:stop]
                 if self.world_size == 2 and op == "sum":  # there is one order only, and nothing to be copied first
                     with np.errstate(all="ignore"):
@@ -286,7 +286,7 @@ class MPICommunicator(Communicator):
             self._group.member.hook.remove()
 
 
-class _Together:
+class _RequestList:
     """Several requests that are polled as one."""
 
     def __init__(self, MPI: Any, requests: Iterable):

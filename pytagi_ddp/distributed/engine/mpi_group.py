@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
-from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
+from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
-# Each kind of collective has a communicator of MPI of its own. So ranks that have come to different collectives wait
+# Each kind of collective has a communicator of MPI of its own. So ranks in different collectives wait
 # for each other, and report where, instead of reading each other's data.
 KINDS = (
     "all_reduce",
@@ -87,25 +87,25 @@ class MPIGroup(Group):
                 channel.Free()
             self.channels, self.shared_sum = {}, None
 
-    def split(self, offer: Offer, offers: Sequence[Offer], timeout: float) -> MPIGroup | None:
-        """The part of the group with the color of this rank; collective, after all ranks have exchanged offers.
+    def split(self, own: SplitRequest, requests: Sequence[SplitRequest], timeout: float) -> MPIGroup | None:
+        """The part of the group with the color of this rank; collective, after all ranks have exchanged requests.
 
         Raises:
             RuntimeError: MPI has no communicators left.
         """
-        job, number, places = self.member, new_number(offers), part(offer.color, offers)
+        job, number, places = self.member, new_number(requests), part(own.color, requests)
         job.next_number = number + 1
-        colors = sorted({other.color for other in offers if other.color is not None})
-        color = job.MPI.UNDEFINED if offer.color is None else colors.index(offer.color)
+        colors = sorted({other.color for other in requests if other.color is not None})
+        color = job.MPI.UNDEFINED if own.color is None else colors.index(own.color)
         try:
             with ended_after(timeout):
                 ranks_of = self.channels["barrier"].Split(color, places.index(self.rank))
-            if offer.color is None:
+            if own.color is None:
                 return None
             group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
         except job.MPI.Exception as error:
             raise _no_room(f"split #{number}", error) from error
-        group._find_node([offers[place].node for place in places], ranks_of, timeout)
+        group._find_node([requests[place].node for place in places], ranks_of, timeout)
         ranks_of.Free()
         return group
 
@@ -125,14 +125,14 @@ class MPIGroup(Group):
         what = f"use of a communicator of mpi4py, of {comm.size} ranks"
         try:
             ranks_of, request = comm.Idup()
-            meeting = Queue(lambda what: None, job.raise_timeout, job.operations)
-            meeting.start(what, 0, iter([request]), timeout).wait()
+            queue = Queue(lambda what: None, job.raise_timeout, job.operations)
+            queue.start(what, 0, iter([request]), timeout).wait()
             with ended_after(timeout):
-                offers = ranks_of.allgather(Offer(None, 0, job.next_number, job.node))
-            group = cls(job, new_number(offers), ranks, ranks_of, timeout)
+                requests = ranks_of.allgather(SplitRequest(None, 0, job.next_number, job.node))
+            group = cls(job, new_number(requests), ranks, ranks_of, timeout)
         except job.MPI.Exception as error:
             raise _no_room(what, error) from error
-        group._find_node([offer.node for offer in offers], ranks_of, timeout)
+        group._find_node([request.node for request in requests], ranks_of, timeout)
         ranks_of.Free()
         return group
 

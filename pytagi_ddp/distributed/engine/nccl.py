@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytagi_ddp import cuda
-from pytagi_ddp.distributed.engine.handle import Finished, Work
+from pytagi_ddp.distributed.engine.handle import FinishedWork, Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.placement import Place, check_places, choose_device
 from pytagi_ddp.distributed.engine.watchdog import Progress, Watchdog
@@ -61,7 +61,7 @@ class NCCLCommunicator(Communicator):
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
-        started = _Started()
+        started = _StartProgress()
         self._watchdog.watch("start of NCCL", started)
         try:
             with array.on_device(self.device_index):
@@ -113,12 +113,12 @@ class NCCLCommunicator(Communicator):
     def _queue(self, name: str, buffer: Any, call: Callable[[int], None]) -> Work:
         """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
         if buffer.size == 0:
-            return Finished()
+            return FinishedWork()
         self._calls += 1
         what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
         done = self._stream.run(call)
         self._watchdog.watch(what, done)
-        return _Queued(self._stream, done)
+        return _StreamWork(self._stream, done)
 
     def _reduce_scatter(self, send: Any, receive: Any, op: str) -> Work:
         source, target = send.data.ptr, receive.data.ptr
@@ -161,7 +161,7 @@ class NCCLCommunicator(Communicator):
             self._host.close()
 
 
-class _Queued:
+class _StreamWork:
     """A collective on the GPU, which runs beside other work there until `wait`; this does not block the host."""
 
     def __init__(self, stream: SideStream, done: Progress):
@@ -174,8 +174,8 @@ class _Queued:
         self._stream.join(self._progress)
 
 
-class _Started:
-    """Progress of starting NCCL, which blocks until every rank has come."""
+class _StartProgress:
+    """Progress of starting NCCL, which blocks until every rank has arrived."""
 
     done = False
 

@@ -143,7 +143,7 @@ class Operations:
             thread.join()
 
     def check(self, name: str) -> None:
-        """Raises if `name` cannot go on."""
+        """Raises if `name` cannot run."""
         if self.ended:
             raise RuntimeError(f"{name}: {self.ended}")
         if self.broken is not None:

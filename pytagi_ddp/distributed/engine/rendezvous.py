@@ -1,8 +1,8 @@
-"""The ranks of one node meet before they enter ``MPI_Init``.
+"""A barrier of the ranks of one node before they enter ``MPI_Init``.
 
-``MPI_Init`` waits for every rank, holds Python's lock while it does, and under Hydra waits for ever when a rank has
-ended before it came that far: an import that fails on one rank would hang the job. So each rank first waits here, in
-Python, until all ranks of its node have arrived or one of them is seen to have ended.
+``MPI_Init`` waits for every rank and holds Python's lock meanwhile. Under Hydra it waits for ever if a rank has ended
+before it: an import that fails on one rank would hang the job. So each rank first waits here, in Python, until all
+ranks of its node have arrived, or one of them has ended.
 
 A rank shows that it has arrived by the name of its process, which the others read in Linux's /proc. They look only at
 descendants of the process that has started the ranks of this job. So no other user and no other job can pass for a rank
@@ -28,7 +28,7 @@ OWN_NAME = Path("/proc/self/comm")
 
 
 @contextlib.contextmanager
-def meeting(local_rank: int, local_world_size: int, timeout: float) -> Iterator[None]:
+def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iterator[None]:
     """Waits until every rank of this node is here, and stays visible to them while the body runs.
 
     Does nothing under another launcher than Hydra, or without Linux's /proc.
@@ -39,8 +39,8 @@ def meeting(local_rank: int, local_world_size: int, timeout: float) -> Iterator[
         timeout: seconds to wait.
 
     Raises:
-        RankLeftError: a rank of this node ended before it arrived; names the missing ones.
-        CollectiveTimeoutError: some have not arrived in time; names them.
+        RankLeftError: a rank of this node ended before it arrived; the message names the missing ranks.
+        CollectiveTimeoutError: some ranks have not arrived in time; the message names them.
     """
     proxy = ancestor((HYDRA_PROXY,))
     try:
@@ -75,7 +75,7 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
         if now > ended_at + ARRIVAL_SECONDS:
             raise RankLeftError(f"{names} ended before MPI was started; look above for its error")
         if now > deadline:
-            raise CollectiveTimeoutError(f"{names} has not come to start MPI in time: stalled, or it never asks for it")
+            raise CollectiveTimeoutError(f"{names} has not started MPI in time: it is stalled, or never starts it")
         time.sleep(max(POLL_SECONDS, (now - start) / POLL_SHARE))
 
 

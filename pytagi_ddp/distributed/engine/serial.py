@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine.combine import add_parts
-from pytagi_ddp.distributed.engine.handle import Finished, Work
+from pytagi_ddp.distributed.engine.handle import FinishedWork, Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.staging import copy
 
@@ -21,28 +21,28 @@ class SerialCommunicator(Communicator):
         super().__init__(rank=0, world_size=1, local_rank=0, local_world_size=1)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
-        return Finished()
+        return FinishedWork()
 
     def _reduce(self, buffer: np.ndarray, op: str, root: int) -> None:
         pass
 
     def _broadcast(self, buffer: np.ndarray, root: int) -> Work:
-        return Finished()
+        return FinishedWork()
 
     def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
         copy(send, receive)
-        return Finished()
+        return FinishedWork()
 
     def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
     def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
         add_parts(parts, receive)
-        return Finished()
+        return FinishedWork()
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
         copy(send, receive)
-        return Finished()
+        return FinishedWork()
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
         copy(send, receive)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytagi_ddp.distributed.engine.child_process import keep_from_children
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.distributed.engine.offspring import keep_from_children
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
@@ -173,7 +173,7 @@ def join_memory(
 
 @contextlib.contextmanager
 def _nameless_file(nbytes: int) -> Iterator[Path | None]:
-    """A new file of zeros in memory that only this user's processes can open; None where the system has none."""
+    """A new file of zeros in memory, which only processes of this user can open; None if there are none here."""
     with contextlib.ExitStack() as opened:
         path = None
         with contextlib.suppress(OSError, AttributeError):  # of a system without memfd_create

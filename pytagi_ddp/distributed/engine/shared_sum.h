@@ -1,4 +1,4 @@
-/* How ranks meet in shared memory, and the order in which their numbers are added: for _shared_sum.pyx.
+/* How ranks synchronize in shared memory, and the order in which their numbers are added: for _shared_sum.pyx.
  *
  * A rank writes its numbers, and then a count that says so. The store of the count is a release and its load an
  * acquire, so whoever sees the count sees the numbers too. */
@@ -16,21 +16,21 @@
 #define TAGI_PAUSE() ((void)0)
 #endif
 
-/* What a rank says about itself, on a cache line of its own, so that ranks do not slow each other down. */
+/* The state of a rank, on a cache line of its own, so that ranks do not slow each other down. */
 typedef struct {
-    uint64_t count; /* the number of the sum that the rank has come to; written last */
+    uint64_t count; /* the number of the sum at which the rank has arrived; written last */
     uint64_t size;  /* how many float32 it adds */
     char rest[48];
-} tagi_seat;
+} tagi_slot;
 
 /* This rank's numbers for sum `count` lie in their place. */
-static inline void tagi_come(tagi_seat *s, uint64_t count, uint64_t size) {
+static inline void tagi_arrive(tagi_slot *s, uint64_t count, uint64_t size) {
     s->size = size;
     __atomic_store_n(&s->count, count, __ATOMIC_RELEASE);
 }
 
-/* Whether the rank of this seat has come to sum `count`; looks so many times. */
-static inline int tagi_has_come(const tagi_seat *s, uint64_t count, int looks) {
+/* Whether the rank of this slot has arrived at sum `count`; looks so many times. */
+static inline int tagi_has_arrived(const tagi_slot *s, uint64_t count, int looks) {
     while (__atomic_load_n(&s->count, __ATOMIC_ACQUIRE) != count) {
         if (--looks <= 0) return 0;
         TAGI_PAUSE();

@@ -1,7 +1,7 @@
 """The engine of threads: ranks that share one process, for notebooks, tests, and several GPUs in one program.
 
-The contributions of the ranks to a collective are collected in a `Meeting`, and the last rank to come computes the
-result, with sums in the same order as in the MPI engine.
+A `Collective` gathers the contributions of the ranks. The last rank to contribute computes the result. Sums have the
+same order as in the MPI engine. A `Mailbox` holds the collectives and messages that are under way in a group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
 from pytagi_ddp.distributed.engine.combine import add_parts, combined
 from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted
-from pytagi_ddp.distributed.engine.group import Group, Member, Offer, new_number, part
+from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.staging import Staging, copy
@@ -33,34 +33,34 @@ def current_member() -> ThreadMember | None:
     return _member.get()
 
 
-class Meeting:
-    """A collective: the contributions of the ranks, and the result. a `Queue` polls it like a request of mpi4py."""
+class Collective:
+    """A collective: the contributions of the ranks, and the result. A `Queue` polls it like a request of mpi4py."""
 
     def __init__(self, ranks: int):
-        self._brought: list = [None] * ranks
+        self._contributions: list = [None] * ranks
         self._missing = ranks
         self._done = False
         self._error: Exception | None = None
         self.result: Any = None
 
-    def bring(self, rank: int, same: dict[str, Any], payload: Any) -> bool:
-        """Adds a rank's contribution; returns whether it is the last rank, which then has to call `finish`.
+    def add(self, rank: int, same: dict[str, Any], payload: Any) -> bool:
+        """Adds a rank's contribution. Returns whether it is the last one: then the rank has to call `finish`.
 
-        same: what has to be equal on every rank.
+        same: values that have to be equal on every rank.
         """
-        self._brought[rank] = same, payload
+        self._contributions[rank] = same, payload
         self._missing -= 1
         return not self._missing
 
     def finish(self, number: int, combine: Callable[[list], Any]) -> None:
         """Computes `result` from all contributions; an error is raised on every rank."""
         try:
-            debug.compare(number, [same for same, _ in self._brought])
+            debug.compare(number, [same for same, _ in self._contributions])
             with np.errstate(all="ignore"):
-                self.result = combine([payload for _, payload in self._brought])
+                self.result = combine([payload for _, payload in self._contributions])
         except Exception as error:
             self._error = error
-        self._brought = []
+        self._contributions = []
         self._done = True
 
     def Test(self) -> bool:
@@ -69,8 +69,8 @@ class Meeting:
         return self._done
 
 
-class Letter:
-    """A message. The sender polls it like a request of mpi4py; it is done when the other rank has taken it."""
+class Message:
+    """A message. The sender polls it like a request of mpi4py; it is done when the other rank has received it."""
 
     def __init__(self, data: np.ndarray):
         self.data = data
@@ -85,8 +85,8 @@ class Letter:
         return self._taken
 
 
-class Hall:
-    """Holds the meetings of a group of ranks, and the messages between them.
+class Mailbox:
+    """The collectives of a group of ranks, and the messages between them.
 
     Args:
         ranks: the numbers of the group's ranks among all ranks.
@@ -94,39 +94,41 @@ class Hall:
 
     def __init__(self, ranks: Sequence[int]):
         self.ranks = tuple(ranks)
-        self._meetings: dict[int, Meeting] = {}  # those for which some ranks are missing, by number
-        self._letters: dict[tuple[int, int], deque[Letter]] = {}  # by sender and receiver
+        self._collectives: dict[int, Collective] = {}  # those to which some ranks have not contributed, by number
+        self._messages: dict[tuple[int, int], deque[Message]] = {}  # by sender and receiver
         self._lock = threading.Lock()
 
-    def meet(self, rank: int, number: int, same: dict, payload: Any, combine: Callable[[list], Any]) -> Meeting:
+    def contribute(
+        self, rank: int, number: int, same: dict, payload: Any, combine: Callable[[list], Any]
+    ) -> Collective:
         """Adds the contribution of `rank` to collective `number`."""
         with self._lock:
-            meeting = self._meetings.setdefault(number, Meeting(len(self.ranks)))
-            last = meeting.bring(rank, same, payload)
+            collective = self._collectives.setdefault(number, Collective(len(self.ranks)))
+            last = collective.add(rank, same, payload)
             if last:
-                del self._meetings[number]
+                del self._collectives[number]
         if last:
-            meeting.finish(number, combine)
-        return meeting
+            collective.finish(number, combine)
+        return collective
 
-    def letters(self, sender: int, receiver: int) -> deque[Letter]:
-        """The messages that the receiver has not taken yet."""
+    def messages(self, sender: int, receiver: int) -> deque[Message]:
+        """The messages that the receiver has not received yet."""
         with self._lock:
-            return self._letters.setdefault((sender, receiver), deque())
+            return self._messages.setdefault((sender, receiver), deque())
 
 
 class World:
     """What the ranks of one `run_threads` share.
 
     Attributes:
-        hall: the hall of all ranks.
+        mailbox: the mailbox of all ranks.
         departed: the ranks that have left.
         gave_up: a rank that has waited too long, or None.
         interrupted: whether Ctrl-C has interrupted the program.
     """
 
     def __init__(self, world_size: int):
-        self.hall = Hall(range(world_size))
+        self.mailbox = Mailbox(range(world_size))
         self.departed: dict[int, ThreadMember] = {}
         self.gave_up: int | None = None
         self.interrupted = False
@@ -138,12 +140,12 @@ class ThreadMember(Member):
     def __init__(self, world: World, rank: int):
         super().__init__(rank, with_ranks=True)
         self._world = world
-        self.world = ThreadGroup(self, 0, world.hall)
+        self.world = ThreadGroup(self, 0, world.mailbox)
         _member.set(self)
 
     def listen(self) -> None:
         self.gave_up = self._world.gave_up
-        self.departed = {rank: other.tallies_for(self.rank) for rank, other in list(self._world.departed.items())}
+        self.departed = {rank: other.counts_for(self.rank) for rank, other in list(self._world.departed.items())}
 
     def give_up(self) -> None:
         self._world.gave_up = self.rank
@@ -169,25 +171,25 @@ class ThreadGroup(Group):
     """Ranks that are threads.
 
     Attributes:
-        hall: where they meet.
+        mailbox: shared by all ranks of the group.
     """
 
-    def __init__(self, member: ThreadMember, number: int, hall: Hall):
-        super().__init__(member, number, hall.ranks)
-        self.hall = hall
-        self._met = 0
+    def __init__(self, member: ThreadMember, number: int, mailbox: Mailbox):
+        super().__init__(member, number, mailbox.ranks)
+        self.mailbox = mailbox
+        self._started = 0
 
-    def meet(self, same: dict[str, Any], payload: Any, combine: Callable[[list], Any]) -> Meeting:
+    def contribute(self, same: dict[str, Any], payload: Any, combine: Callable[[list], Any]) -> Collective:
         """Adds this rank's contribution to its next collective."""
-        self._met += 1
-        return self.hall.meet(self.rank, self._met, same, payload, combine)
+        self._started += 1
+        return self.mailbox.contribute(self.rank, self._started, same, payload, combine)
 
 
 class ThreadCommunicator(Communicator):
     """The ranks of a `run_threads`, for arrays in host memory; those of a GPU are copied there and back.
 
-    Ranks wait as with `MPICommunicator`: a rank that has left is noticed, and so is one that does not come. Ranks that
-    call different collectives get `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
+    Ranks wait as with `MPICommunicator`: they notice a rank that has left, and one that is late. Ranks that call
+    different collectives get `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
 
     Args:
         timeout: seconds that ranks may wait for each other in a collective.
@@ -210,36 +212,36 @@ class ThreadCommunicator(Communicator):
         self.timeout = timeout
 
     def _split(self, color: int | None, key: int | None) -> ThreadCommunicator | None:
-        offer = Offer.of(color, key, self._group)
-        number, halls = self._exchange("split", offer, self._divide)
+        own = SplitRequest.of(color, key, self._group)
+        number, mailboxes = self._exchange("split", own, self._divide)
         self._member.next_number = number + 1
         if color is None:
             return None
-        return ThreadCommunicator(self.timeout, ThreadGroup(self._member, number, halls[color]))
+        return ThreadCommunicator(self.timeout, ThreadGroup(self._member, number, mailboxes[color]))
 
-    def _divide(self, offers: list[Offer]) -> tuple[int, dict[int | None, Hall]]:
-        """The number of the new groups, and a hall for each color."""
-        parts = {offer.color: part(offer.color, offers) for offer in offers}
-        halls = {color: Hall([self._group.ranks[place] for place in places]) for color, places in parts.items()}
-        return new_number(offers), halls
+    def _divide(self, requests: list[SplitRequest]) -> tuple[int, dict[int | None, Mailbox]]:
+        """The number of the new groups, and a mailbox for each color."""
+        parts = {request.color: part(request.color, requests) for request in requests}
+        mailboxes = {color: Mailbox([self._group.ranks[place] for place in places]) for color, places in parts.items()}
+        return new_number(requests), mailboxes
 
     def _send(self, array: np.ndarray, peer: int) -> Work:
         queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
         return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
 
-    def _sent(self, array: np.ndarray, peer: int) -> Iterator[Letter]:
+    def _sent(self, array: np.ndarray, peer: int) -> Iterator[Message]:
         with Staging().on_host(array, writes=False) as data:  # several messages are under way at once
-            letter = Letter(data)
-            self._group.hall.letters(self.rank, peer).append(letter)
-            yield letter
+            message = Message(data)
+            self._group.mailbox.messages(self.rank, peer).append(message)
+            yield message
 
     def _receive(self, array: np.ndarray, peer: int) -> Work:
         queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
         return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
 
-    def _received(self, array: np.ndarray, peer: int) -> Iterator[_Arrival]:
+    def _received(self, array: np.ndarray, peer: int) -> Iterator[_ReceiveRequest]:
         with Staging().on_host(array, reads=False) as data:
-            yield _Arrival(self._group.hall.letters(peer, self.rank), data, peer, self)
+            yield _ReceiveRequest(self._group.mailbox.messages(peer, self.rank), data, peer, self)
 
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work:
         return self._start("all_reduce", buffer.nbytes, self._reduction("all_reduce", buffer, op, None))
@@ -247,35 +249,35 @@ class ThreadCommunicator(Communicator):
     def _reduce(self, buffer: np.ndarray, op: str, root: int) -> None:
         self._start("reduce", buffer.nbytes, self._reduction("reduce", buffer, op, root)).wait()
 
-    def _reduction(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator[Meeting]:
+    def _reduction(self, name: str, buffer: np.ndarray, op: str, root: int | None) -> Iterator[Collective]:
         with self._staging.for_mpi(buffer) as data:
             same = {"collective": name, "op": op, "root": root, "dtype": str(data.dtype), "size": data.size}
-            meeting = self._group.meet(same, data, partial(combined, op=op))
-            yield meeting
+            collective = self._group.contribute(same, data, partial(combined, op=op))
+            yield collective
             if root in (None, self.rank):
-                np.copyto(data, meeting.result.reshape(data.shape))
+                np.copyto(data, collective.result.reshape(data.shape))
 
     def _broadcast(self, buffer: np.ndarray, root: int) -> Work:
         return self._start("broadcast", buffer.nbytes, self._broadcasts(buffer, root))
 
-    def _broadcasts(self, buffer: np.ndarray, root: int) -> Iterator[Meeting]:
+    def _broadcasts(self, buffer: np.ndarray, root: int) -> Iterator[Collective]:
         with self._staging.for_mpi(buffer) as data:
             mine = bytes_of(data)
             same = {"collective": "broadcast", "root": root, "bytes": mine.size}
-            meeting = self._group.meet(same, mine, lambda brought: brought[root].copy())
-            yield meeting
+            collective = self._group.contribute(same, mine, lambda payloads: payloads[root].copy())
+            yield collective
             if self.rank != root:
-                np.copyto(mine, meeting.result)
+                np.copyto(mine, collective.result)
 
     def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
         return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
 
-    def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator[Meeting]:
+    def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator[Collective]:
         with self._staging.on_host(send, writes=False) as data:
             same = {"collective": "reduce_scatter", "op": op, "dtype": str(data.dtype), "size": data.size}
-            meeting = self._group.meet(same, data.reshape(-1), partial(combined, op=op))
-            yield meeting
-        copy(meeting.result.reshape(self.world_size, -1)[self.rank], receive)
+            collective = self._group.contribute(same, data.reshape(-1), partial(combined, op=op))
+            yield collective
+        copy(collective.result.reshape(self.world_size, -1)[self.rank], receive)
 
     def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
         return self._exchange("shared_zeros", shape, lambda shapes: np.zeros(shapes[0], np.float32), shape=shape)
@@ -283,21 +285,21 @@ class ThreadCommunicator(Communicator):
     def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
         return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
 
-    def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator[Meeting]:
+    def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
         same = {"collective": "reduce_shared", "shape": parts.shape}
-        yield self._group.meet(same, None, len)  # all have written
+        yield self._group.contribute(same, None, len)  # all have written
         add_parts(parts, receive)
-        yield self._group.meet(same, None, len)  # all have read
+        yield self._group.contribute(same, None, len)  # all have read
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
         return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
 
-    def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Meeting]:
+    def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
         with self._staging.on_host(send, writes=False) as data:
             same = {"collective": "all_gather", "bytes": data.nbytes}
-            meeting = self._group.meet(same, bytes_of(data), np.concatenate)
-            yield meeting
-        copy(meeting.result.view(receive.dtype), receive)
+            collective = self._group.contribute(same, bytes_of(data), np.concatenate)
+            yield collective
+        copy(collective.result.view(receive.dtype), receive)
 
     def _all_to_all(self, send: np.ndarray, receive: np.ndarray) -> None:
         blocks = bytes_of(send).reshape(self.world_size, -1)
@@ -306,7 +308,7 @@ class ThreadCommunicator(Communicator):
 
     def _broadcast_object(self, obj: Any, root: int) -> Any:
         mine = pickle.dumps(obj) if self.rank == root else b""
-        result = self._exchange("broadcast_object", mine, lambda brought: brought[root], root=root)
+        result = self._exchange("broadcast_object", mine, lambda payloads: payloads[root], root=root)
         return obj if self.rank == root else pickle.loads(result)
 
     def _all_gather_object(self, obj: Any, channel: str = "gather") -> list:
@@ -327,32 +329,32 @@ class ThreadCommunicator(Communicator):
     ) -> Any:
         """`combine` of the payloads of all ranks. collective: the name that ranks compare, if it is not `name`."""
         same["collective"] = collective or name
-        meetings: list[Meeting] = []
+        collectives: list[Collective] = []
 
-        def request() -> Iterator[Meeting]:
-            meetings.append(self._group.meet(same, payload, combine))
-            yield meetings[0]
+        def request() -> Iterator[Collective]:
+            collectives.append(self._group.contribute(same, payload, combine))
+            yield collectives[0]
 
         self._start(name, getattr(payload, "nbytes", 0), request(), timeout).wait()
-        return meetings[0].result
+        return collectives[0].result
 
-    def _start(self, name: str, nbytes: int, requests: Iterator[Meeting], timeout: float | None = None) -> Work:
+    def _start(self, name: str, nbytes: int, requests: Iterator[Collective], timeout: float | None = None) -> Work:
         return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
 
-class _Arrival:
+class _ReceiveRequest:
     """The next message from another rank, polled like a request of mpi4py."""
 
-    def __init__(self, letters: deque[Letter], data: np.ndarray, peer: int, comm: ThreadCommunicator):
-        self._letters, self._data, self._peer, self._comm = letters, data, peer, comm
+    def __init__(self, messages: deque[Message], data: np.ndarray, peer: int, comm: ThreadCommunicator):
+        self._messages, self._data, self._peer, self._comm = messages, data, peer, comm
 
     def Test(self) -> bool:
-        if not self._letters:
+        if not self._messages:
             return False
-        letter, rank = self._letters.popleft(), self._comm.rank
+        message, rank = self._messages.popleft(), self._comm.rank
         if self._comm.debug:
-            debug.compare_headings(debug.heading(letter.data), self._data, self._peer, rank)
-        if letter.data.nbytes != self._data.nbytes:
-            raise debug.other_length(self._peer, letter.data.nbytes, rank, self._data.nbytes)
-        letter.take(self._data)
+            debug.compare_headings(debug.heading(message.data), self._data, self._peer, rank)
+        if message.data.nbytes != self._data.nbytes:
+            raise debug.other_length(self._peer, message.data.nbytes, rank, self._data.nbytes)
+        message.take(self._data)
         return True

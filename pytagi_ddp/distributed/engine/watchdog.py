@@ -14,7 +14,7 @@ POLL_SECONDS = 0.01
 
 
 class Progress(Protocol):
-    """Something that ends, such as a CUDA event."""
+    """An operation that ends, such as a CUDA event."""
 
     done: bool
 
@@ -71,14 +71,14 @@ class Watchdog(threading.Thread):
                     return
                 what, progress, start = self._pending[0]
             try:
-                self._follow(what, progress, start)
+                self._poll(what, progress, start)
             except BaseException as error:
                 self.error = error
                 self._abort()
                 raise
             self._pending.popleft()
 
-    def _follow(self, what: str, progress: Progress, start: float) -> None:
+    def _poll(self, what: str, progress: Progress, start: float) -> None:
         while not progress.done and not self._stopped:
             self._check()
             waited = time.monotonic() - start

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.files import as_path, read_file

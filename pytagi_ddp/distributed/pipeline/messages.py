@@ -18,8 +18,8 @@ from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.core.state import Array
 
 
-class Ring:
-    """Memory for a number of messages, used in turn; each grows to the largest message."""
+class RingBuffer:
+    """Buffers for a number of messages, used in turn; each grows to the largest message."""
 
     def __init__(self, messages: int, empty: Callable[[int], Array]):
         self._empty = empty
@@ -27,7 +27,7 @@ class Ring:
         self._next = 0
 
     def take(self, shape: tuple[int, ...]) -> tuple[int, Array]:
-        """The number of the next memory, and an array there."""
+        """The number of the next buffer, and an array in it."""
         k, size = self._next, math.prod(shape)
         self._next = (k + 1) % len(self._memory)
         memory = self._memory[k]
@@ -36,22 +36,22 @@ class Ring:
         return k, memory[:size].reshape(shape)
 
 
-class Outgoing:
-    """Messages to another rank, which are sent while this rank goes on.
+class SendQueue:
+    """Messages to another rank, which are sent while this rank continues.
 
     Args:
         group: a group of both ranks. peer: the other rank. name: what the messages are, for errors.
-        messages: how many may be on their way before `send` waits.
+        messages: how many may be in flight before `send` waits.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
         self._group, self._peer, self._name, self._array = group, peer, name, array
-        self._ring = Ring(messages, _memory(group, array))
+        self._buffers = RingBuffer(messages, _memory(group, array))
         self._handles: dict[int, Handle] = {}
 
     def send(self, *arrays: Array) -> None:
         """Sends a copy of arrays of one shape."""
-        k, buffer = self._ring.take((len(arrays), *arrays[0].shape))
+        k, buffer = self._buffers.take((len(arrays), *arrays[0].shape))
         if k in self._handles:
             self._handles.pop(k).wait()
         for source, target in zip(arrays, buffer, strict=True):
@@ -67,22 +67,22 @@ class Outgoing:
             self._handles.popitem()[1].wait()
 
 
-class Incoming:
+class ReceiveQueue:
     """Messages from another rank, in the order in which it sends them.
 
     Args:
-        group, peer, name: as in `Outgoing`.
+        group, peer, name: as in `SendQueue`.
         messages: how many of the last messages taken stay in memory before a new one replaces them.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
         self._group, self._peer, self._name, self._place = group, peer, name, array.place
-        self._ring = Ring(messages + 1, _memory(group, array))
+        self._buffers = RingBuffer(messages + 1, _memory(group, array))
         self._asked: deque[tuple[Handle, Array]] = deque()
 
     def ask(self, shape: tuple[int, ...]) -> None:
         """Starts to receive the next message, of this shape."""
-        _, buffer = self._ring.take(shape)
+        _, buffer = self._buffers.take(shape)
         self._asked.append((self._group.start_receive(buffer, self._peer, self._name), buffer))
 
     def take(self) -> Array:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
-from pytagi_ddp.distributed.engine.together import raise_on_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import raise_on_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
 from pytagi_ddp.distributed.pipeline.files import StagedNetwork
@@ -112,7 +112,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; a stage without a layer; options out of range.
-        TypeError: no `Sequential`, `DDPConfig` or mesh.
+        TypeError: not a `Sequential`, `DDPConfig` or mesh.
 
     Source: Huang et al. (2019), GPipe; Narayanan et al. (2019), PipeDream. Interface: `torch.distributed.pipelining`.
     """
@@ -257,7 +257,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; an earlier pass was
                 interrupted.
             ValueError: sizes that do not fit, or values that are not finite; the job ends, as other ranks wait.
-            TypeError: no function `observe` on the last stage; the job ends, too.
+            TypeError: `observe` is not a function on the last stage; the job ends, too.
         """
         self._begin("forward_backward", in_no_sync=True)
         if not self.stage.training:
@@ -451,7 +451,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """
         self._begin("update_bn", in_no_sync=True)
         check_num_batches(num_batches)
-        self._exchange.meet("update_bn")
+        self._exchange.barrier("update_bn")
         self._compare_norms(self.pipe_group.all_gather_object(unfrozen_norms(self.stage)))
 
         passing = True

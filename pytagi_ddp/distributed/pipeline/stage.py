@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.pipeline.messages import Incoming, Outgoing
+from pytagi_ddp.distributed.pipeline.messages import ReceiveQueue, SendQueue
 from pytagi_ddp.distributed.pipeline.schedule import Action, Span, Timeline
 from pytagi_ddp.kernels.tensors import Array, State
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
@@ -59,14 +59,14 @@ class Stage:
         self._var_x: np.ndarray | None = None
         array, rank = net.kernels.array, group.rank
         self._header = np.zeros(3, np.int64)
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[SendQueue] = []
         if not self.is_first:
-            self._states = Incoming(group, rank - 1, "states", in_flight, array)
-            self._away = Outgoing(group, rank - 1, "deltas", 2, array)
+            self._states = ReceiveQueue(group, rank - 1, "states", in_flight, array)
+            self._away = SendQueue(group, rank - 1, "deltas", 2, array)
             self._outgoing.append(self._away)
         if not self.is_last:
-            self._on = Outgoing(group, rank + 1, "states", in_flight, array)
-            self._back = Incoming(group, rank + 1, "deltas", 1, array)
+            self._on = SendQueue(group, rank + 1, "states", in_flight, array)
+            self._back = ReceiveQueue(group, rank + 1, "deltas", 1, array)
             self._outgoing.append(self._on)
 
     def begin(
@@ -77,7 +77,7 @@ class Stage:
         cut: Callable[[int], list[slice]],
         waiting: int,
     ) -> list[slice]:
-        """Tells the next stages which pass comes; returns the rows of the micro-batches.
+        """Sends the kind of the pass to the next stages. Returns the rows of the micro-batches.
 
         Args:
             kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.

@@ -54,7 +54,7 @@ class PosteriorAverage:
         in_place: whether the network holds the average now, as it does inside `average_parameters`.
 
     Raises:
-        ValueError: a decay outside of [0, 1), or a network in shards. TypeError: no Sequential.
+        ValueError: a decay outside of [0, 1), or a network in shards. TypeError: not a Sequential.
 
     Source: Polyak & Juditsky (1992), SIAM J. Control Optim. 30; Izmailov et al. (2018), "Averaging weights leads to
     wider optima and better generalization", UAI; the spread of the means as a variance: Maddox et al. (2019), "A simple

@@ -172,6 +172,7 @@ class BaseDeltaStates(OnDevice):
     """
 
     outdated = False
+    prepared: tuple | None = None  # views that a likelihood has made of the memory and of a state, and of what
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.memory = self._array.zeros((2, 0))
@@ -211,7 +212,7 @@ class BaseDeltaStates(OnDevice):
         if device != self.device:
             memory = self._array.to_host(self.memory)
             self.device = device
-            self.memory = self._array.place(memory)
+            self.memory, self.prepared = self._array.place(memory), None
 
     @property
     def size(self) -> int:
@@ -260,7 +261,7 @@ class BaseDeltaStates(OnDevice):
         self._array.clear(self.memory)
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"memory": self._array.to_host(self.memory), "device": "cpu"}
+        return self.__dict__ | {"memory": self._array.to_host(self.memory), "device": "cpu", "prepared": None}
 
     def get_name(self) -> str:
         return "BaseDeltaStates"

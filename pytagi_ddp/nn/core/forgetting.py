@@ -37,7 +37,7 @@ def check_factor(factor: float) -> float:
     """The factor that `forget_evidence` multiplies by.
 
     Raises:
-        TypeError: no number. ValueError: below 1, NaN, infinite, or so in float32.
+        TypeError: not a number. ValueError: below 1, NaN, infinite, or so in float32.
     """
     if not isinstance(factor, Real):
         raise TypeError(f"forget_evidence() takes a number, got {type(factor).__name__}")

@@ -57,12 +57,12 @@ class LeafHooks:
 
 
 class HookHandle:
-    """A pair of hooks that can be taken off again: by `remove`, or at the end of a `with` block.
+    """A pair of hooks. `remove`, or the end of a `with` block, takes them off again.
 
     Attributes:
         before, after: the functions, or None.
-        of_parameters: the hooks concern leaves with parameters only, so that other leaves need not be called one by
-            one; and what has to happen again in a replay of a recorded pass, they do through `kernels.graph.call`.
+        of_parameters: True if the hooks may be skipped for layers without parameters and are safe to replay: they make
+            calls that a replay has to repeat through `kernels.graph.call`.
         parameters_stay: whether the parameters of a leaf can still be read after `after` was called for it.
     """
 

@@ -1,4 +1,4 @@
-"""The context of one pass through a layer: what its forward pass leaves for its backward pass, and memory for both."""
+"""The context of one pass through a layer: what its forward pass saves for its backward pass, and memory for both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.hooks import LeafHooks
-from pytagi_ddp.nn.core.state import Array, BlockMemory, DeltaPool, Reader, Shape, State
+from pytagi_ddp.nn.core.state import Array, BlockMemory, DeltaPool, Lifetime, Shape, State
 
 Buffers = dict[Any, dict[str, Array]]  # by layer, then by name
 NO_HOOKS = LeafHooks()
@@ -40,7 +40,7 @@ class PassMemory:
 
     @property
     def nbytes(self) -> int:
-        """Size of what layers use in turn, for values that do not outlast a pass or are computed again."""
+        """Bytes of the memory that layers share, for values that do not outlast a pass or are recomputed."""
         return self.pool.nbytes + self.blocks.nbytes
 
 
@@ -59,7 +59,7 @@ class Pass(NamedTuple):
 
 
 class Saved:
-    """The context of one pass through a layer, as `ctx` of a function of PyTorch's autograd.
+    """The context of one pass through a layer, like `ctx` of a `torch.autograd.Function`.
 
     `forward` sets attributes of any names, and `backward` of the same pass reads them:
 
@@ -91,15 +91,17 @@ class Saved:
     needs_input, accumulate, recomputed = True, False, False
     training: bool
     pool: DeltaPool
-    _readers: Mapping[Any, Reader] = MappingProxyType({})
+    _lifetimes: Mapping[Any, Lifetime] = MappingProxyType({})
     _turns: BlockMemory | None = None
 
-    def __init__(self, layer: SavingLayer | None, of: Pass | None = None, reader: Reader = Reader.USER, **more: Any):
+    def __init__(
+        self, layer: SavingLayer | None, of: Pass | None = None, lifetime: Lifetime = Lifetime.USER, **more: Any
+    ):
         if of is None:
             assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
         own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
-        own["_layer"], own["_pass"], own["_reader"], own["_inside"] = layer, of, reader, {}
+        own["_layer"], own["_pass"], own["_lifetime"], own["_inside"] = layer, of, lifetime, {}
         own["training"], own["pool"] = of.training, of.memory.pool
         if layer is not None:
             own["_buffers"] = of.buffers.setdefault(layer, {})
@@ -122,14 +124,14 @@ class Saved:
 
     def output(self, batch: int) -> State:
         """Memory for the output. Its variances may be overwritten after the next operation, see `needs_variances`."""
-        return State(self.units("mu", batch), self.units("var", batch, Reader.NEXT))
+        return State(self.units("mu", batch), self.units("var", batch, Lifetime.NEXT))
 
-    def units(self, name: str, batch: int, reader: Reader = Reader.BACKWARD) -> Array:
-        """(batch, units) array for the output, which stays until `reader` and the layer's own reader have read it."""
-        last, size = max(reader, self._reader), self._layer.out_shape.size
-        if last == Reader.USER or (last == Reader.BACKWARD and self.training):
+    def units(self, name: str, batch: int, lifetime: Lifetime = Lifetime.BACKWARD) -> Array:
+        """(batch, units) array for the output, valid for `lifetime` or for that of the layer's output, if longer."""
+        last, size = max(lifetime, self._lifetime), self._layer.out_shape.size
+        if last == Lifetime.USER or (last == Lifetime.BACKWARD and self.training):
             return self.buffer(name, batch, size)
-        return self.pool.lend(batch, size)
+        return self.pool.acquire(batch, size)
 
     def buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
         """(batch, size) array that stays until the backward pass, in memory that grows to the largest batch seen."""
@@ -173,9 +175,9 @@ class Saved:
     # -- state that is carried from pass to pass --------------------------------------------------------------
 
     def carried(self, name: str) -> Array:
-        """What the layer carried into this pass: `forward` reads it, and it stays there for `backward`.
+        """The state that the layer carried into this pass. `forward` reads it, and it stays valid for `backward`.
 
-        It is a copy, so that a pass that is run again begins where it began the first time.
+        It is a copy: a recomputed pass begins with the same state as the first time.
         """
         source = self._layer.state[name]
         kept = self.scratch(f"carried {name}", source.shape)
@@ -184,45 +186,45 @@ class Saved:
         return kept
 
     def carry(self, name: str, values: Array) -> None:
-        """Lets the next pass begin with `values`, which this one has made; a pass that is run again changes nothing."""
+        """Makes the next pass begin with `values`. A recomputed pass changes nothing."""
         if not self.recomputed:
             self._pass.memory.array.copy(values, self._layer.state[name])
 
     # -- contexts of what is inside ---------------------------------------------------------------------------
 
     def of(self, layer: SavingLayer) -> Saved:
-        """The context of `layer`, which is inside this one's, in the same pass."""
+        """The context of `layer`, a layer inside this one, in the same pass."""
         inside: Saved | None = self._inside.get(layer)
         if inside is None:
-            reader = self._readers.get(layer, self._reader)
-            inside = self._inside[layer] = Saved(layer, self._pass, reader)
+            lifetime = self._lifetimes.get(layer, self._lifetime)
+            inside = self._inside[layer] = Saved(layer, self._pass, lifetime)
             if self._turns is not None:
                 inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
         return inside
 
     def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
-        """A new context of `layer`, which is inside this one's, in the memory that blocks use in turn."""
+        """A new context of `layer`, a layer inside this one, in the memory that blocks use in turn."""
         blocks = self._pass.memory.blocks
-        reader = self._reader if self._reader == Reader.USER else Reader.NEXT  # who makes the copy that is kept
-        inside = self._inside[layer] = Saved(layer, self._pass, reader, recomputed=recomputed, _turns=blocks)
+        lifetime = self._lifetime if self._lifetime == Lifetime.USER else Lifetime.NEXT  # `Recomputed` makes a copy
+        inside = self._inside[layer] = Saved(layer, self._pass, lifetime, recomputed=recomputed, _turns=blocks)
         blocks.begin(inside)
         return inside
 
     def find(self, layer: SavingLayer) -> Saved | None:
-        """The context of `layer`, which may be anywhere inside; None if the pass has not come to it."""
+        """The context of `layer`, at any depth inside; None if the pass has not reached it."""
         if layer in self._inside:
             return self._inside[layer]
         found = (inside.find(layer) for inside in self._inside.values())
         return next((context for context in found if context is not None), None)
 
     @property
-    def reader(self) -> Reader:
-        """Who is the last to read the variances of the layer's output. (Backward always reads means and Jacobian.)"""
-        return self._reader
+    def lifetime(self) -> Lifetime:
+        """Lifetime of the variances of the layer's output. Means and Jacobian always last until the backward pass."""
+        return self._lifetime
 
-    def read_by(self, readers: Mapping[Any, Reader]) -> None:
-        """Says who is the last to read what the layers inside give; without it, who reads what this one gives."""
-        self.__dict__["_readers"] = readers
+    def set_lifetimes(self, lifetimes: Mapping[Any, Lifetime]) -> None:
+        """Sets the lifetimes of the outputs of the layers inside; by default, that of this context's output."""
+        self.__dict__["_lifetimes"] = lifetimes
 
     @property
     def hooks(self) -> LeafHooks:
@@ -235,7 +237,7 @@ class Saved:
         return self._pass.memory.blocks
 
     def ask(self, needs_input: bool, accumulate: bool) -> Saved:
-        """Says what a backward pass has to give, see the attributes; returns the context."""
+        """Sets what a backward pass has to compute, see the attributes. Returns the context."""
         own = self.__dict__
         own["needs_input"], own["accumulate"] = needs_input, accumulate
         return self

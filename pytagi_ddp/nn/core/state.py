@@ -83,37 +83,37 @@ def by_step(units: Moments, steps: int) -> Moments:
 
 
 def apply_jacobian(kernels: Kernels, delta: Delta, state: State) -> None:
-    """Takes deltas through the activation that made `state`: times J and J^2, in place."""
+    """Propagates deltas through the activation that made `state`: times J and J^2, in place."""
     if state.jcb is not None:
         kernels.elementwise.apply_jacobian(delta, state.jcb)
 
 
-class Reader(IntEnum):
-    """Who is the last to read something that a forward pass has made."""
+class Lifetime(IntEnum):
+    """How long a buffer of a forward pass stays valid: until it is read by ..."""
 
-    NEXT = 0  # the operation behind
+    NEXT = 0  # the next operation
     BACKWARD = 1  # the backward pass, if one follows
-    USER = 2  # whoever has the output of the network
+    USER = 2  # the user, who reads the output of the network
 
 
 class DeltaPool:
-    """Blocks of memory for values that do not outlast a pass; the blocks are kept between passes.
+    """Blocks of memory for values that do not outlast a pass. The blocks are kept between passes.
 
-    A backward pass takes blocks for deltas and gives them back. A forward pass borrows the same blocks for what only
-    the next operation reads: nearly all variances, and outside training everything.
+    A backward pass takes blocks for deltas and gives them back. A forward pass acquires the same blocks for values that
+    only the next operation reads: nearly all variances, and everything in evaluation.
     """
 
     def __init__(self, kernels: Kernels):
         self._array = kernels.array
         self._capacity = 0
         self._free: list[Array] = []
-        self._lent: dict[int, Array] = {}  # by address, in the order in which they were lent
-        self._shared: list[tuple] = []  # memory of deltas: each entry stands for one more reader
+        self._acquired: dict[int, Array] = {}  # by address, in order
+        self._shared: list[tuple] = []  # memory of deltas: an entry for each further reader
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
-        self._free += self._lent.values()  # still lent, as what is still shared, where an error ended the last pass
-        self._lent.clear()
+        self._free += self._acquired.values()  # blocks are still acquired or shared after an error in the last pass
+        self._acquired.clear()
         self._shared.clear()
         if units > self._capacity:
             self._capacity = units
@@ -122,25 +122,25 @@ class DeltaPool:
     def _block(self) -> Array:
         return self._free.pop() if self._free else self._array.empty(self._capacity)
 
-    def lend(self, batch: int, size: int) -> Array:
-        """An array for a forward pass, to be used until `take_back`."""
+    def acquire(self, batch: int, size: int) -> Array:
+        """An array for a forward pass, valid until `release`."""
         if batch * size > self._capacity:  # outside a pass, in a layer that is called by itself
             self.reserve(batch * size)
         block = self._block()
-        self._lent[self._array.address(block)] = block
+        self._acquired[self._array.address(block)] = block
         return block[: batch * size].reshape(batch, size)
 
     @property
-    def lent(self) -> int:
-        """Arrays that are lent now."""
-        return len(self._lent)
+    def acquired(self) -> int:
+        """The number of arrays that are acquired now."""
+        return len(self._acquired)
 
-    def take_back(self, first: int, kept: State) -> None:
-        """Ends the loan of all arrays but the `first` ones and those of `kept`."""
-        if len(self._lent) > first:
+    def release(self, first: int, kept: State) -> None:
+        """Releases all acquired arrays except the first `first` ones and those of `kept`."""
+        if len(self._acquired) > first:
             still = {self._array.address(array) for array in kept if array is not None}
-            ended = [address for address in list(self._lent)[first:] if address not in still]
-            self._free += map(self._lent.pop, ended)
+            ended = [address for address in list(self._acquired)[first:] if address not in still]
+            self._free += map(self._acquired.pop, ended)
 
     def take(self, batch: int, size: int) -> Delta:
         n, memory = batch * size, (self._block(), self._block())
@@ -148,11 +148,11 @@ class DeltaPool:
         return Delta(mu, var, memory)
 
     def share(self, delta: Delta) -> None:
-        """Keeps the memory of `delta` for one more `give`, as two branches read it."""
+        """Keeps the memory of `delta` for one more `give`: two branches read it."""
         self._shared.append(delta.memory)
 
     def own(self, delta: Delta) -> Delta:
-        """Memory for the result of changing `delta`: its own, or a new one if another branch still has to read it."""
+        """Memory for the result of changing `delta`: its own, or a new block if another branch still has to read it."""
         if self._unshare(delta):
             return self.take(*delta.mu.shape)
         return delta
@@ -170,7 +170,7 @@ class DeltaPool:
             self._free += delta.memory
 
     def _unshare(self, delta: Delta) -> bool:
-        """Takes one further reader away; returns whether there was one."""
+        """Removes one further reader of shared memory. Returns whether there was one."""
         for k, memory in enumerate(self._shared):
             if memory is delta.memory:
                 del self._shared[k]

@@ -19,8 +19,10 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
         TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length.
     """
     array = to_numpy(values, what)
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
-        array = np.ascontiguousarray(array, np.float32).reshape(-1)
+    if array.dtype != np.float32 or not array.flags.c_contiguous:
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
+            array = np.ascontiguousarray(array, np.float32)
+    array = array.reshape(-1)
     if size is not None and array.size != size:
         raise ValueError(f"{what} must hold {size} values, got {array.size}")
     return array

@@ -82,7 +82,7 @@ def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -
     """`shape` as the image that a layer takes; channels, width and height are what the layer states, or 0.
 
     Raises:
-        ValueError: `shape` is no such image.
+        ValueError: `shape` is not such an image.
     """
     image = shape.image
     if image is None:

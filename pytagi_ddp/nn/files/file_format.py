@@ -35,10 +35,10 @@ def packed(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
     Raises:
         ValueError: a header of more than `MAX_HEADER` bytes.
     """
-    return seal(metadata, *split(save_safetensors(tensors)))
+    return with_checksum(metadata, *split(save_safetensors(tensors)))
 
 
-def seal(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
+def with_checksum(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
     """`packed` for a header, which says where each tensor is, and the values behind it."""
     # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **metadata}
@@ -88,9 +88,9 @@ def read(data: bytes, what: str) -> Contents:
         tensors = load_safetensors(data)
         meta = header.get("__metadata__") or {}
         if not all(isinstance(value, str) for value in meta.values()):
-            raise ValueError("metadata that are no text")
+            raise ValueError("metadata that are not text")
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{what} is truncated or no file of this library: {error}") from error
+        raise ValueError(f"{what} is truncated or not a file of this library: {error}") from error
     if meta.get("format") in (FORMAT_OF_VALUES, FORMAT_OF_SIZES):
         _compare_checksums(what, str(meta.get("crc32")).encode(), f"{zlib.crc32(values):08x}")
     elif meta.get("format") != FORMAT:

@@ -1,6 +1,6 @@
 """Reads and writes the binary files of pytagi's `Sequential.save`.
 
-For each layer that is no activation, in forward order (blocks: main, then shortcut): uint64 length of the layer's
+For each layer that is not an activation, in forward order (blocks: main, then shortcut): uint64 length of the layer's
 info string, the string, then float32 mu_w, var_w, mu_b, var_b; BatchNorm2d adds running mean and variance, LayerNorm
 the statistics of its last batch (of unknown size; pytagi cannot load them back, and none are written here). Little
 endian, no header.

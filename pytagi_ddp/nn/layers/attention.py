@@ -143,7 +143,7 @@ class MultiheadAttention(BaseLayer):
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew."""
+        """Draws the prior again."""
         keys = self.num_kv_heads * self.head_dim
         outputs = [self.embed_dim, keys, keys] + [self.embed_dim] * self.out_proj
         gains = self.gain_weight, self.gain_bias, self.init_method

@@ -15,7 +15,7 @@ from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.core.validate import as_bools, check_integers
 from pytagi_ddp.nn.layers.norm import Norm
 
-NO_VALUE = 2.0**-30  # the count of a frozen norm: more than 0, but over all ranks together less than one value
+NO_VALUE = 2.0**-30  # a tiny weight that keeps the pooled mean defined when the norms of all ranks are frozen
 
 
 class BatchNorm2d(RunningStatistics, Norm):
@@ -139,7 +139,7 @@ class BatchNorm2d(RunningStatistics, Norm):
     def normalization(
         self, state: State, saved: Saved, activation: str = "", made: PartialMoments | None = None
     ) -> Normalization:
-        """All of `forward` but the last call of a kernel, which an operation may do together with its own.
+        """`forward` without the last call of a kernel, which the next operation may fuse with its own.
 
         Args:
             activation: one of those in front that kernels can compute, to be done here.
@@ -147,7 +147,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         """
         n, kernels = self.num_features, self.kernels.batch_norm
         x = saved.with_variance(state).reshape(-1, n)
-        # Evaluation has an r of its own: that of the last training batch is kept, see `batch_statistics`.
+        # Evaluation has its own r, so that the r of the last training batch stays, see `batch_statistics`.
         mean, r = self.running_mean, saved.scratch("r" if self.training else "running r", (n,))
         if self.training:
             mean = saved.scratch("mean", (n,))
@@ -193,7 +193,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         self._batch = mean, r
 
     def _take_no_statistics(self, reduce_sums: Callable[[Array], None]) -> None:
-        """The part of a frozen norm in the exchange of statistics between ranks: it takes part, but adds no values."""
+        """Takes part in the exchange of statistics between ranks as a frozen norm, which adds no values."""
         array = self.kernels.array
         array.clear(self.shared_sums)
         array.copy(np.full(1, NO_VALUE, np.float32), self._sums.count)

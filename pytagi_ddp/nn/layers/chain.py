@@ -1,4 +1,4 @@
-"""A list of layers run one after the other: what `Sequential` and the blocks share."""
+"""A list of layers that run one after the other: the base of `Sequential` and of the blocks."""
 
 import textwrap
 from abc import abstractmethod
@@ -10,14 +10,14 @@ from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.core.hooks import Direction
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
-from pytagi_ddp.nn.core.state import Array, Delta, Reader, Shape, State
+from pytagi_ddp.nn.core.state import Array, Delta, Lifetime, Shape, State
 from pytagi_ddp.nn.layers.activation import Activation
 from pytagi_ddp.nn.layers.fused import ActivatedNorm, Step, backward_onto, joined
 from pytagi_ddp.nn.layers.recompute import Recomputed, is_block
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
-    """What `owner` is made of as text, a line each."""
+    """The parts of `owner` as text, a line each."""
     inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
     return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
@@ -49,7 +49,7 @@ def _not_a_layer(thing: Any) -> str:
 
 
 class LayerSequence:
-    """What is made of layers in order gives them by number, as a list does."""
+    """An object made of layers in order. Indexing gives them, as with a list."""
 
     @property
     @abstractmethod
@@ -78,10 +78,10 @@ class LayerSequence:
 
 
 class Reorder(BaseLayer):
-    """Changes the order of an image in memory. Not a layer of the user's: chains put it where it is needed."""
+    """Changes the order of an image in memory. Users do not make it: a chain inserts it where it is needed."""
 
     name = "Reorder"
-    _is_leaf = False  # no layer of the network's: without parameters, state or a key
+    _is_leaf = False  # not a layer of the user: without parameters, state or a key
     replayable = True
     needs_variances = False
     spares_deltas = True
@@ -113,12 +113,12 @@ class Reorder(BaseLayer):
 
 
 class Chain:
-    """Layers in order, with changes of image order between them where one layer needs another's output differently.
+    """Layers in order. Between them stand changes of image order, where a layer needs its input in another order.
 
     Attributes:
         layers: the layers, as the user gave them.
         widest: the most units of a sample that an operation takes or gives, in blocks too; from `attach` on.
-        operations: what really runs: the layers (blocks wrapped, if they are recomputed) and the changes of order.
+        operations: what runs: the layers (blocks are wrapped if they are recomputed) and the changes of order.
     """
 
     widest: int
@@ -126,12 +126,12 @@ class Chain:
     def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
         self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
-        self._steps: list[Step] = []  # what runs in place of the operations; from `attach` on
-        self._readers: dict[Reader, dict[BaseLayer, Reader]] = {}  # see `_readers_of`
+        self._steps: list[Step] = []  # the fused operations that run; from `attach` on
+        self._lifetimes: dict[Lifetime, dict[BaseLayer, Lifetime]] = {}  # see `_lifetimes_of`
         self._first_learned: int | None = None  # position of the first operation with parameters
 
     def default_input_shape(self) -> Shape | None:
-        """What the first layer that states its input needs; only layers that keep the shape may stand before it.
+        """The input shape of the first layer that defines it; only layers that keep the shape may stand before it.
 
         It is that of every time step if a layer that states how many there are stands behind layers that take each by
         itself.
@@ -175,8 +175,8 @@ class Chain:
         in_place = first_in_place
         self._first_learned = None
         for position, layer in enumerate(self.layers):
-            if position and (reader := next((leaf for leaf in layer.leaves() if hasattr(leaf, "check_input")), None)):
-                raise ValueError(f"{reader.get_layer_info()} takes the input of a network: put it first")
+            if position and (first := next((leaf for leaf in layer.leaves() if hasattr(leaf, "check_input")), None)):
+                raise ValueError(f"{first.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
                 layer.in_place = in_place and layer.replayable
             shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
@@ -200,18 +200,18 @@ class Chain:
         self._steps = joined(self.operations)
         inside = (part for layer in self.layers for _, part in layer.named_layers(""))
         self.widest = max(operation.get_max_num_states() for operation in (*self.operations, *inside))
-        self._readers.clear()
+        self._lifetimes.clear()
 
-    def _readers_of(self, reader: Reader) -> dict[BaseLayer, Reader]:
-        """Who is the last to read what each operation gives, if `reader` is who reads what the last one gives."""
-        if reader not in self._readers:
-            found, last = {}, reader
+    def _lifetimes_of(self, lifetime: Lifetime) -> dict[BaseLayer, Lifetime]:
+        """The lifetime of each operation's output variances, if those of the last one live for `lifetime`."""
+        if lifetime not in self._lifetimes:
+            found, last = {}, lifetime
             for operation in reversed(self.operations):
                 found[operation] = last
-                passed_on = last if isinstance(operation, Activation) and operation.in_place else Reader.NEXT
-                last = max(passed_on, Reader.BACKWARD if operation.needs_variances else Reader.NEXT)
-            self._readers[reader] = found
-        return self._readers[reader]
+                passed_on = last if isinstance(operation, Activation) and operation.in_place else Lifetime.NEXT
+                last = max(passed_on, Lifetime.BACKWARD if operation.needs_variances else Lifetime.NEXT)
+            self._lifetimes[lifetime] = found
+        return self._lifetimes[lifetime]
 
     def recompute_blocks(self, value: bool) -> None:
         """Wraps the blocks in `Recomputed`, or unwraps them; `attach` has to follow.
@@ -231,7 +231,7 @@ class Chain:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
     def last_recomputed(self, saved: Saved) -> Saved | None:
-        """The context of the block that was run last, if blocks are recomputed, within that of the chain."""
+        """The context of the block that ran last, if blocks are recomputed, within that of the chain."""
         last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
         return None if last is None else saved.of(last).of(last.block)
 
@@ -244,22 +244,22 @@ class Chain:
             yield from layer.leaves()
 
     def visits(self, direction: Direction) -> Iterator[tuple[BaseLayer, Direction]]:
-        """Leaves in the order in which a pass comes to them, with those of blocks that are run again in a pass back."""
+        """Leaves in the order of a pass. A backward pass also runs the leaves of recomputed blocks forward."""
         if direction == "forward":
             yield from ((leaf, "forward") for leaf in self.leaves())
             return
         recomputed = [operation for operation in self.operations if isinstance(operation, Recomputed)]
         for operation in reversed([operation for operation in self.operations if not isinstance(operation, Reorder)]):
             leaves = list(operation.leaves())
-            if operation in recomputed[:-1]:  # the last one has been run last
+            if operation in recomputed[:-1]:  # the activations of the last one are still there
                 yield from ((leaf, "forward") for leaf in leaves)
             yield from ((leaf, "backward") for leaf in reversed(leaves))
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_steps": [], "_readers": {}}  # a copy is not attached
+        return self.__dict__ | {"_steps": [], "_lifetimes": {}}  # a copy is not attached
 
     def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state, _steps=[], _readers={})
+        self.__dict__.update(state, _steps=[], _lifetimes={})
         self.__dict__.pop("_hooks", None)  # of an earlier version
 
     def forward(self, state: State, saved: Saved) -> State:
@@ -267,24 +267,24 @@ class Chain:
         return self._through(self._steps if fused else map(Step, self.operations), state, saved)
 
     def begin(self, state: State, saved: Saved) -> State | Normalization:
-        """`forward`, but for the last call of a normalisation at the end, which the sum of a block may make."""
+        """Runs forward up to a normalisation at the end, whose last call the sum of a block fuses with its addition."""
         *before, last = self._steps
         if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
             return self.forward(state, saved)
         state = self._through(before, state, saved)
-        return self._watched(last.layer, saved, last.begin, state)
+        return self._with_hooks(last.layer, saved, last.begin, state)
 
     def _through(self, steps: Iterable[Step], state: State, saved: Saved) -> State:
-        saved.read_by(self._readers_of(saved.reader))
+        saved.set_lifetimes(self._lifetimes_of(saved.lifetime))
         pool, hooked = saved.pool, bool(saved.hooks)
-        before = pool.lent
+        before = pool.acquired
         for step in steps:
-            state = self._watched(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
-            pool.take_back(before, state)
+            state = self._with_hooks(step.layer, saved, step.forward, state) if hooked else step.forward(state, saved)
+            pool.release(before, state)
         return state
 
-    def _watched(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
-        """`call(state, saved)` for a layer, with the hooks around it."""
+    def _with_hooks(self, layer: BaseLayer, saved: Saved, call: Callable[[State, Saved], Any], state: State) -> Any:
+        """`call(state, saved)` for a layer, between its hooks."""
         if not saved.hooks or not layer._is_leaf:
             return call(state, saved)
         saved.hooks.before(layer, "forward")
@@ -306,14 +306,14 @@ class Chain:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)
             self._first_learned = next((k for k, yes in enumerate(learned) if yes), len(self.operations))
         needs_input, accumulate = saved.needs_input, saved.accumulate
-        watched = saved.hooks or None
+        hooked = saved.hooks or None
         for position in range(len(self.operations) - 1, -1, -1):
             if not needs_input and position < self._first_learned:
                 break
             needed = needs_input or position > self._first_learned
             operation = self.operations[position]
             inside = saved.of(operation)
-            hooks = watched if operation._is_leaf else None
+            hooks = hooked if operation._is_leaf else None
             if hooks is not None:
                 hooks.before(operation, "backward")
             if onto is not None and position == 0:

@@ -1,4 +1,4 @@
-"""What `Conv2d` and `ConvTranspose2d` share: arguments, prior, and the calls of their kernels."""
+"""The base of `Conv2d` and `ConvTranspose2d`: arguments, prior, and the calls of their kernels."""
 
 from abc import abstractmethod
 from typing import Any
@@ -86,7 +86,7 @@ class Convolution(WindowView, BaseLayer):
 
     @property
     def num_weights(self) -> int:
-        """Known before the prior is drawn, once the layer is part of a network."""
+        """It is known before the prior is drawn, once the layer is part of a network."""
         c, o = self._channels
         return o * c * self.window.kernel_size**2 if self.in_shape.size or self.parameters else 0
 
@@ -95,7 +95,7 @@ class Convolution(WindowView, BaseLayer):
         return self._channels[1] if self.bias and self.num_weights else 0
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew."""
+        """Draws the prior again."""
         k = self.window.kernel_size
         c, o = self._channels
         prior = gaussian_prior(

@@ -74,7 +74,7 @@ class Embedding(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew: means N(0, scale^2), variances scale^2."""
+        """Draws the prior again: means N(0, scale^2), variances scale^2."""
         mu = normal(self.num_embeddings * self.embedding_dim, self.scale)
         nothing = np.zeros(0, np.float32)
         prior = mu, np.full_like(mu, self.scale**2), nothing, nothing

@@ -1,4 +1,4 @@
-"""Operations that do together what two or three layers of a network would do one after the other.
+"""Fused operations: each does the work of two or three neighbouring layers of a network.
 
 A chain puts them in place of its layers, with the same results. No layer knows of its neighbours. The layers'
 contexts hold the same as without, so that each layer's own backward pass follows.
@@ -22,7 +22,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class Step:
-    """A layer by itself.
+    """A single layer, not fused.
 
     Attributes:
         layer: what hooks are called for.
@@ -37,7 +37,7 @@ class Step:
 
 
 class ConvolutionWithMoments(Step):
-    """A convolution whose kernel makes partial moments of its output, for the normalisation behind.
+    """A convolution whose kernel also computes partial moments of its output, for the normalisation that follows.
 
     Args:
         convolution, norm: the layers. formula: that of the activation between them, or "".
@@ -56,7 +56,7 @@ class ConvolutionWithMoments(Step):
 
 
 class ActivatedNorm(Step):
-    """A normalisation that computes the activation in front, too, and leaves its last call to the sum of a block.
+    """A normalisation that also computes the activation before it, and leaves its last call to the sum of a block.
 
     Args:
         norm: the layer. activation: the one in front, or None.
@@ -67,7 +67,7 @@ class ActivatedNorm(Step):
         self._norm, self._activation = norm, activation
 
     def begin(self, state: State, saved: Saved) -> Normalization:
-        """All of `forward` but the last call."""
+        """`forward` without the last call."""
         own, formula = saved.of(self._norm), ""
         if self._activation is not None:
             if state.jcb is not None or state.var is None:  # kernels take no Jacobian, and need variances
@@ -83,7 +83,7 @@ class ActivatedNorm(Step):
 
 
 def is_ours(layer: BaseLayer) -> bool:
-    """Whether a layer computes as this library's class says: its passes are not those of a class derived from it."""
+    """Whether the passes of a layer are those of this library's class, and not of a class derived from it."""
     kind = type(layer)
     return layer.replayable and _is_of_package(kind.forward) and _is_of_package(kind.backward)
 
@@ -93,7 +93,7 @@ def _is_of_package(function: Any) -> bool:
 
 
 def joined(operations: Sequence[BaseLayer]) -> list[Step]:
-    """What runs in place of `operations`, which are attached."""
+    """The steps that run in place of `operations`, which are attached."""
     steps: list[Step] = []
     taken: Activation | None = None
     behind: Sequence[BaseLayer | None] = [*operations[1:], None, None]
@@ -129,7 +129,7 @@ def _takes_moments(norm: BatchNorm2d, convolution: Convolution) -> bool:
 
 
 def begin_branch(branch: Any, state: State, saved: Saved) -> State | Normalization:
-    """The forward pass of a `LayerBlock`, but for what a normalisation at its end leaves to the sum of the block."""
+    """The forward pass of a `LayerBlock`, up to a normalisation at its end, which the sum of the block fuses."""
     return branch.chain.begin(state, saved) if is_ours(branch) else branch._run_forward(state, saved)
 
 
@@ -147,7 +147,7 @@ def add_ends(kernels: Kernels, main: State | Normalization, short: State | Norma
 
 
 def backward_onto(layer: Any, onto: Delta, delta: Delta, saved: Saved, accumulate: bool) -> Delta | None:
-    """`backward` of a layer, with `onto` added to the deltas of the input, whose memory is given back or returned."""
+    """`backward` of a layer, which adds the deltas of the input to `onto`; their memory is released or returned."""
     if is_ours(layer):
         if isinstance(layer, Convolution) and layer.adds and onto.memory is not delta.memory:
             layer.convolve_back(delta, saved.ask(True, accumulate), onto, added=True)

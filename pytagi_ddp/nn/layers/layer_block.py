@@ -1,4 +1,4 @@
-"""A block of layers that counts as one."""
+"""A block of layers that is used as one layer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -65,7 +65,7 @@ class Linear(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew."""
+        """Draws the prior again."""
         prior = gaussian_prior(
             self.input_size * self.output_size,
             self.output_size if self.bias else 0,

@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from pytagi_ddp.kernels.tensors import NO_STATE, Passage
+from pytagi_ddp.kernels.tensors import NO_STATE, LSTMSaved
 from pytagi_ddp.nn.core.init import gaussian_prior
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters
@@ -126,7 +126,7 @@ class LSTM(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew."""
+        """Draws the prior again."""
         inputs, outputs = self._sizes
         prior = gaussian_prior(
             GATES * outputs * (inputs + outputs),
@@ -150,7 +150,7 @@ class LSTM(BaseLayer):
 
     @property
     def carries(self) -> bool:
-        """Whether h and C go from call to call, if there is one sample."""
+        """Whether h and C are carried from call to call, if there is one sample."""
         return self.seq_len == 1 and self.recurrent
 
     def default_input_shape(self) -> Shape:
@@ -175,7 +175,7 @@ class LSTM(BaseLayer):
         return TensorSpec("mu", n, "carried"), TensorSpec("var", n, "carried", variance=True)
 
     def get_memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(mu_h, var_h, mu_c, var_c): moments of h and C that the next call begins with; copies."""
+        """(mu_h, var_h, mu_c, var_c): moments of h and C with which the next call begins; copies."""
         n = self.output_size
         if not self.carries:
             zeros = np.zeros((4, n), np.float32)
@@ -184,7 +184,7 @@ class LSTM(BaseLayer):
         return mu[:n], var[:n], mu[n:], var[n:]
 
     def set_memory(self, state: Sequence[np.ndarray]) -> None:
-        """Takes what `get_memory` gives."""
+        """Sets the moments, as `get_memory` returns them."""
         if self.carries:
             for name, h, c in zip(("mu", "var"), state[:2], state[2:], strict=True):
                 self.kernels.array.copy(np.concatenate([h, c]), self.state[name])
@@ -193,10 +193,10 @@ class LSTM(BaseLayer):
         """(number of sequences, time steps of each)."""
         return (batch, self.seq_len) if self.recurrent else (batch * self.seq_len, 1)
 
-    def _passage(self, saved: Saved, batch: int) -> Passage:
+    def _saved_tensors(self, saved: Saved, batch: int) -> LSTMSaved:
         rows, steps = self._sequences(batch)
-        memory = saved.buffer("kept", rows * steps, Passage.size(*self._sizes))
-        return Passage.cut(memory.reshape(-1), steps, rows, *self._sizes)
+        memory = saved.buffer("kept", rows * steps, LSTMSaved.size(*self._sizes))
+        return LSTMSaved.cut(memory.reshape(-1), steps, rows, *self._sizes)
 
     def _work(self, saved: Saved, rows: int) -> Any:
         return saved.scratch("work", (self.kernels.recurrent.scratch_size(rows, *self._sizes),))
@@ -205,7 +205,7 @@ class LSTM(BaseLayer):
         batch, (inputs, outputs) = state.batch, self._sizes
         rows, steps = self._sequences(batch)
         saved.input, out = state, saved.output(batch)
-        saved.passage = self._passage(saved, batch)
+        saved.tensors = self._saved_tensors(saved, batch)
         start = end = NO_STATE
         carried = self.carries and batch == 1
         if carried:
@@ -220,7 +220,7 @@ class LSTM(BaseLayer):
             self.parameters.b,
             start,
             end,
-            saved.passage,
+            saved.tensors,
             self._work(saved, rows),
             out.reshape(rows, -1, outputs),
         )
@@ -241,7 +241,7 @@ class LSTM(BaseLayer):
             by_step,
             self.parameters.w,
             self.parameters.b,
-            saved.passage,
+            saved.tensors,
             self._work(saved, rows),
             Delta(*gates),
             into and into.reshape(rows, steps, inputs),
@@ -252,7 +252,7 @@ class LSTM(BaseLayer):
             memory = State(self.state["mu"], self.state["var"])
             for prior, values in zip(saved.scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
                 self.kernels.array.copy(prior, values)  # an earlier backward pass may have replaced it by a posterior
-            self.kernels.recurrent.update_memory(memory, by_step, saved.passage)
+            self.kernels.recurrent.update_memory(memory, by_step, saved.tensors)
         pool.give(delta)
         return into
 

@@ -1,4 +1,4 @@
-"""What the normalisation layers share: the prior of their affine map, and its arrays for the kernels."""
+"""The base of the normalisation layers: the prior of their affine map, and its arrays for the kernels."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -25,7 +25,7 @@ MERGES = ("sum", "concat")
 
 
 class Parts(NamedTuple):
-    """Units as a matrix in which parts stand side by side.
+    """Units as a matrix with parts in blocks of columns.
 
     Attributes:
         rows: of a sample: pixels of a channels-last image, time steps of a sequence, else 1.
@@ -151,7 +151,7 @@ class Parallel(BaseLayer):
         return shape.ordered(channels_last=False)
 
     def _inputs_of(self, shape: Shape) -> tuple[list[Shape], Parts | None]:
-        """What each branch takes of an input, and where it stands there."""
+        """The part of an input that each branch takes, and its place there."""
         if self.split is None:
             return [shape] * len(self._given), None
         whole = shape if sum(self.split) == _width(shape) else Shape(shape.size)
@@ -178,7 +178,7 @@ class Parallel(BaseLayer):
         return whole
 
     def _identities_first(self, outputs: list[Shape]) -> list[Shape]:
-        """The order of memory of an identity cannot be changed, so that the others keep to it."""
+        """The order of memory of an identity cannot change, so the other branches use it, too."""
         return [outputs[k] for k in self._order if self._slots[k] is None] + [
             out for slot, out in zip(self._slots, outputs, strict=True) if slot is not None
         ]
@@ -205,7 +205,7 @@ class Parallel(BaseLayer):
     def _told(self, outputs: list[Shape]) -> str:
         return f"{self.name}: the branches give {', '.join(map(str, outputs))}"
 
-    # -- what the branches are asked --------------------------------------------------------------------------
+    # -- properties of the branches ---------------------------------------------------------------------------
 
     def _claim(self, owner: Owner) -> None:
         super()._claim(owner)
@@ -283,7 +283,7 @@ class Parallel(BaseLayer):
         return out
 
     def _inputs(self, state: State, saved: Saved) -> list[State]:
-        """What each branch takes."""
+        """The input of each branch."""
         parts = self._in_parts
         if parts is None:
             return [state] * len(self._given)

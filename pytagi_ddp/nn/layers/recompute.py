@@ -1,4 +1,4 @@
-"""Blocks whose activations are computed again in the backward pass instead of being kept."""
+"""Blocks whose activations are recomputed in the backward pass instead of being saved."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ class Recomputed(BaseLayer):
         if saved.blocks.holder is not inside:
             inside = saved.in_turn(self.block, recomputed=True)
             self.block._run_forward(saved.input, inside)
-            saved.pool.take_back(0, NO_STATE)
+            saved.pool.release(0, NO_STATE)
         return self.block._run_backward(delta, inside, saved.needs_input, saved.accumulate)
 
 

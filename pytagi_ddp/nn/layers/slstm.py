@@ -39,7 +39,7 @@ class SLSTM(LSTM):
             for name, moments in zip(("mu", "var"), prior, strict=True):
                 self.kernels.array.copy(self.state[name], moments)
             before = saved.scratch("carried var", (2 * n,))[n:]  # what `carried` has kept
-            self.kernels.recurrent.record(saved.passage, self.parameters.w, before, cov_c, cov_h)
+            self.kernels.recurrent.record(saved.tensors, self.parameters.w, before, cov_c, cov_h)
         return out
 
     def after_backward(self, saved: Saved, batch: int, repeated: bool) -> None:

@@ -111,7 +111,7 @@ class EvidenceSchedule:
     posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
     """
 
-    __slots__ = ("__weakref__", "_net", "_plan", "_samples", "_settings", "_steps")
+    __slots__ = ("_net", "_plan", "_samples", "_settings", "_steps")
 
     steps_per_epoch = Setting[int | None]()
     epochs = Setting[int | None]()

@@ -69,7 +69,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
         ValueError: num_batches below 1; no batch, or fewer than two values for a feature; inputs that do not fit.
         FloatingPointError: statistics that are not finite, as the network has diverged; names the layer.
         RuntimeError: a `DDPSequential` whose replicas differ, between two merges.
-        TypeError: `net` is no network, as where the arguments stand in the other order.
+        TypeError: `net` is not a network, for example if the arguments are in the wrong order.
 
     After an error the running statistics are what they were.
 

@@ -19,7 +19,15 @@ from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, MixtureReLU, OutputUpdater, PipelineSequential
+from pytagi_ddp.nn import (
+    DDPConfig,
+    DDPSequential,
+    EvidenceSchedule,
+    FSDPSequential,
+    MixtureReLU,
+    OutputUpdater,
+    PipelineSequential,
+)
 from pytagi_ddp.selfcheck.examples import TOLERANCE
 from pytagi_ddp.selfcheck.two_ranks import largest_error
 from tests.cuda.ptx import ranks
@@ -40,6 +48,14 @@ pytestmark = [
 ]
 on_gpus = partial(on_ranks, threads=False, several=ranks.several)
 
+
+def scheduled():
+    """A network whose steps, from the second one on, pull towards the prior."""
+    net = dense(MixtureReLU())
+    EvidenceSchedule(net, steps_per_epoch=1, epochs=3)
+    return net
+
+
 WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whether it is one process with all samples
     "sum": (lambda: dense(MixtureReLU()), {"average": False}, 4, {}, True),
     "average, BatchNorm2d, blocks": (with_batch_norm, {"average": True}, 4, {}, False),
@@ -48,6 +64,8 @@ WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whet
     "synchronised BatchNorm2d, buckets": (with_batch_norm, {"sync_batch_norm": True}, 2, {"buckets": 3}, False),
     "merge by precision": (lambda: dense(MixtureReLU()), {"every": 2}, 4, {}, False),
     "merge by mean": (with_batch_norm, {"every": 3, "merge": "mean"}, 3, {}, False),
+    "sum, pulled": (scheduled, {"average": False}, 4, {}, True),
+    "merge by precision, pulled": (scheduled, {"every": 2}, 4, {}, False),
 }
 
 
@@ -172,6 +190,8 @@ def in_shards(comm):
         manual_seed(3)
         net, host = with_batch_norm(0), with_batch_norm(0)
         host.load_state_dict(net.state_dict())
+        for each in (net, host):
+            EvidenceSchedule(each, steps_per_epoch=1, epochs=5)
         options = {"reshard_after_forward": reshard, "min_num_params": 60}
         sharded = FSDPSequential(net, DDPConfig(backend="nccl", offload_params=offloaded), **options)
         whole = DDPSequential(host, DDPConfig(backend="mpi"))
@@ -192,7 +212,7 @@ def in_shards(comm):
         memory = net.arena.nbytes
         backpropagate(sharded, x, y)
         if comm.rank:
-            sums = net.arena.sections[net.arena.units[0]].own_sums[0]
+            sums = net.arena.sections[net.arena.groups[0]].own_sums[0]
             net.arena.keeper.array.copy(np.full(sums.shape, np.nan, np.float32), sums)
         problem = error_of(sharded.step, FloatingPointError)
         found.append([net.device, worst, float(np.ptp(predictions, axis=0).max()), problem, memory])

@@ -13,9 +13,9 @@ from pytagi_ddp.kernels.tensors import (
     CAUSAL_RESULT,
     Delta,
     Heads,
+    LSTMSaved,
     Normalization,
     PartialMoments,
-    Passage,
     State,
     Sums,
     Tensor,
@@ -569,7 +569,7 @@ def test_a_memory_keeps_no_negative_variance():
     """Where deltas of many outputs take away more than there is."""
     n = 37
     memory = State(normal(2 * n), uniform(2 * n))
-    kept = Passage(*(uniform(1, 1, n, seed=k) for k in range(8)))
+    kept = LSTMSaved(*(uniform(1, 1, n, seed=k) for k in range(8)))
     delta = Delta(normal(1, n), -uniform(1, n, low=0, high=4))
     var = both("recurrent", "update_memory", [memory, delta, kept])[0].var
     assert (var == np.float32(1e-5)).any() and (var > np.float32(1e-5)).any() and (var > 0).all()

@@ -36,15 +36,16 @@ def residual() -> nn.Sequential:
     return nn.Sequential(*stem, same, half, nn.AvgPool2d(2), nn.Linear(3, 2))
 
 
-def train(net: nn.Sequential, steps: int, batch: int = 3, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
+def train(net: nn.Sequential, steps: int, batch: int = 3, seed: int = 0, ddp: nn.DDPSequential | None = None) -> None:
+    """Steps of a network, by the DDPSequential that trains it if there is one."""
+    rng, model = np.random.default_rng(seed), ddp or net
     updater = nn.OutputUpdater(net.device)
     for _ in range(steps):
-        net(rng.standard_normal((batch, net.in_shape.size)))
+        model(rng.standard_normal((batch, net.in_shape.size)))
         y = rng.standard_normal((batch, net.out_shape.size))
         updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        model.backward()
+        model.step()
 
 
 def assert_equal_states(net: nn.Sequential, other: nn.Sequential, tolerance: float) -> None:
@@ -246,6 +247,29 @@ def test_a_delta_that_is_not_finite_is_reported_with_the_next_step():
         np.testing.assert_array_equal(net.layers[0].mu_w[:2], before[:2])
         with pytest.raises(FloatingPointError, match=r"3 of 6 parameters .* layer 0 \(Linear\(2,2\)\)"):
             look()
+
+
+@pytest.mark.parametrize(("replay", "graphs"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("average", [None, True, False])
+def test_pull_towards_the_prior(replay, graphs, average, monkeypatch):
+    """Each step reads the rate, also one that is replayed; with ranks, a schedule learns later of its samples."""
+    monkeypatch.setattr(cuda, "replay_launches", replay)
+    monkeypatch.setattr(cuda, "use_graphs", graphs)
+    on_host = randomise(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm([4]), nn.ReLU(), nn.Linear(4, 2)))
+    net = copy.deepcopy(on_host)
+    net.to_device("cuda")
+    for each in (net, on_host):
+        nn.EvidenceSchedule(each, steps_per_epoch=2, epochs=3)
+        ddp = None if average is None else nn.DDPSequential(each, nn.DDPConfig(backend="serial"), average=average)
+        train(each, 4, ddp=ddp)
+        if ddp is not None:
+            ddp.step()  # without samples
+        train(each, 3, ddp=ddp)
+        each.schedule.epochs = 5
+        train(each, 1, ddp=ddp)
+    assert net.schedule.state_dict() == on_host.schedule.state_dict()
+    assert net.schedule.steps == 8
+    assert_equal_states(net, on_host, 1e-4)
 
 
 @pytest.mark.parametrize(("replay", "graphs"), [(False, False), (True, False), (False, True)])

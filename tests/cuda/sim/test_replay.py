@@ -138,7 +138,7 @@ def eps(net: nn.Sequential) -> None:
 
 def fresh_statistics(net: nn.Sequential) -> None:
     nn.update_bn([inputs(2)], net)
-    net.input_state_update ^= True  # the way back is walked, behind a forward pass that could be replayed
+    net.input_state_update ^= True  # the backward pass is walked, behind a forward pass that could be replayed
 
 
 def checkpoint_blocks(net: nn.Sequential) -> None:
@@ -227,7 +227,7 @@ def test_replayed_steps_equal_walked_steps(make, stand_in, replays, monkeypatch)
         assert replayed[name] == state, f"differs after: {name}"
 
 
-def test_a_way_back_that_is_walked_behind_a_replayed_forward_pass(replays, monkeypatch):
+def test_a_backward_pass_that_is_walked_behind_a_replayed_forward_pass(replays, monkeypatch):
     """With the kernels; a block whose activations are not where the walk left them is run again."""
     states = []
     for switch in (False, True):

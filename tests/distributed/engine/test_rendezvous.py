@@ -79,7 +79,7 @@ def test_a_process_elsewhere_is_no_rank(start):
 def test_a_rank_is_visible_during_the_body_only(start, proxy):
     start("pytagi_ddp 1")
     before = rendezvous.OWN_NAME.read_text()
-    with rendezvous.meeting(0, 2, 10.0):
+    with rendezvous.node_barrier(0, 2, 10.0):
         assert rendezvous.OWN_NAME.read_text() == "pytagi_ddp 0\n"
     assert rendezvous.OWN_NAME.read_text() == before
 
@@ -90,7 +90,7 @@ def test_ranks_that_do_not_come(start, proxy, monkeypatch, children, error):
     for _ in range(children):
         start("late")
     begin = time.monotonic()
-    with pytest.raises(error, match=r"local rank 1, 2, 3 of 4"), rendezvous.meeting(0, 4, 0.5):
+    with pytest.raises(error, match=r"local rank 1, 2, 3 of 4"), rendezvous.node_barrier(0, 4, 0.5):
         raise AssertionError("nobody was there")
     assert time.monotonic() - begin < 5
 
@@ -100,11 +100,11 @@ def test_children_of_other_tests_are_not_ranks(start, request, monkeypatch):
         start("left by another test")
     request.getfixturevalue("proxy")
     monkeypatch.setattr(rendezvous, "ARRIVAL_SECONDS", 0.05)
-    with pytest.raises(RankLeftError), rendezvous.meeting(0, 4, 0.5):
+    with pytest.raises(RankLeftError), rendezvous.node_barrier(0, 4, 0.5):
         raise AssertionError("nobody was there")
 
 
 def test_without_names_there_is_no_meeting(proxy, monkeypatch, tmp_path):
     monkeypatch.setattr(rendezvous, "OWN_NAME", tmp_path / "absent" / "comm")
-    with rendezvous.meeting(0, 2, 10.0):
+    with rendezvous.node_barrier(0, 2, 10.0):
         pass

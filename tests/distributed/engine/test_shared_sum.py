@@ -62,7 +62,7 @@ def test_rows_are_added_in_the_same_order(count, n):
         add_rows(rows, np.empty(n + 1, np.float32))
 
 
-def test_nothing_changes_before_the_last_rank_has_come():
+def test_nothing_changes_before_the_last_rank_has_arrived():
     first, second = ranks(2)
     mine, other = np.ones(3, np.float32), np.full(3, 2, np.float32)
     first.start(mine)

@@ -1,4 +1,4 @@
-"""Arrays of a GPU through MPI, played by host memory that is no NumPy array."""
+"""Arrays of a GPU through MPI, played by host memory that is not a NumPy array."""
 
 from types import SimpleNamespace
 

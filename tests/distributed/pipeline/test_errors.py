@@ -237,7 +237,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_way_back_by_other_parameters_or_in_another_mode(change):
+def test_no_backward_by_other_parameters_or_in_another_mode(change):
     """Every stage says so before it waits for deltas of another one; so the pipeline can go on."""
 
     def learn(net, between=lambda: None):

@@ -17,8 +17,8 @@ def merged(means, variances, m0, s0, weighted):
         merge.contribute(Tensor(mu, var), Tensor(m0, s0), Delta(*summands), weighted)
         total += summands
     posterior = Tensor(np.empty_like(m0), np.empty_like(s0))
-    header = np.float32([9, RANKS, 0])
-    merge.merge_sums(posterior, Tensor(m0.copy(), s0.copy()), Delta(*total), header, weighted)
+    counters = np.float32([9, RANKS, 0])
+    merge.merge_sums(posterior, Tensor(m0.copy(), s0.copy()), Delta(*total), counters, weighted)
     return posterior.mu, posterior.var
 
 

@@ -154,7 +154,7 @@ def differ(job, kind):
     net = dense(nn.Sigmoid() if job.last and kind == "layer" else nn.ReLU())
     if job.last and kind == "dtype":
         net.arena.theta = net.arena.theta.astype(np.float64)
-    DDPSequential(net, DDPConfig(wire_dtype="float16" if job.last and kind == "wire" else "float32"))
+    DDPSequential(net, DDPConfig(wire_dtype="float16" if job.last and kind == "compression" else "float32"))
 
 
 @with_fault

@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process and wait for work."""
+"""A pool of threads, each of which is a rank."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from queue import SimpleQueue
 from typing import Any
 
 from pytagi_ddp.distributed.backends import use_own_communicators
+from pytagi_ddp.distributed.engine.child_process import keep_from_children
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
-from pytagi_ddp.distributed.engine.offspring import keep_from_children
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.interrupts import held_back
 
 
-class Crew:
-    """Ranks on which `run` calls a function; the threads end with this object, or with `close`.
+class ThreadPool:
+    """Threads that are ranks. `run` calls a function on each. The threads end with this object, or with `close`.
 
-    Until then the kernels of this process use only 1/world_size of their threads. The number is not changed for every
-    call, as that takes longer than a step of a small network.
+    While the pool exists, the kernels of this process use 1/world_size of their threads. Changing that number for every
+    call would take longer than a step of a small network.
 
     Args:
         world_size: number of ranks.
@@ -33,7 +33,7 @@ class Crew:
         self._tasks: list[SimpleQueue] = [SimpleQueue() for _ in range(world_size)]
         self._results: SimpleQueue = SimpleQueue()
         self._ended = ""
-        self._at_work = threading.Lock()
+        self._lock = threading.Lock()
         for rank, tasks in enumerate(self._tasks):
             arguments = (self._world, rank, tasks, self._results)
             threading.Thread(target=_serve, args=arguments, name=f"rank {rank}", daemon=True).start()
@@ -43,32 +43,32 @@ class Crew:
         keep_from_children(self)
 
     def end_in_child(self) -> None:
-        """Called in a forked child, in which only the thread exists that has forked it."""
-        self._ended = ": it was forked, and threads stay behind; make the network's DataParallel anew, or use its model"
+        """Called in a forked child process, which has only the thread that forked it."""
+        self._ended = ": this process was forked without them; make a new DataParallel, or use the network in it"
         self.close.detach()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
         """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.
 
-        Ctrl-C is answered at the end; a second one interrupts the work of the ranks, and ends them.
+        The first Ctrl-C is raised when all ranks have finished. A second one interrupts the ranks and ends them.
 
         Raises:
             RuntimeError: the ranks have ended, or another thread uses them now.
-            Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
-                If ranks were in a collective then, they end.
+            Exception: the error of a rank; of several, the first that no other rank's error caused. The ranks end if
+                the error interrupted a collective.
         """
         if self._ended or not self.close.alive:
-            raise RuntimeError(f"the ranks of this process work no longer{self._ended}")
-        if not self._at_work.acquire(blocking=False):
-            raise RuntimeError("another thread uses the ranks of this process now: only one can at a time")
+            raise RuntimeError(f"the ranks of this process have ended{self._ended}")
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("another thread uses the ranks of this process now: one thread at a time")
         with held_back():
             try:
                 outcomes = self._outcomes(function, arguments)
             finally:
-                self._at_work.release()
+                self._lock.release()
             errors = [error for _, _, error in outcomes if error is not None]
             if errors:
-                self._go_on_after(errors[0])
+                self._continue_after(errors[0])
                 raise next((error for error in errors if not isinstance(error, FOLLOWED)), errors[0])
         return [result for _, result, _ in outcomes]
 
@@ -83,10 +83,10 @@ class Crew:
             self.close()
             raise
 
-    def _go_on_after(self, error: BaseException) -> None:
-        """Lets the ranks go on after an error, if it did not interrupt a collective."""
+    def _continue_after(self, error: BaseException) -> None:
+        """Lets the ranks continue after an error, unless it interrupted a collective."""
         if any(member.operations.broken is not None for member in self._world.departed.values()):
-            self._ended = f": {error!r} has cut a collective short; make the network's DataParallel anew"
+            self._ended = f": {error!r} interrupted a collective; make a new DataParallel of the network"
             self.close()
         self._world.departed.clear()
 
@@ -102,7 +102,7 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
             result = function(*arguments)
         except BaseException as raised:
             error = raised
-            member.leave()  # whoever waits for this rank hears of it
+            member.leave()  # ranks that wait for this one raise an error
         results.put((rank, result, error))
         del task, function, arguments, result, error
 
@@ -110,7 +110,7 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
 def _end(tasks: Sequence[SimpleQueue], before: int, during: int) -> None:
     from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
 
-    if get_threads() == during:  # and nobody has set another number since
+    if get_threads() == during:  # unless the number was changed since
         set_threads(before)
     for queue in tasks:
         queue.put(None)

@@ -1,4 +1,4 @@
-"""Raises an error of one rank on all ranks, which would otherwise wait for that rank in vain."""
+"""Error propagation: an error of one rank is raised on all ranks. Without it, they would wait for that rank in vain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Ranks(Protocol):
-    """What a `Communicator` offers for Python objects, which is all that errors need."""
+    """The methods of a `Communicator` for Python objects."""
 
     rank: int
 
@@ -45,7 +45,7 @@ def _portable(problem: Exception | None) -> Exception | None:
 
 @contextmanager
 def errors_of_all_ranks(communicator: Ranks) -> Iterator[None]:
-    """At the end of the block, every rank raises what the first rank that failed in it has raised; collective.
+    """At the end of the block, every rank raises the error of the first rank that failed in it; collective.
 
     In the block, ranks may communicate only where none of them can fail, except by errors of communication itself.
     """

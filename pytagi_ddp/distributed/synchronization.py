@@ -134,7 +134,7 @@ def _is_array(node: Any) -> bool:
 
 
 def _children(node: Any) -> list[tuple[str, Any]] | None:
-    """(key, child) of each child of a container; None if `node` is no container."""
+    """(key, child) of each child of a container; None if `node` is not a container."""
     if isinstance(node, dict):
         return [(f"[{key!r}]", node[key]) for key in sorted(node, key=repr)]
     if isinstance(node, tuple) and hasattr(node, "_fields"):

@@ -1,4 +1,4 @@
-"""Recognises processes that a rank has started or forked: they inherit the launcher's variables, but are not ranks."""
+"""Recognises child processes of a rank: they inherit the launcher's environment variables, but are not ranks."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Protocol
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
 from pytagi_ddp.process_tree import ancestor, line_up_to
 
-# Set in a rank: its process and its job. Processes that it starts inherit it together with the launcher's variables.
+# Set in a rank: its process and its job. Child processes inherit it with the launcher's variables.
 RANK_VARIABLE = "PYTAGI_DDP_RANK"
 
 FORKED = "this process was forked from rank {rank}, and is not a rank itself: it can compute, but not communicate"
 
 
-class OfRank(Protocol):
-    """An object that a forked child must not use, since it would communicate in the place of the rank."""
+class ForkAware(Protocol):
+    """An object that a forked child process must not use: it would communicate in the place of the rank."""
 
     def end_in_child(self) -> None: ...
 
 
-_of_rank: weakref.WeakSet[OfRank] = weakref.WeakSet()
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def keep_from_children(thing: OfRank) -> None:
-    """Lets every process forked from this one call ``thing.end_in_child()``, even if another such call raises."""
-    _of_rank.add(thing)
+def keep_from_children(thing: ForkAware) -> None:
+    """Makes every process forked from this one call ``thing.end_in_child()``, even if another such call raises."""
+    _fork_aware.add(thing)
 
 
 def _end_in_child() -> None:
     with ExitStack() as calls:  # makes all calls, even if one raises
-        for thing in _of_rank:
+        for thing in _fork_aware:
             calls.callback(thing.end_in_child)
 
 
@@ -44,16 +44,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def launcher_of_rank() -> Launch | None:
-    """As `detect_launcher`, but None in a process that is not a rank of that job itself (`why_no_rank`)."""
+    """As `detect_launcher`, but None in a process that is not itself a rank of that job (`why_no_rank`)."""
     launch = detect_launcher()
     return None if launch is None or why_no_rank() else launch
 
 
 def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Says why this process is not a rank of the job that its environment tells of; None if it is one.
+    """The reason why this process is not a rank of the job in its environment; None if it is a rank.
 
-    A program that a rank starts (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables.
-    In MPI it would wait for ranks that never come, or speak to the launcher in the place of the rank.
+    A child process of a rank (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables.
+    With MPI it would wait for ranks that never come, or talk to the launcher in the place of the rank.
     """
     rank, _, job = environ.get(RANK_VARIABLE, "").partition(" of ")
     if rank == str(os.getpid()):
@@ -67,9 +67,9 @@ def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _leads_to_launcher(descriptor: str) -> bool:
-    """Whether this is the socket of the process that Hydra's proxy has started; without a proxy, whether it is any.
+    """Whether this is the socket of the process that Hydra's proxy started; without a proxy, whether it is a socket.
 
-    A process that a rank has started has no such socket, but may have another open file with the same number.
+    A child process of a rank has no such socket, but may have another open file with the same number.
     """
     try:
         own = os.fstat(int(descriptor))
@@ -85,12 +85,12 @@ def _leads_to_launcher(descriptor: str) -> bool:
 
 
 def mark_rank() -> None:
-    """Lets processes that this one starts know that this one is the rank."""
+    """Tells child processes of this process that this one is the rank."""
     os.environ[RANK_VARIABLE] = f"{os.getpid()} of {_job_name(os.environ)}"
 
 
 def _job_name(environ: Mapping[str, str]) -> str:
-    """A name that tells a job from another one that its ranks start with an mpirun of their own."""
+    """A name of the job. It differs from that of a job that a rank starts with an mpirun of its own."""
     proxy = _proxy_above()
     names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     return " ".join([f"Hydra {proxy}"] if proxy else [f"{name} {environ[name]}" for name in names if name in environ])

@@ -1,4 +1,4 @@
-"""The verbs on one process, and on 1, 2 and 3 real ranks."""
+"""The functional API on one process, and on 1, 2 and 3 real ranks."""
 
 import contextlib
 import copy
@@ -59,7 +59,7 @@ def check(results, least):
 
 
 @on_initialized
-def verbs(comm):
+def collectives(comm):
     backend, rank, size, checks = comm.backend, comm.rank, comm.world_size, {}
     checks["place"] = (dist.rank(backend), dist.local_rank(backend), dist.total_workers(backend)) == (rank, rank, size)
     checks["initialised"] = dist.is_initialized() and dist.is_initialized(backend) and not dist.is_initialized("nccl")
@@ -83,8 +83,8 @@ def verbs(comm):
     return checks
 
 
-@on_ranks(verbs, "serial", 1, 2, 3)
-def test_verbs(results):
+@on_ranks(collectives, "serial", 1, 2, 3)
+def test_collectives(results):
     check(results, 11)
 
 

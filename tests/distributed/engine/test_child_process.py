@@ -5,16 +5,16 @@ import socket
 
 import pytest
 
-from pytagi_ddp.distributed.engine import offspring
-from pytagi_ddp.distributed.engine.offspring import mark_rank, why_no_rank
+from pytagi_ddp.distributed.engine import child_process
+from pytagi_ddp.distributed.engine.child_process import mark_rank, why_no_rank
 
 
 @pytest.fixture(autouse=True)
 def in_a_job(monkeypatch):
     """The environment of a rank under Hydra's proxy 50; a function that puts another one there."""
-    monkeypatch.setenv(offspring.RANK_VARIABLE, "")  # and take it away afterwards
+    monkeypatch.setenv(child_process.RANK_VARIABLE, "")  # and take it away afterwards
     proxy = ["50"]
-    monkeypatch.setattr(offspring, "_proxy_above", lambda: proxy[0])
+    monkeypatch.setattr(child_process, "_proxy_above", lambda: proxy[0])
     return lambda other: proxy.__setitem__(0, other)
 
 

@@ -1,4 +1,4 @@
-"""Sums over ranks whose numbers are sent in half precision."""
+"""Compression of deltas: sums over ranks whose numbers are sent in half precision."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.nn.core.arena import ParameterArena
 from pytagi_ddp.nn.sequential import Sequential
 
-WIRE_DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 class HalfPrecision(EveryStep):
-    """Deltas are added in every step, in half precision (`DDPConfig.wire_dtype`)."""
+    """Deltas are added in every step, and are compressed to half precision (`DDPConfig.wire_dtype`)."""
 
     option = "wire_dtype other than 'float32'"
 
@@ -26,19 +26,19 @@ class HalfPrecision(EveryStep):
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
         dtype = options.config.wire_dtype
-        if dtype not in WIRE_DTYPES:
-            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
+        if dtype not in DTYPES:
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, DTYPES))}, got {dtype!r}")
         if dtype != "float32" and (options.device != "cpu" or options.config.backend == "nccl"):
             raise ValueError(f"wire_dtype={dtype!r} is for networks on the CPU; on a GPU use 'float32'")
         return dtype != "float32"
 
 
 class HalfPrecisionSum:
-    """Adds float32 arrays of all ranks; every number is sent with 16 bits, and added in float32.
+    """Adds float32 arrays of all ranks. Every number is sent with 16 bits, and added in float32.
 
-    Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. So every
-    number is rounded twice, independent of the number of ranks, and all ranks end with the same bits. A rank sends
-    2 (R - 1)/R times 2 bytes for each number.
+    Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. Every number
+    is rounded twice, whatever the number of ranks. All ranks get the same bits. A rank sends 2 (R - 1)/R times 2 bytes
+    for each number.
 
         "bfloat16":  8 significant bits, range of float32.
         "float16":   11 significant bits; each block of 1024 numbers is scaled by a power of two that brings its
@@ -55,16 +55,16 @@ class HalfPrecisionSum:
     def __init__(self, communicator: Communicator, dtype: str):
         codecs = {"float16": _Float16, "bfloat16": _BFloat16}
         if dtype not in codecs:
-            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, WIRE_DTYPES))}, got {dtype!r}")
+            raise ValueError(f"wire_dtype must be one of {', '.join(map(repr, DTYPES))}, got {dtype!r}")
         self._communicator = communicator
         self._codec = codecs[dtype]()
         self._send: np.ndarray = np.empty(0, np.uint8)
         self._receive: np.ndarray = self._send
 
     def reduce_deltas(self, arena: ParameterArena) -> None:
-        """Adds the deltas of all ranks; the short tail of the buffer, with its counts, is sent as float32."""
+        """Adds the deltas of all ranks. The reduced counters at the end of the buffer are sent as float32."""
         self._communicator.all_reduce(arena.tail)
-        for row in arena.delta:  # one by one, as those of means and of variances have different magnitudes
+        for row in arena.delta:  # one by one: deltas of means and of variances have different magnitudes
             self.all_reduce(row)
 
     def all_reduce(self, values: np.ndarray) -> None:
@@ -92,18 +92,18 @@ class HalfPrecisionSum:
 
 class _BFloat16:
     def __init__(self) -> None:
-        from pytagi_ddp.kernels.cpu.layers import wire  # here, because `import pytagi_ddp` shall not wait for Numba
+        from pytagi_ddp.kernels.cpu.layers import half_precision  # here: `import pytagi_ddp` does not load Numba
 
-        self._wire, self.block = wire, wire.BLOCK
+        self._kernels, self.block = half_precision, half_precision.BLOCK
 
     def nbytes(self, length: int) -> int:
         return 2 * length
 
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
-        self._wire.encode_bfloat16(values, row.view(np.uint16)[: values.size])
+        self._kernels.encode_bfloat16(values, row.view(np.uint16)[: values.size])
 
     def decode(self, row: np.ndarray, out: np.ndarray) -> None:
-        self._wire.decode_bfloat16(row.view(np.uint16)[: out.size], out)
+        self._kernels.decode_bfloat16(row.view(np.uint16)[: out.size], out)
 
 
 class _Float16(_BFloat16):
@@ -113,10 +113,10 @@ class _Float16(_BFloat16):
         return 2 * length + 4 * (length // self.block)
 
     def encode(self, values: np.ndarray, row: np.ndarray) -> None:
-        self._wire.encode_float16(values, *self._fields(row, values.size))
+        self._kernels.encode_float16(values, *self._fields(row, values.size))
 
     def decode(self, row: np.ndarray, out: np.ndarray) -> None:
-        self._wire.decode_float16(*self._fields(row, out.size), out)
+        self._kernels.decode_float16(*self._fields(row, out.size), out)
 
     def _fields(self, row: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         end = row.size // (2 * self.block + 4) * 2 * self.block

@@ -1,4 +1,4 @@
-"""Rank programs of `tests.mpi.test_offspring`: a rank starts other processes, and the job goes on."""
+"""Rank programs of `tests.mpi.test_child_process`: a rank starts other processes, and the job goes on."""
 
 import json
 import multiprocessing
@@ -11,7 +11,7 @@ import numpy as np
 
 from pytagi_ddp.distributed import initialize, is_initialized
 from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.engine.offspring import RANK_VARIABLE
+from pytagi_ddp.distributed.engine.child_process import RANK_VARIABLE
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.programs.faults import with_fault
 from tests.mpi.rank import job_folder, note
@@ -79,7 +79,7 @@ def forks(job):
 @with_fault
 def programs(job):
     if job.last:
-        code = "from tests.mpi.programs.offspring import *; print(json.dumps([place(), refused()]))"
+        code = "from tests.mpi.programs.child_process import *; print(json.dumps([place(), refused()]))"
         command = [sys.executable, "-c", code]
         found = {"subprocess": json.loads(subprocess.run(command, capture_output=True, check=True).stdout)}
         found["os.popen"] = json.loads(os.popen(f"{sys.executable} -c '{code}'").read())
@@ -90,7 +90,7 @@ def programs(job):
         command = [sys.executable, "-c", other_socket]
         result = subprocess.run(command, capture_output=True, check=True, env=before_mpi)
         found["its own socket"] = json.loads(result.stdout)
-        code = "from tests.mpi.programs.offspring import *; from tests.mpi.rank import say; say(*place())"
+        code = "from tests.mpi.programs.child_process import *; from tests.mpi.rank import say; say(*place())"
         nested = [*mpirun_command(), "-np", "2", sys.executable, "-c", code]
         found["mpirun"] = sorted(subprocess.run(nested, capture_output=True, text=True, check=True).stdout.splitlines())
         note("results", json.dumps(found | {"rank": os.getpid()}))

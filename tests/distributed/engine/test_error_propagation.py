@@ -1,9 +1,9 @@
-"""What goes wrong on one rank is raised on all."""
+"""An error on one rank is raised on all ranks."""
 
 import pytest
 
 from pytagi_ddp.distributed import initialize, run_threads
-from pytagi_ddp.distributed.engine.together import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 
 
 class OfTwoArguments(Exception):

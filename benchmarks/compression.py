@@ -1,4 +1,4 @@
-"""What half precision on the wire does to what is learnt: `mpirun -np 2 python -m benchmarks.wire`.
+"""What compression of the deltas does to what is learnt: `mpirun -np 2 python -m benchmarks.compression`.
 
 One epoch of MNIST with a 784-128-128-11 network, for each `DDPConfig(wire_dtype=...)`, several standard deviations of a
 label and seeds: test error, negative log-likelihood per test image, and how far means and variances of the parameters
@@ -15,13 +15,13 @@ import numpy as np
 import pytagi_ddp
 from benchmarks.merging import CLASSES, evaluate, learn, load
 from pytagi_ddp.data import BatchLoader
-from pytagi_ddp.distributed.wire import WIRE_DTYPES
+from pytagi_ddp.distributed.compression import DTYPES
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("wire", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser("compression", description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="where MNIST is ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--sigma-v", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--batch-size", type=int, default=32, help="of a rank")
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for sigma_v in args.sigma_v:
         for seed in range(args.seeds):
             exact = None
-            for dtype in WIRE_DTYPES:
+            for dtype in DTYPES:
                 pytagi_ddp.manual_seed(seed)
                 net = DDPSequential(
                     Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, CLASSES + 1)),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.mpi.programs import offspring
+from tests.mpi.programs import child_process
 from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.mpi
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.parametrize("np", [2, 3])
 def test_forked_processes_leave_the_job_alone(np):
-    result = mpirun(offspring.forks, np, timeout=60)
+    result = mpirun(child_process.forks, np, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, np * "reached the end\n", "")
     found = json.loads(result.results)
     pid, rank = found["rank"]
@@ -29,7 +29,7 @@ def test_forked_processes_leave_the_job_alone(np):
 
 
 def test_programs_that_a_rank_starts_work_by_themselves(hydra):
-    result = mpirun(offspring.programs, timeout=60)
+    result = mpirun(child_process.programs, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, 2 * "reached the end\n", "")
     found = json.loads(result.results)
     parent = f"process {found.pop('rank')} is, which has started this one"

@@ -1,4 +1,4 @@
-"""The verbs without MPI: one process, no launcher. What they do is tested in `tests/mpi/test_verbs.py`."""
+"""The functional API without MPI: one process, no launcher. `tests/mpi/test_functional.py` tests what it does."""
 
 import inspect
 import re
@@ -33,8 +33,8 @@ def test_a_backend_is_initialised_once():
 
 
 @pytest.mark.parametrize("backend", ["auto", "serial", "mpi"])
-def test_verbs_name_initialize(backend):
-    verbs = [
+def test_functions_name_initialize(backend):
+    functions = [
         dist.rank,
         dist.local_rank,
         dist.world_size,
@@ -49,11 +49,11 @@ def test_verbs_name_initialize(backend):
         lambda backend: dist.DistributedDataContainer(backend, [1]),
         lambda backend: dist.all_reduce_deltas(backend, nn_linear()),
     ]
-    for verb in verbs:
+    for function in functions:
         with pytest.raises(
             RuntimeError, match=rf"backend '{backend}' is not initialised: call initialize\('{backend}'\)"
         ):
-            verb(backend)
+            function(backend)
     with pytest.raises(ValueError, match="unknown backend 'gloo'"):
         dist.barrier("gloo")
 
@@ -64,12 +64,12 @@ def nn_linear():
     return nn.Sequential(nn.Linear(1, 1))
 
 
-def test_second_names_are_those_documented():
+def test_second_names_are_the_documented_ones():
     text = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
     table = re.findall(r"^\| `(\w+)` \| `(\w+)` \|$", text, re.M)
     assert len(table) == 6
-    for verb, second in table:
-        assert getattr(dist, second) is getattr(dist, verb)
+    for name, second in table:
+        assert getattr(dist, second) is getattr(dist, name)
     functions = {name for name in dist.__all__ if inspect.isfunction(getattr(dist, name))}
     assert {name for name in functions if getattr(dist, name).__name__ != name} == {second for _, second in table}
 

@@ -1,0 +1,48 @@
+"""Locks of estimators.
+
+A network serves one thread at a time, so each estimator has a lock for its predictions. A network for each thread would
+cost 10 ms and its memory, many times a prediction. The kernels use every core anyway.
+"""
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_locks: WeakKeyDictionary = WeakKeyDictionary()  # estimator -> its lock; a copy or a pickle has one of its own
+_guard = threading.Lock()  # of `_locks` and `_held`
+_held: list[Any] = []  # locks that a fork has acquired
+
+
+def lock_of(estimator: object) -> AbstractContextManager[Any]:
+    """The lock of an estimator. Inside `with lock_of(estimator):` there is one thread at a time; the others wait."""
+    lock = _locks.get(estimator)
+    if lock is None:
+        with _guard:
+            lock = _locks.setdefault(estimator, threading.RLock())
+    return lock
+
+
+# A forked process copies locks and networks as they are, and none of the other threads. So a fork first waits until no
+# thread holds a lock.
+
+
+def _before_fork() -> None:
+    with _guard:
+        locks = list(_locks.values())
+    for lock in locks:
+        lock.acquire()
+    _guard.acquire()
+    _held.extend(locks)
+
+
+def _after_fork() -> None:
+    for lock in _held:
+        lock.release()
+    _held.clear()
+    _guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
