@@ -1,10 +1,11 @@
 """Class probabilities and doubt on MNIST and CIFAR-10: `python -m benchmarks.quality calibration`.
 
 Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
-test set (AUROC): by the entropy of the class probabilities, and by variance. For three networks with each head of this
-library, by the last posterior and by the average of those behind the last steps, and for the same networks in PyTorch,
-ordinary and with MC dropout, which are trained on the same images for the CPU time that this library took with its
-hierarchical softmax. One thread. Each run that is done is a line of JSON: a run that ends early goes on where it was.
+test set (AUROC): by the entropy of the class probabilities, and by variance. For each network with the categorical
+likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the last posterior and
+by the average of those behind the last steps; and for the same networks in PyTorch, ordinary and with MC dropout, which
+are trained on the same images for the CPU time that this library took with the evidence-weighted step. One thread. Each
+run that is done is a line of JSON: a run that ends early goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from examples.classifier import HierarchicalHead, RemaxHead, forgets_before
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
+from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 BATCH = 32
@@ -86,6 +88,7 @@ JOBS = {
     "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 10, 0.3, 0.2, 1.0, 10_000),
     "mnist-cnn": Job(mnist_cnn, load_mnist, of_digits, 2, 0.1, 0.1),
 }
+EVIDENCE = "categorical, evidence-weighted step"
 TREE = "hierarchical softmax"
 # Layers behind ten units, and the gain of these units' prior: with the usual one the moments of the closed-form
 # softmax, exponentials of variances, overflow. Chosen on training images that were held back.
@@ -94,42 +97,71 @@ ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
     "closed-form softmax": (nn.ClosedFormSoftmax, 0.01),
 }
 TORCH = {"softmax, PyTorch": 0.0, "MC dropout, PyTorch": DROPOUT}
-METHODS = (TREE, *ONE_HOT, *TORCH)
+METHODS = (EVIDENCE, TREE, *ONE_HOT, *TORCH)
 AVERAGED = "{}, averaged"
+
+
+class Learner(NamedTuple):
+    """A network, how it observes labels, how it predicts, and whether it forgets evidence between epochs."""
+
+    net: nn.Sequential
+    observe: Callable[[np.ndarray], None]
+    predict: Predict
+    forgets: bool
+
+
+def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
+    """One of this library's ways to learn classes, in trainings of so many steps an epoch."""
+    if method == EVIDENCE:
+        net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
+        schedule = nn.EvidenceSchedule(net, steps, epochs)
+
+        def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            mu, var = net.predict(x)
+            return likelihood.prediction(mu, var).probabilities, var.mean(1)
+
+        return Learner(net, lambda labels: likelihood.observe(net, labels, schedule.weight), expected, False)
+    if method == TREE:
+        net = job.make(nn, tree_head(nn))
+        tree, head = hierarchical_softmax(10), HierarchicalHead(10, "cpu")
+
+        def by_tree(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            mu, var = net.predict(x)
+            return class_probabilities(mu, var, tree), var.mean(1)
+
+        return Learner(net, lambda labels: head.observe(net, labels, job.sigma_v), by_tree, True)
+    last, gain = ONE_HOT[method]
+    net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
+    ones = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
+
+    def given(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mu, var = net.predict(x)
+        return mu, var.mean(1)
+
+    return Learner(net, lambda labels: ones.observe(net, labels, job.sigma_one_hot), given, True)
 
 
 def train_tagi(
     job: Job, method: str, loader: BatchLoader, epochs: int, seed: int
 ) -> tuple[Predict, nn.Sequential, nn.PosteriorAverage]:
-    """Trains one of this library's heads; BatchNorm2d has still to be given its statistics."""
+    """Trains in this library; BatchNorm2d has still to be given its statistics."""
     pytagi_ddp.manual_seed(seed)
-    head: HierarchicalHead | RemaxHead
-    if method == TREE:
-        net, head, sigma_v = job.make(nn, tree_head(nn)), HierarchicalHead(10, "cpu"), job.sigma_v
-    else:
-        (last, gain), sigma_v = ONE_HOT[method], job.sigma_one_hot
-        net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
-        head = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
+    net, observe, predict, forgets = learner_of(job, method, len(loader), epochs)
     let_deltas_through(net)
     average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
     averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):
-        if forgets_before(epoch, epochs):
+        if forgets and forgets_before(epoch, epochs):
             net.forget_evidence(job.forget)
         loader.set_epoch(epoch)
         for x, labels in loader:
             net(x)
-            head.observe(net, labels, sigma_v)
+            observe(labels)
             net.backward()
             net.step()
             if steps_left <= averaged:
                 average.update()
             steps_left -= 1
-
-    def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        mu, var = net.predict(x)
-        return class_probabilities(mu, var, hierarchical_softmax(10)) if method == TREE else mu, var.mean(1)
-
     return predict, net, average
 
 
@@ -281,9 +313,9 @@ def main(argv: list[str] | None = None) -> None:
             for seed in args.seed:
                 if any(one["seed"] == seed for one in of(done, kind, method)):
                     continue
-                taken = [one["cpu_seconds"] for one in of(done, kind, TREE) if "failed" not in one]
+                taken = [one["cpu_seconds"] for one in of(done, kind, EVIDENCE) if "failed" not in one]
                 if method in TORCH and not taken:
-                    sys.exit(f"error: PyTorch gets the time of the {TREE}, of which no run of {name} is done")
+                    sys.exit(f"error: PyTorch gets the time of the method {EVIDENCE}: no run of it on {name} is done")
                 try:
                     scores = measure(job, method, (train, test), epochs, seed, statistics.median(taken or [0.0]))
                 except ModuleNotFoundError as error:
