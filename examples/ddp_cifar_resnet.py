@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
     if args.augment is None:
         args.augment = folder is not None
     if args.through_statistics is None:
-        args.through_statistics = folder is not None
+        args.through_statistics = folder is not None or args.head == "categorical"
     if args.average_last is None:
         args.average_last = 0.5 if folder is not None and args.parallel == "ddp" else 0.0
     args.threads = args.threads or get_threads()

@@ -18,8 +18,11 @@ Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
 Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downloaded) it trains on a small synthetic
 set of ten shapes instead."""
 
-PRIOR_FACTOR = 1000.0  # of networks that begin with gains of 0.1: ten times the variance of gains of 1
+# Residual networks begin with small parameters, and learn large ones (benchmarks/quality/README.md, "CIFAR-10").
+COUNT, PRIOR_FACTOR = 40.0, 100.0
+GAINS = {"categorical": 0.3, "hierarchical": 0.1, "remax": 0.1}
 CIFAR_ONLY = "CIFAR-10 yes, synthetic set no"
+STATISTICS = "yes; with numbers as labels, on the synthetic set: no"
 CIFAR_REPLICAS = "CIFAR-10 and --parallel ddp 0.5, else 0"
 
 
@@ -33,7 +36,7 @@ def parse_arguments(
         argv: arguments; None: those of the program.
         change: called with the parser, for example by another job to add options of its own.
     """
-    defaults = "128; synthetic set: 8", CIFAR_ONLY, CIFAR_REPLICAS
+    defaults = "128; synthetic set: 8", STATISTICS, CIFAR_REPLICAS
     parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), *defaults)
     data = parser.add_argument_group("data")
     data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
@@ -49,12 +52,18 @@ def parse_arguments(
 
 
 def add_observation_options(
-    training: Any, sigma_v: float = 0.05, forget: float = 1.0, falls: bool = True, prior_factor: float = PRIOR_FACTOR
+    training: Any,
+    sigma_v: float = 0.05,
+    forget: float = 1.0,
+    falls: bool = True,
+    count: float = COUNT,
+    prior_factor: float = PRIOR_FACTOR,
 ) -> None:
     """Adds options for the way in which labels are observed to a group.
 
     Args:
-        sigma_v, forget, prior_factor: defaults of these options. falls: whether sigma_v may fall from epoch to epoch.
+        sigma_v, forget, count, prior_factor: defaults of these options.
+        falls: whether sigma_v may fall from epoch to epoch.
     """
     training.add_argument(
         "--head",
@@ -63,7 +72,7 @@ def add_observation_options(
         "head), or ones and zeros (as in pytagi)",
     )
     training.add_argument(
-        "--count", type=positive_float, help="of the categorical head: how often an image counts, in all epochs (8)"
+        "--count", type=positive_float, help=f"of the categorical head: how often an image counts in all ({count:g})"
     )
     training.add_argument(
         "--prior-factor",
@@ -86,7 +95,7 @@ def add_observation_options(
         help="of the other heads: before each of the first 70 %% of the epochs but the first, let what was learnt "
         f"count for 1/FACTOR ({forget:g})",
     )
-    training.set_defaults(of_numbers=of_numbers, of_classes={"count": 8.0, "prior_factor": prior_factor})
+    training.set_defaults(of_numbers=of_numbers, of_classes={"count": count, "prior_factor": prior_factor})
 
 
 def settle_observation(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -122,6 +131,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     with only_rank_0_prints():
         args = parser.parse_args(argv)
         settle_observation(parser, args)
+        args.gain_w, args.gain_b = (GAINS[args.head] if gain is None else gain for gain in (args.gain_w, args.gain_b))
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         if args.allow_changes and not args.resume:
@@ -172,8 +182,9 @@ def job_parser(
     add_observation_options(training)
     training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
     training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
-    training.add_argument("--gain-w", type=positive_float, default=0.1, help="factor on the weights' prior (0.1)")
-    training.add_argument("--gain-b", type=positive_float, default=0.1, help="factor on the biases' prior (0.1)")
+    for name, what in (("--gain-w", "weights"), ("--gain-b", "biases")):
+        text = f"factor on the standard deviations of the {what}' prior (categorical head: 0.3, others: 0.1)"
+        training.add_argument(name, type=positive_float, help=text)
     training.add_argument(
         "--bn-batches",
         type=natural,

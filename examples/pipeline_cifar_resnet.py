@@ -84,7 +84,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
         sys.exit(f"error: {reason}" if is_first else 1)
     args.batch_size = args.batch_size or (32 if folder is None else 128)
     args.augment = folder is not None if args.augment is None else args.augment
-    args.through_statistics = folder is not None if args.through_statistics is None else args.through_statistics
+    if args.through_statistics is None:
+        args.through_statistics = folder is not None or args.head == "categorical"
     args.threads = args.threads or get_threads()
     train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
     net = on_all_ranks(communicator, lambda: make_pipeline(args, train_set.images[:32], communicator.world_size))

@@ -172,6 +172,8 @@ def compare(
         changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")
     if schedule is not None and checkpoint.schedule is not None:
         present = schedule.state_dict()
+        if (epochs := checkpoint.schedule["epochs"]) and present["epochs"]:  # more of them is how a run goes on
+            present["epochs"] = min(epochs, present["epochs"])
         differ = (name for name, was in checkpoint.schedule.items() if name != "steps" and present[name] != was)
         changes += [f"{name} of its schedule was {checkpoint.schedule[name]} and is {present[name]}" for name in differ]
     if changes:

@@ -19,7 +19,7 @@ on_ranks = pytest.mark.parametrize("np", [1, pytest.param(2, marks=mpi), pytest.
 OPTIONS = {
     1: ["--head", "remax"],
     2: ["--sum", "--bn-batches", 2, "--average-last", 0.5],
-    3: ["--augment", "--bn-batches", 0],
+    3: ["--augment", "--bn-batches", 0, "--head", "hierarchical"],
 }
 
 
@@ -42,7 +42,7 @@ def test_trains_and_reports(tmp_path, np):
         assert ("bn_seconds" in record) == ("bn_mean_shift" in record) == (np < 3)
     assert ["test_error_running" in record for record in epochs] == [False, np < 3]
     lines = [line for line in stdout.splitlines() if " left, " not in line]  # progress, if it took over 10 s
-    parameters = "85,722" if np == 1 else "85,787"
+    parameters = "85,787" if np == 3 else "85,722"
     assert lines[0] == f"resnet8: {parameters} parameters, each with a mean and a variance"
     assert lines[1] == f"ranks: {np}, threads per rank: 1, images per rank and step: 20"
     assert f"test error {epochs[1]['test_error']:.2%}" in lines[4]

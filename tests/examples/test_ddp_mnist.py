@@ -20,16 +20,16 @@ def test_two_ranks_learn_digits(data_dir, tmp_path, capsys, model):  # noqa: F81
     first, second = run_threads(main, 2, [*options, "--log-dir", str(tmp_path / "log")])
     assert first == second < 0.05
     started, epoch = map(json.loads, (tmp_path / "log" / "log.jsonl").read_text().splitlines())
-    assert (started["ranks"], started["average"], epoch["test_error"]) == (2, True, first)
+    assert (started["ranks"], started["average"], epoch["test_error"]) == (2, False, first)
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("epoch 1/1: train error ") and f"test error {first:.2%}" in line
 
 
 def test_the_sum_of_two_ranks_is_one_rank_with_both_batches():
-    options = ["--quick", "--sum"]
+    options = ["--quick"]  # the sum
     one = main([*options, "--batch-size", "20"])
     assert run_threads(main, 2, [*options, "--batch-size", "10"]) == [one, one]
-    assert run_threads(main, 2, ["--quick", "--batch-size", "10"])[0] != one  # the average
+    assert run_threads(main, 2, ["--quick", "--average", "--batch-size", "10"])[0] != one
 
 
 def test_a_quick_run_takes_the_options_that_are_given(capsys):

@@ -11,7 +11,7 @@ from examples.options import parse_arguments
 def test_defaults():
     args = parse_arguments([])
     assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "categorical", 2, False)
-    assert (args.count, args.prior_factor, args.gain_w, args.gain_b) == (8, 1000, 0.1, 0.1)
+    assert (args.count, args.prior_factor, args.gain_w, args.gain_b) == (40, 100, 0.3, 0.3)
     # Chosen when it is known which data there are.
     assert args.batch_size is args.augment is args.through_statistics is args.average_last is None
     assert args.limit_train is args.threads is None
@@ -22,6 +22,7 @@ def test_an_option_of_observed_numbers_chooses_the_tree(options):
     args = parse_arguments(options)
     assert (args.head, args.average) == ("hierarchical", True)
     assert (args.sigma_v, args.sigma_v_min, args.sigma_v_decay, args.forget) == (0.05, 0.05, 0.9, 1)
+    assert (args.gain_w, args.gain_b) == (0.1, 0.1)
 
 
 def test_switches():

@@ -24,10 +24,10 @@ def test_trains_and_draws(tmp_path):
     result = mpirun(["-m", "examples.pipeline_cifar_resnet", *map(str, options)], 2, 90)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[0] == "resnet8: 85,787 parameters, each with a mean and a variance"
+    assert lines[0] == "resnet8: 85,722 parameters, each with a mean and a variance"
     assert lines[1].startswith("stages: 2 with ")
     assert lines[2] == "images per pipeline and step: 10, micro-batches: 3, 1F1B"
-    assert sum(int(count.replace(",", "")) for count in lines[4].split(": ")[1].split(", ")) == 85_787
+    assert sum(int(count.replace(",", "")) for count in lines[4].split(": ")[1].split(", ")) == 85_722
     assert lines[5].startswith("epoch 1/1: train error ")
     for line, stage in zip(lines[6:8], "01", strict=True):
         assert line.startswith(f"stage {stage}  ")

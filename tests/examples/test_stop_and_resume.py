@@ -38,10 +38,10 @@ SETTINGS = ["--limit-train", 45, "--limit-test", 20, "--augment", "--forget", 4]
 AVERAGED = [*SETTINGS, "--average-last", 0.7]  # over the last two
 
 
-def small(gain_w, gain_b, is_remax, checkpoint_blocks, through_statistics):
-    """In place of the ResNet: with statistics, and as many outputs as the hierarchical head needs."""
+def small(gain_w, gain_b, is_remax, checkpoint_blocks, through_statistics, outputs):
+    """In place of the ResNet: with statistics."""
     convolution = nn.Conv2d(3, 4, 4, stride=4, in_width=32, in_height=32)
-    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.MixtureReLU(), nn.Linear(256, 11))
+    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.MixtureReLU(), nn.Linear(256, outputs))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,6 +101,15 @@ def test_resumed_from_shards(whole, tmp_path):
     check_same_end(whole, tmp_path, log)
 
 
+def test_evidence_is_weighted_as_without_a_stop(tmp_path):
+    """A run that resumes within an epoch has the schedule of its checkpoint."""
+    job = ["--limit-train", 45, "--limit-test", 20, "--batch-size", 8, "--checkpoint-dir", tmp_path]
+    train(tmp_path, *job, "--checkpoint-every", 1, "--keep-last", 5)
+    end, files = newest(tmp_path), {int(path.name[5:15]): path for path in tmp_path.glob("step-*")}
+    train(tmp_path, *job, "--resume", files[4])
+    assert newest(tmp_path) == end
+
+
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
     job = ["--limit-train", 8, "--limit-test", 8, "--batch-size", 8, "--checkpoint-dir", tmp_path]
     in_threads("--log-dir", tmp_path, *job, "--epochs", 1, np=1)
@@ -121,7 +130,7 @@ def test_resumed_within_an_epoch(whole, tmp_path):
     assert sorted(files) == [2, 3, 4, 5, 6]
     log = train(tmp_path, *job, "--resume", files[5])
     check_same_end(whole, tmp_path, log)
-    net, average = (small(0.1, 0.1, False, False, False) for _ in range(2))
+    net, average = (small(0.1, 0.1, False, False, False, 11) for _ in range(2))
     entry, values = newest(tmp_path)
     net.load(tmp_path / entry["file"])
     average.load(tmp_path / "average.safetensors")
