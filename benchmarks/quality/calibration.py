@@ -32,6 +32,7 @@ from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.models.resnet import RESNET8, resnet_layers
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 BATCH = 32
@@ -48,6 +49,7 @@ class Job(NamedTuple):
 
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
+    evidence_count, prior_factor: `count` and `prior_factor` of the `EvidenceSchedule`.
     """
 
     make: Callable[[Any, Head], Any]
@@ -58,12 +60,20 @@ class Job(NamedTuple):
     sigma_one_hot: float
     forget: float = 4.0
     limit: int | None = None
+    evidence_count: float = 8.0
+    prior_factor: float = 1.0
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
     """784-128-128, and the head."""
     body = layers.Linear(784, 128), layers.ReLU(), layers.Linear(128, 128), layers.ReLU()
     return layers.Sequential(*body, *head(128))
+
+
+def resnet8(layers: Any, head: Head) -> Any:
+    """The job's network (`examples.ddp_cifar_resnet --model resnet8`)."""
+    *body, _ = resnet_layers(layers, RESNET8, 0.3, 0.3)
+    return layers.Sequential(*body, *head(RESNET8[-1]))
 
 
 def of_digits(test: ImageDataset) -> dict[str, ImageDataset]:
@@ -87,6 +97,7 @@ JOBS = {
     "mnist-mlp": Job(mnist_mlp, load_mnist, of_digits, 5, 0.3, 0.1),
     "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 10, 0.3, 0.2, 1.0, 10_000),
     "mnist-cnn": Job(mnist_cnn, load_mnist, of_digits, 2, 0.1, 0.1),
+    "resnet8": Job(resnet8, load_cifar10, of_objects, 10, 0.05, 0.2, 1.0, 10_000, 40.0, 100.0),
 }
 EVIDENCE = "categorical, evidence-weighted step"
 TREE = "hierarchical softmax"
@@ -114,7 +125,7 @@ def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
     """One of this library's ways to learn classes, in trainings of so many steps an epoch."""
     if method == EVIDENCE:
         net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
-        schedule = nn.EvidenceSchedule(net, steps, epochs)
+        schedule = nn.EvidenceSchedule(net, steps, epochs, count=job.evidence_count, prior_factor=job.prior_factor)
 
         def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mu, var = net.predict(x)
