@@ -326,7 +326,7 @@ def main(argv: list[str] | None = None) -> None:
                     continue
                 taken = [one["cpu_seconds"] for one in of(done, kind, EVIDENCE) if "failed" not in one]
                 if method in TORCH and not taken:
-                    sys.exit(f"error: PyTorch gets the time of the method {EVIDENCE}: no run of it on {name} is done")
+                    sys.exit(f"error: PyTorch gets the time of the {EVIDENCE}, of which no run of {name} is done")
                 try:
                     scores = measure(job, method, (train, test), epochs, seed, statistics.median(taken or [0.0]))
                 except ModuleNotFoundError as error:

@@ -97,7 +97,7 @@ def test_networks_take_any_head(make, pixels):
         assert make(nn, head).predict(x)[0].shape == (2, outputs)
 
 
-def test_pytorch_has_the_time_of_the_tree(small, tmp_path):
+def test_pytorch_has_the_time_of_the_evidence_weighted_step(small, tmp_path):
     with pytest.raises(SystemExit, match="no run of small is done"):
         calibration.main(["--method", "softmax, PyTorch", "--results", str(tmp_path / "done.jsonl")])
 
