@@ -4,6 +4,8 @@ import json
 import sys
 import time
 
+import pytest
+
 from benchmarks import gpu
 
 SCRIPTS = {
@@ -37,6 +39,7 @@ def test_a_part_that_fails_does_not_keep_the_others_away(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "report.md"]
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_cut_and_what_did_not_fit_is_said(tmp_path):
     start = time.monotonic()
     whole = gpu.run_all({"slow": 8.0, "never": 30.0}, command, tmp_path / "report", 8.5)

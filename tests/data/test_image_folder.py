@@ -115,6 +115,7 @@ def test_pictures_of_a_camera_that_was_turned_are_upright(tmp_path, form, orient
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.slow
 def test_large_jpeg_files_are_upright_where_they_are_decoded_smaller(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation

@@ -195,6 +195,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("way", "micro"), [*((way, False) for way in WAYS), ("Sequential", True), ("buckets", True)])
+@pytest.mark.slow
 def test_training_goes_on_after_an_interrupt_anywhere(way, micro):
     """As if the batch had been learnt, or had not been there; never a part of a pass, and never an error.
 
@@ -329,6 +330,7 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize(("kind", "call"), [(kind, call) for kind, (_, calls) in WRAPPERS.items() for call in calls])
+@pytest.mark.slow
 def test_what_ranks_do_together_is_done_to_its_end_or_not_at_all(kind, call, tmp_path):
     """With other ranks, they would be out of step: an interrupt anywhere leaves no collective out."""
 

@@ -172,6 +172,7 @@ def test_forward(case, deterministic, bias, threads):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("jcb", "accumulate"), [(True, False), (False, True)])
 @pytest.mark.usefixtures("bounded_scratch")
+@pytest.mark.slow
 def test_backward(case, jcb, accumulate, threads):
     a = arrays(case)
     start = 0.5 if accumulate else np.nan

@@ -100,6 +100,7 @@ def test_forward(shape, deterministic, bias, threads):
 @pytest.mark.parametrize("jcb", [True, False])
 @pytest.mark.parametrize("accumulate", [True, False])
 @pytest.mark.usefixtures("bounded_scratch")
+@pytest.mark.slow
 def test_backward(shape, jcb, accumulate, threads):
     a = arrays(shape)
     start = 0.5 if accumulate else np.nan

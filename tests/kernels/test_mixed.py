@@ -43,6 +43,7 @@ def integers(layer, case) -> dict[str, np.ndarray]:
 
 @needs_bfloat16
 @pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD)
+@pytest.mark.slow
 def test_what_needs_no_rounding_is_exact(layer, case, threads):
     a = integers(layer, case)
     expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
@@ -74,6 +75,7 @@ def test_variances_of_the_winograd_form(layer, case):
 
 @needs_bfloat16
 @pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD + LARGE_TILES)
+@pytest.mark.slow
 def test_means_keep_every_bit(layer, case, threads):
     a = layer.arrays(case)
     expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")

@@ -31,6 +31,7 @@ FEW_INPUTS = [(2, 8, 8), (2, 1, 1), (2, 15, 15), (3, 16, 4), (4, 31, 15), (8, 63
 
 
 @pytest.mark.parametrize(("count", "inputs", "outputs"), FEW_INPUTS)
+@pytest.mark.slow
 def test_fewer_inputs_than_threads_share(count, inputs, outputs):
     """Tiles of inputs begin at multiples of 16: several of them begin at 0, and all of these but one are empty."""
     layer = random_cases.Case("Linear", "", lambda: [nn.Linear(inputs, outputs)], inputs * outputs)
@@ -38,6 +39,7 @@ def test_fewer_inputs_than_threads_share(count, inputs, outputs):
 
 
 @pytest.mark.parametrize("number", range(28))
+@pytest.mark.slow
 def test_random_products(number):
     random_cases.run_case(0, number, random_cases.PRODUCTS)
 
