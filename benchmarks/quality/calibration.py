@@ -34,8 +34,8 @@ from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
+from pytagi_ddp.nn.run.evidence import FIRST, LAST
 
-BATCH = 32
 LAST_STEPS = 0.2  # what share of all steps an average is of
 STATISTICS = 40  # batches that give BatchNorm2d its statistics
 FOREIGN = 2000  # images of each other kind
@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
-    evidence_count, prior_factor: `count` and `prior_factor` of the `EvidenceSchedule`.
+    evidence_count, prior_factor, rates: `count`, `prior_factor`, and `first` and `last`, of the `EvidenceSchedule`.
     """
 
     make: Callable[[Any, Head], Any]
@@ -62,6 +62,8 @@ class Job(NamedTuple):
     limit: int | None = None
     evidence_count: float = 8.0
     prior_factor: float = 1.0
+    rates: tuple[float, float] = (FIRST, LAST)
+    batch: int = 32
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -125,7 +127,8 @@ def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
     """One of this library's ways to learn classes, in trainings of so many steps an epoch."""
     if method == EVIDENCE:
         net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
-        schedule = nn.EvidenceSchedule(net, steps, epochs, count=job.evidence_count, prior_factor=job.prior_factor)
+        options = {"first": job.rates[0], "last": job.rates[1], "prior_factor": job.prior_factor}
+        schedule = nn.EvidenceSchedule(net, steps, epochs, count=job.evidence_count, **options)
 
         def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mu, var = net.predict(x)
@@ -233,7 +236,7 @@ def measure(
     """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
-    loader = batches(train, BATCH, seed=seed)
+    loader = batches(train, job.batch, seed=seed)
     if method in TORCH:
         torch_classifier()
     shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
@@ -298,6 +301,20 @@ def report(done: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
+def changed(job: Job, args: argparse.Namespace) -> Job:
+    """The job with the constants that were given."""
+    names = {"count": "evidence_count", "prior_factor": "prior_factor", "rates": "rates", "batch_size": "batch"}
+    given = {names[option]: value for option, value in vars(args).items() if option in names and value is not None}
+    return job._replace(**given)
+
+
+def held_out(train: ImageDataset, number: int) -> tuple[ImageDataset, ImageDataset]:
+    """The training images but the last ones, and these, on which constants are chosen."""
+    rest = len(train) - number
+    last = replace(train, images=train.images[rest:], labels=train.labels[rest:])
+    return train.subset(rest), last
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.quality calibration", description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
@@ -307,18 +324,29 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="runs done, one by line")
+    trial = parser.add_argument_group("trials, which need --results of their own, as runs do not say what was changed")
+    trial.add_argument("--held-out", type=int, metavar="N", help="test on the last N training images")
+    trial.add_argument("--batch-size", type=int, help="images of a step")
+    trial.add_argument("--count", type=float, help="of the evidence-weighted step, as --rates and --prior-factor")
+    trial.add_argument("--rates", type=float, nargs=2, metavar=("FIRST", "LAST"))
+    trial.add_argument("--prior-factor", type=float)
     parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)
+    changes = args.held_out, args.batch_size, args.count, args.rates, args.prior_factor
+    if changes != (None,) * 5 and args.results == parser.get_default("results"):
+        parser.error("a trial needs a file of its own: give --results")
     set_threads(1)
     done = read(args.results)
     for name in [] if args.report else args.job or JOBS:
-        job = JOBS[name]
+        job = changed(JOBS[name], args)
         epochs = args.epochs or job.epochs
         try:
             train, test = job.load(args.data_dir)
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")
-        train = train.subset(args.limit_train or job.limit or len(train))
+        if args.held_out:
+            train, test = held_out(train, args.held_out)
+        train = train.subset(min(args.limit_train or job.limit or len(train), len(train)))
         kind = name, len(train), epochs
         for method in args.method or METHODS:
             for seed in args.seed:

@@ -258,31 +258,32 @@ class CheckpointManager:
             compare(checkpoint, world_size, settings, allow_changes, network.schedule)
             return checkpoint
 
-        if isinstance(model, ShardedNetwork):
-            with held_back():
+        with held_back():
+            if isinstance(model, ShardedNetwork):
                 take = partial(sharded.load, model, check)
                 checkpoint = load_from(model.communicator, self.folder, path, take, fall_back)
-                if checkpoint is not None:
-                    take_schedule(checkpoint, network)
-                return checkpoint
-        whole = partial(_load_whole, network, check, average, world_size == 1)
-        load = partial(load_from, SerialCommunicator(), self.folder, path, whole, fall_back)
-        if not isinstance(model, DDPSequential):
-            checkpoint = load()
+            else:
+                whole = partial(_load_whole, network, check, average, world_size == 1)
+                load = partial(load_from, SerialCommunicator(), self.folder, path, whole, fall_back)
+                checkpoint = _load_on_ranks(model, load, average) if isinstance(model, DDPSequential) else load()
             if checkpoint is not None:
                 take_schedule(checkpoint, network)
-            return checkpoint
-        with held_back():
-            checkpoint = on_rank_0(model.communicator, load)
-            if checkpoint is not None:
-                take_schedule(checkpoint, network)
-                network.drop_deltas()
-                model.synchronize()
-                if average is not None:
-                    n = model.communicator.broadcast_object(average.n_averaged)
-                    model.communicator.broadcast(average.theta)
-                    average.n_averaged = n
         return checkpoint
+
+
+def _load_on_ranks(
+    model: DDPSequential, load: Callable[[], Checkpoint | None], average: PosteriorAverage | None
+) -> Checkpoint | None:
+    """`load()` on rank 0, and what it has loaded on every rank."""
+    checkpoint = on_rank_0(model.communicator, load)
+    if checkpoint is not None:
+        model.model.drop_deltas()
+        model.synchronize()
+        if average is not None:
+            n = model.communicator.broadcast_object(average.n_averaged)
+            model.communicator.broadcast(average.theta)
+            average.n_averaged = n
+    return checkpoint
 
 
 def _load_whole(

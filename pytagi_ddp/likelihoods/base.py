@@ -284,9 +284,8 @@ class Likelihood(ABC):
 
         The log-likelihood is that of `prediction(mu, var).log_prob(y)`. Its parameters are the logarithms, between the
         bounds of `noise_parameters`. Each in turn takes the best of its multiples by powers of ten, and from there
-        L-BFGS-B finds the maximum. An estimate at a bound means that
-        the data ask for more: no tails (`StudentT`), no overdispersion (`NegativeBinomial`). Everything else stays as
-        it is, this likelihood included.
+        L-BFGS-B finds the maximum. An estimate at a bound means that the data ask for more: no tails (`StudentT`), no
+        overdispersion (`NegativeBinomial`). Everything else stays as it is, this likelihood included.
 
         Args:
             mu, var: moments of the outputs, (samples, ..., outputs), best of held-out data, see `fitted`.

@@ -51,6 +51,22 @@ def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
     assert [one["images"] for one in read(path)] == [200] * 12 + [40] * 2
 
 
+def test_trials_have_other_constants_images_and_a_file_of_their_own(small, monkeypatch, tmp_path, capsys):
+    trial = ["--method", calibration.EVIDENCE, "--seed", "0", "--held-out", "50", "--count", "3", "--rates", "1", "0.5"]
+    with pytest.raises(SystemExit):
+        calibration.main(trial)
+    assert "give --results" in capsys.readouterr().err
+    given = []
+
+    def measure(job, method, data, *rest):
+        given.append((job.evidence_count, job.rates, job.prior_factor, job.batch, *map(len, data)))
+        return {}
+
+    monkeypatch.setattr(calibration, "measure", measure)
+    calibration.main([*trial, "--batch-size", "8", "--results", str(tmp_path / "trial.jsonl")])
+    assert given == [(3, [1, 0.5], 1, 8, 150, 50)]
+
+
 def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):
     def diverges(*args):
         raise FloatingPointError("not finite")

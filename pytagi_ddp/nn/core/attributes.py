@@ -90,14 +90,11 @@ def _is_of_the_package(module: str) -> bool:
 class Elsewhere:
     """An attribute that another library has: reading it raises AttributeError, which says what to do instead.
 
-    It is a descriptor and no `__getattr__`, because Python reads every attribute of a class with that method slower.
+    It is a descriptor, because Python reads every attribute of a class with a `__getattr__` slower.
     """
 
-    def __init__(self, remedy: str):
-        self._remedy = remedy
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, remedy: str):
+        self._name, self._remedy = name, remedy
 
     def __repr__(self) -> str:  # for `help`
         return f"not here: {self._remedy}"
@@ -160,9 +157,7 @@ class KnownAttributes:
     def __init_subclass__(cls, other_names: Mapping[str, str] | None = None, **more: Any):
         super().__init_subclass__(**more)
         for name, remedy in ({} if other_names is None else {**other_names, **MISTAKEN}).items():
-            elsewhere = Elsewhere(remedy)
-            elsewhere.__set_name__(cls, name)
-            setattr(cls, name, elsewhere)
+            setattr(cls, name, Elsewhere(name, remedy))
 
     def __dir__(self) -> list[str]:
         kind = type(self)
