@@ -258,11 +258,18 @@ def measure(
         return {method: {"failed": str(error)}}
 
 
-Kind = tuple[str, int, int]  # job, training images, epochs
+Kind = tuple[str, int, int, str]  # job, training images, epochs, and what a trial changes
+TRIAL = ("held_out", "batch_size", "count", "rates", "prior_factor")  # options
 
 
 def kind_of(one: dict[str, Any]) -> Kind:
-    return one["job"], one["images"], one["epochs"]
+    return one["job"], one["images"], one["epochs"], one.get("trial", "")
+
+
+def trial_of(args: argparse.Namespace) -> str:
+    """The options of a trial that were given, in one line."""
+    given = {name: getattr(args, name) for name in TRIAL if getattr(args, name) is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
 
 
 def of(done: list[dict[str, Any]], kind: Kind, method: str) -> list[dict[str, Any]]:
@@ -295,9 +302,9 @@ def report(done: list[dict[str, Any]]) -> str:
             failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
             if every:
                 rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
-        parts.append(
-            "{}, {:,} images, {} epochs; AUROC by entropy / by variance\n\n".format(*kind) + table(header, rows)
-        )
+        trial = f"; trial: {kind[3]}" if kind[3] else ""
+        title = f"{kind[0]}, {kind[1]:,} images, {kind[2]} epochs{trial}; AUROC by entropy / by variance"
+        parts.append(title + "\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
 
@@ -324,7 +331,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="runs done, one by line")
-    trial = parser.add_argument_group("trials, which need --results of their own, as runs do not say what was changed")
+    trial = parser.add_argument_group("trials of other constants; their runs say what was changed")
     trial.add_argument("--held-out", type=int, metavar="N", help="test on the last N training images")
     trial.add_argument("--batch-size", type=int, help="images of a step")
     trial.add_argument("--count", type=float, help="of the evidence-weighted step, as --rates and --prior-factor")
@@ -332,9 +339,6 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--prior-factor", type=float)
     parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)
-    changes = args.held_out, args.batch_size, args.count, args.rates, args.prior_factor
-    if changes != (None,) * 5 and args.results == parser.get_default("results"):
-        parser.error("a trial needs a file of its own: give --results")
     set_threads(1)
     done = read(args.results)
     for name in [] if args.report else args.job or JOBS:
@@ -347,7 +351,10 @@ def main(argv: list[str] | None = None) -> None:
         if args.held_out:
             train, test = held_out(train, args.held_out)
         train = train.subset(min(args.limit_train or job.limit or len(train), len(train)))
-        kind = name, len(train), epochs
+        run = {"job": name, "images": len(train), "epochs": epochs}
+        if trial := trial_of(args):
+            run["trial"] = trial
+        kind = kind_of(run)
         for method in args.method or METHODS:
             for seed in args.seed:
                 if any(one["seed"] == seed for one in of(done, kind, method)):
@@ -360,9 +367,8 @@ def main(argv: list[str] | None = None) -> None:
                 except ModuleNotFoundError as error:
                     print(f"{name}, {method}: left out: {error}")
                     break
-                run = {"job": name, "images": len(train), "epochs": epochs, "seed": seed}
                 for way, one in scores.items():
-                    done.append(run | {"method": way} | one)
+                    done.append(run | {"seed": seed, "method": way} | one)
                     append(args.results, done[-1])
                     what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
                     print(f"{name}, {way}, seed {seed}: {what}", flush=True)
