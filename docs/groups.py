@@ -15,7 +15,7 @@ GROUPS = {
     "Files": ("save", "load", "save_pytagi", "save_csv", "load_csv"),
     "Layers and parameters": (
         *("summary", "named_layers", "named_leaves", "num_parameters", "parameters", "state_dict", "load_state_dict"),
-        *("params_from", "parameters_changed", "drop_deltas"),
+        *("sample", "params_from", "parameters_changed", "drop_deltas"),
     ),
     "What a network has learnt, and where time goes": (
         *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -609,6 +610,44 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
+
+    def sample(self, n: int = 1, seed: int | np.random.Generator | None = None) -> list[Sequential]:
+        """n networks, each with parameters that are drawn from the posterior and have the variance 0: n functions.
+
+            functions = net.sample(20, seed=0)
+            curves = [function.predict(x)[0] for function in functions]
+
+        A parameter N(m, S) becomes m + sqrt(S) e, with e ~ N(0, 1). A function gives outputs without variance, at all
+        inputs by the same parameters: its values at two inputs belong together, which `predict` does not say. Use it for
+        paths, maxima, Thompson sampling and expectations of what is not linear in the outputs.
+
+        The draws have the mean of `predict` and its variance only approximately: `predict` linearises activations and
+        takes units as independent, and a function does neither. Neither holds the noise of observations.
+
+        Running statistics, carried states and settings are those of this network, which does not change. The functions
+        are in evaluation mode, and on the CPU or GPU of this network. They take as much memory as n copies.
+
+        Args:
+            n: how many, at least 0. seed: of the draws; None: another one each time.
+
+        Raises:
+            ValueError: a negative n, or a network in shards, whose parameters are on other ranks too.
+        """
+        if n < 0:
+            raise ValueError(f"sample() takes a number of draws that is not negative, got {n}")
+        if self.arena.in_shards:
+            raise ValueError("sample() of a network in shards: no rank has all of its parameters")
+        rng = np.random.default_rng(seed)
+        mu, var = self.kernels.array.to_host(self.arena.theta)
+        functions = []
+        for _ in range(n):
+            function = copy.deepcopy(self)
+            drawn = mu + np.sqrt(var) * rng.standard_normal(mu.shape, np.float32)
+            function.kernels.array.copy(np.stack([drawn, np.zeros_like(drawn)]), function.arena.theta)
+            function.schedule = None
+            function.drop_deltas()
+            functions.append(function.eval())
+        return functions
 
     def params_from(self, other: Sequential) -> None:
         """Takes parameters and running statistics of a network with the same layers."""
