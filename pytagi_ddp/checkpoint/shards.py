@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, check_size, checksum, compare_checksums
@@ -24,7 +24,7 @@ from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.core.validate import check_finite
-from pytagi_ddp.nn.files.file_format import header_size
+from pytagi_ddp.nn.files.file_format import header_size, open_tensors
 
 INDEX = "shards.json"
 FORMAT = "pytagi_ddp shards 1"
@@ -164,9 +164,7 @@ class TensorReader(ExitStack):
         self.sizes = {name: self._size(name) for name in self._parts}
 
     def _list(self, path: Path) -> None:
-        with open(path, "rb") as data:
-            header_size(data.read(8))
-        file = self.enter_context(safe_open(path, "numpy"))
+        file = self.enter_context(open_tensors(path))
         for key in file.keys():  # noqa: SIM118 - it is not a mapping
             values = file.get_slice(key)
             shape, dtype = values.get_shape(), values.get_dtype()

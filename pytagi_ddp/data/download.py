@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
+import socket
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from itertools import chain
@@ -14,6 +18,8 @@ from tqdm import tqdm
 from pytagi_ddp.files import atomic_file
 
 _CHUNK = 1 << 18
+SLOWEST = 16 << 10  # bytes per second, on average, that a server has to send
+PATIENCE = 6  # times the time-out, before that counts
 
 
 class DownloadError(OSError):
@@ -35,11 +41,12 @@ def download_file(
         md5: Checksum in hexadecimal digits; None: whoever reads the file has another one of what it holds.
         max_bytes: What the file has at most; of a server that sends more no more is read.
         progress: Show a progress bar on standard error.
-        timeout: Seconds to wait for the connection, and for each piece of data.
+        timeout: Seconds to wait for the connection, and for each piece of data. After 6 times as long, less than 16 KiB
+            per second is too slow.
 
     Raises:
-        DownloadError: No connection, a connection that broke off, too many bytes, or a checksum that differs. `path`
-            is then as it was before.
+        DownloadError: No connection, one that broke off or is too slow, too many bytes, or a checksum that differs.
+            `path` is then as it was before.
         OSError: The file cannot be written.
     """
     digest = hashlib.md5(usedforsecurity=False)
@@ -57,22 +64,82 @@ def download_file(
 
 def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -> Iterator[bytes]:
     """Pieces of the content; every failure of the network becomes a DownloadError."""
+    received = 0
+    watch = _Watch(PATIENCE * timeout)
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with watch, watch.opener().open(url, timeout=timeout) as response:
             length = response.headers.get("Content-Length")
             total = int(length) if length else None
-            received = 0
             _check_size(total or 0, max_bytes)
             with _Progress(total=total, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
-                while chunk := response.read(_CHUNK):
+                while chunk := response.read1(_CHUNK):
                     received += len(chunk)
+                    watch.received = received
                     _check_size(received, max_bytes)
                     bar.update(len(chunk))
                     yield chunk
+            if watch.problem:  # the end of a connection amid headers is the end of headers
+                raise ConnectionError
             if total is not None and received < total:
                 raise ConnectionError(f"the connection broke off after {received} of {total} bytes")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"{url}: {error}") from error
+        raise DownloadError(f"{url}: {watch.problem or error}") from error
+
+
+class _Watch:
+    """Cuts connections off that are too slow, also where a read never ends because single bytes come in time.
+
+    Args:
+        patience: seconds after which slowness counts.
+
+    Attributes:
+        received: bytes so far. problem: why it has cut the connections off, or nothing.
+    """
+
+    def __init__(self, patience: float):
+        self.received, self.problem = 0, ""
+        self._patience, self._begin, self._ended = patience, time.monotonic(), threading.Event()
+        self._sockets: list[socket.socket] = []
+
+    def opener(self) -> urllib.request.OpenerDirector:
+        """Opens addresses over connections that this object watches."""
+        sockets = self._sockets
+
+        class Plain(http.client.HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        class Secure(http.client.HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        class ByPlain(urllib.request.HTTPHandler):
+            def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(Plain, request)
+
+        class BySecure(urllib.request.HTTPSHandler):
+            def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(Secure, request)
+
+        return urllib.request.build_opener(ByPlain, BySecure)
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, name="download", daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(1.0, self._patience)):
+            seconds = time.monotonic() - self._begin
+            if seconds > self._patience + self.received / SLOWEST:
+                self.problem = f"too slow: {self.received} bytes in {seconds:.0f} s; try again later"
+                for connection in self._sockets:
+                    with contextlib.suppress(OSError):
+                        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS too, as a thread reads from it
+                return
 
 
 def _check_size(size: int, max_bytes: int) -> None:

@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save as save_safetensors
 
 from pytagi_ddp.files import atomic_write, file_size
+from pytagi_ddp.nn.files.file_format import open_tensors
 
 FORMAT = "pytagi_ddp images 1"
 TYPES = {"pixels": np.uint8, "offsets": np.int64, "sizes": np.int32, "checksums": np.uint32}
@@ -35,7 +36,7 @@ class ImageShard:
         self._path = path
         file_size(path)
         try:
-            self._file = safe_open(path, "numpy")
+            self._file = open_tensors(path)
             metadata = self._file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r:.50}, this version reads {FORMAT!r}")

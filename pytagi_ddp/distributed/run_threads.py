@@ -39,7 +39,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         ValueError: fewer than one rank.
         Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
     """
-    from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
+    from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here: an import loads no kernels
 
     ranks = operator.index(world_size)
     if ranks < 1:
@@ -61,8 +61,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
             member.leave()
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)]
-    before = get_threads()
-    set_threads(max(1, before // ranks))
+    division = Division(ranks)
     try:
         for thread in threads:
             thread.start()
@@ -72,7 +71,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         world.interrupted = True  # ends the waiting of all ranks
         raise
     finally:
-        set_threads(before)
+        division.end(undo=True)
     if errors:
         _, error = next((e for e in errors if not isinstance(e[1], FOLLOWED)), errors[0])
         raise error

@@ -17,6 +17,7 @@ from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.arena import Arena
 from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
 from pytagi_ddp.nn.core.hooks import Direction
+from pytagi_ddp.nn.core.init import check_count
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import REMEDY, AbsentParameters, Parameters
 from pytagi_ddp.nn.core.prior import drawn
@@ -132,6 +133,7 @@ class ShardedArena(Arena):
         self._communicator = communicator
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
         self.groups = groups_of(self.leaves, self._ranks, min_num_params)
+        check_count("the share of a rank", sum(group.shard for group in self.groups) * (self._ranks if whole else 1))
         self.group_of = {leaf: group for group in self.groups for leaf in group.leaves}
         self._memory: list[Array] = []
         self.sections = dict(zip(self.groups, self._sections(), strict=True))

@@ -26,7 +26,7 @@ class ThreadPool:
     """
 
     def __init__(self, world_size: int):
-        from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
+        from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here: an import loads no kernels
 
         self.world_size = world_size
         self._world = World(world_size)
@@ -37,9 +37,7 @@ class ThreadPool:
         for rank, tasks in enumerate(self._tasks):
             arguments = (self._world, rank, tasks, self._results)
             threading.Thread(target=_serve, args=arguments, name=f"rank {rank}", daemon=True).start()
-        before = get_threads()
-        set_threads(max(1, before // world_size))
-        self.close = weakref.finalize(self, _end, self._tasks, before, get_threads())
+        self.close = weakref.finalize(self, _end, self._tasks, Division(world_size).end)
         keep_from_children(self)
 
     def end_in_child(self) -> None:
@@ -107,10 +105,7 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
         del task, function, arguments, result, error
 
 
-def _end(tasks: Sequence[SimpleQueue], before: int, during: int) -> None:
-    from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads  # here: an import loads no kernels
-
-    if get_threads() == during:  # unless the number was changed since
-        set_threads(before)
+def _end(tasks: Sequence[SimpleQueue], end_division: Callable[[], None]) -> None:
+    end_division()
     for queue in tasks:
         queue.put(None)

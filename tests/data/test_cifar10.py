@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import io
 import os
@@ -285,6 +286,28 @@ def test_a_failed_download_is_a_data_set_not_found(tmp_path, served, lacks, opti
         load_cifar10(progress=False)
     assert find_cifar10() is None
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_an_archive_is_not_unpacked_beyond_what_its_files_need(tmp_path, records):
+    """Neither a file that is too long, nor one that nobody asked for, nor a header; of 3 MB once 3.2 GB were made."""
+    write_binary(tmp_path / "source", records)
+    zeros = b"\0" * (1 << 22)
+    for name, size in (("cifar-10-batches-bin/test_batch.bin", 3 << 30), ("other", 3 << 30)):
+        archive = tmp_path / "archive.tar.gz"
+        with gzip.open(archive, "wb", compresslevel=1) as out:
+            member = tarfile.TarInfo(name)
+            member.size = size
+            out.write(member.tobuf())
+            for _ in range(8):
+                out.write(zeros)
+        with pytest.raises(ValueError, match=r"archive.tar.gz: .*(not a regular file of|unpacks to more than)"):
+            cifar10._unpack(archive, tmp_path / "out")
+        assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*")) < 1 << 20
+    with tarfile.open(archive, "w:gz") as tar:
+        for number in range(cifar10.MAX_MEMBERS + 1):
+            tar.addfile(tarfile.TarInfo(f"{number}"), io.BytesIO())
+    with pytest.raises(ValueError, match="more than 100 files"):
+        cifar10._unpack(archive, tmp_path / "out")
 
 
 def test_a_folder_that_cannot_be_written_is_a_data_set_not_found(tmp_path, served):

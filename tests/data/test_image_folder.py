@@ -433,3 +433,12 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_shard_whose_header_is_too_long_is_not_parsed(tmp_path):
+    """Of 80 MB it took 1.6 GB."""
+    text = b'{"__metadata__":{%s},"pixels":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+    text %= b",".join(b'"%d":""' % number for number in range(1 << 20))
+    (tmp_path / "shard").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/shard: its header has {len(text)} bytes, more than 8388608"):
+        ImageShard(tmp_path / "shard")

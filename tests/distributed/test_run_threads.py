@@ -13,6 +13,7 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    DataParallel,
     LaunchError,
     RankLeftError,
     create_communicator,
@@ -75,6 +76,44 @@ def test_nothing_of_the_ranks_is_left():
     assert threading.active_count() <= threads  # those of a test before may have ended since
     with pytest.raises(LaunchError, match="run_threads"):
         create_communicator("threads")
+
+
+def test_ranks_that_overlap_give_the_threads_back_in_any_order():
+    """DataParallel and run_threads divide the threads of the kernels while their ranks are there."""
+    before = get_threads()
+
+    def replicas():
+        return DataParallel(Sequential(Linear(4, 2)), ["cpu"] * 2)
+
+    def job(seconds):
+        run_threads(lambda: time.sleep(seconds), 2)
+
+    try:
+        set_threads(8)
+        for order in (1, -1):
+            pair = [replicas(), replicas()]
+            assert get_threads() == 2
+            for at_this_point, net in zip((4, 8), pair[::order], strict=True):
+                net.close()
+                assert get_threads() == at_this_point
+        jobs = [threading.Thread(target=job, args=(seconds,)) for seconds in (0.1, 0.3)]
+        jobs[0].start()
+        time.sleep(0.05)
+        jobs[1].start()
+        for thread in jobs:
+            thread.join()
+        assert get_threads() == 8
+        assert run_threads(lambda: run_threads(get_threads, 1), 2) == [[4]] * 2
+        assert get_threads() == 8
+        pair = [replicas(), replicas()]
+        set_threads(3)  # stays, as it is newer
+        for net in pair:
+            net.close()
+        assert get_threads() == 3
+        run_threads(lambda: set_threads(1), 2)  # what a rank sets is the ranks'
+        assert get_threads() == 3
+    finally:
+        set_threads(before)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 7, 8])

@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import io
 import json
+import tarfile
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,15 +15,20 @@ from unittest import mock
 import numpy as np
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition, reading
+from pytagi_ddp.checkpoint.shards import FILE, INDEX, TensorReader, index_bytes
+from pytagi_ddp.checkpoint.shards import write_shard as write_part
 from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10, uci
 from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn.files import file_format, persistence
+from pytagi_ddp.nn.files.architecture import architecture
 from pytagi_ddp.nn.files.csv_files import SUFFIXES
+from pytagi_ddp.nn.files.state_dicts import held
 from pytagi_ddp.plot import read_epochs
+from pytagi_ddp.tagi_utils import Utils
 from tests.data.python2_pickle import cifar10_batch
 from tests.data.test_uci import texts
 from tests.nn.networks import randomise
@@ -365,6 +371,64 @@ def image_shards() -> Format:
         return Format({"shard": Path(folder, "shard").read_bytes()}, read, exact=True)
 
 
+def cifar10_archives() -> Format:
+    labels, pixels = _images()
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w") as tar:
+        for name in cifar10._BINARY.files:
+            member = tarfile.TarInfo(f"{cifar10._BINARY.subfolder}/{name}")
+            member.size = labels.size * 3073
+            tar.addfile(member, io.BytesIO(np.c_[labels.astype(np.uint8), pixels].tobytes()))
+
+    def read(path: Path) -> Hashable:
+        with TemporaryDirectory() as folder, mock.patch.object(cifar10, "BATCH_SIZE", IMAGES), mock.patch("os.fsync"):
+            try:
+                cifar10._unpack(path, Path(folder, "out"))
+            finally:
+                files = sorted(Path(folder).rglob("*.*"))
+                assert {file.name for file in files} <= set(cifar10._BINARY.files)
+            return tuple(file.read_bytes() for file in files)
+
+    return Format({"x.tar.gz": gzip.compress(memory.getvalue())}, read, inside=(gzip.decompress, gzip.compress))
+
+
+def pytagi_cifar10() -> Format:
+    labels, pixels = _images()
+
+    def read(path: Path) -> Hashable:
+        images, found = Utils().load_cifar_images(path, IMAGES)
+        assert images.shape == (IMAGES * 3072,) and set(found.tolist()) <= set(range(10))
+        return images.tobytes(), found.tobytes()
+
+    return Format({"batch.bin": np.c_[labels.astype(np.uint8), pixels].tobytes()}, read)
+
+
+def sharded_checkpoints() -> Format:
+    """A folder with an index and files, loaded by its name: no manifest protects it."""
+    net, name = small_network(), "step-0000000020-00000000"
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.mkdir()
+        specs = [spec.having(saved=True) for spec in held(randomise(small_network()))]
+        shards = [write_part(path / FILE.format(k, 2), specs[k::2], np.asarray) for k in (0, 1)]
+        metadata = {"architecture": architecture(net), "position": "{}", "settings": "{}", "world_size": "2"}
+        files = {INDEX: index_bytes(metadata, shards)}
+        files |= {shard.file: (path / shard.file).read_bytes() for shard in shards}
+
+    def read(path: Path) -> Hashable:
+        contents = reading.read(path.parent, None)
+        return tuple((key, array.tobytes()) for key, array in sorted(contents.tensors.items()))
+
+    def read_unverified(path: Path) -> Hashable:
+        """Whoever forges a file forges its checksum in the index too."""
+        if path.name == INDEX:
+            return read(path)
+        with TensorReader(path.parent, sorted(path.parent.glob("rank-*"))) as reader:
+            return tuple((key, array.tobytes()) for key, array in sorted(reader.read_whole()))
+
+    return Format(files, read_unverified, names=lambda path, message: str(path.parent) in message)
+
+
 def _read_uci(path: Path) -> Hashable:
     made = uci.Sizes(11, 2, 3, "")
     with mock.patch.dict(uci.UCI_SETS, {"yacht": made}):
@@ -421,6 +485,51 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "uci npz": uci_archives,
     "cache": caches,
     "image shard": image_shards,
+    "cifar10 archive": cifar10_archives,
+    "pytagi cifar10": pytagi_cifar10,
+    "sharded checkpoint": sharded_checkpoints,
 }
 if importlib.util.find_spec("PIL"):
     FORMATS["picture"] = picture_files
+
+
+# Every function of the package that opens a file or an address to read it: the formats that damage what it reads, or
+# why none has to. `tests/fuzz/test_fuzz.py` compares this with the source.
+OF_THE_SYSTEM = "a file of the operating system, which nobody else writes"
+OF_THE_PACKAGE = "the package's own source"
+THROUGH = "reads for others, which are here"
+READERS: dict[str, tuple[str, ...] | str] = {
+    "pytagi_ddp.checkpoint.manifest:read_checked": ("checkpoint", "manifest"),
+    "pytagi_ddp.checkpoint.manifest:read_manifest": ("manifest",),
+    "pytagi_ddp.checkpoint.reading:read": ("checkpoint",),
+    "pytagi_ddp.checkpoint.shards:read_index": ("sharded checkpoint",),
+    "pytagi_ddp.checkpoint.shards:verify": "reads blocks of a file for its checksum, and parses nothing",
+    "pytagi_ddp.checkpoint.shards:TensorReader._list": ("sharded checkpoint",),
+    "pytagi_ddp.data.cifar10:_read_binary": ("cifar10 binary",),
+    "pytagi_ddp.data.cifar10:_unpack": ("cifar10 archive",),
+    "pytagi_ddp.data.decoding:open_image": ("picture",),
+    "pytagi_ddp.data.download:_read": "tests/data/test_download.py: silent, slow, endless and broken servers",
+    "pytagi_ddp.data.idx:read_idx": ("idx", "idx.gz"),
+    "pytagi_ddp.data.image_shard:ImageShard.__init__": ("image shard",),
+    "pytagi_ddp.data.pickled_batch:read_batch": ("cifar10 python",),
+    "pytagi_ddp.data.uci:_numbers": ("uci text",),
+    "pytagi_ddp.data.uci:_read_archive": ("uci npz",),
+    "pytagi_ddp.distributed.engine.rendezvous:_ranks_below": OF_THE_SYSTEM,
+    "pytagi_ddp.distributed.engine.rendezvous:node_barrier": OF_THE_SYSTEM,
+    "pytagi_ddp.distributed.engine.shared_memory:_mapped_files": OF_THE_SYSTEM,
+    "pytagi_ddp.distributed.pipeline.files:StagedNetwork.load": ("safetensors",),
+    "pytagi_ddp.files:read_file": THROUGH,
+    "pytagi_ddp.nn.files.csv_files:_numbers": ("csv",),
+    "pytagi_ddp.nn.files.file_format:open_tensors": THROUGH,
+    "pytagi_ddp.nn.files.persistence:check_path": ("safetensors", "earlier safetensors", "pytagi binary"),
+    "pytagi_ddp.plot:read_epochs": ("log",),
+    "pytagi_ddp.tagi_utils:Utils.load_cifar_images": ("pytagi cifar10",),
+    "pytagi_ddp.process_tree:children": OF_THE_SYSTEM,
+    "pytagi_ddp.process_tree:is_alive": OF_THE_SYSTEM,
+    "pytagi_ddp.process_tree:line_up_to": OF_THE_SYSTEM,
+    "pytagi_ddp.kernels.checksummed:read_checksummed": ("cache",),
+    "pytagi_ddp.kernels.cpu.runtime.compile:_source_hash": OF_THE_PACKAGE,
+    "pytagi_ddp.kernels.cpu.runtime.quota:_groups": OF_THE_SYSTEM,
+    "pytagi_ddp.kernels.cpu.runtime.quota:_quotas": OF_THE_SYSTEM,
+    "pytagi_ddp.kernels.cpu.runtime.waiting:_copies": OF_THE_SYSTEM,
+}

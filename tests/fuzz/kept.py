@@ -1,5 +1,20 @@
 """Files that once broke something, made as small as possible: (format, file name, content)."""
 
+import gzip
+import io
+import zipfile
+
+
+def npz(header: bytes) -> bytes:
+    """An archive of arrays, of which the first has this header."""
+    memory, values = io.BytesIO(), {"x": 11 * 2 * 8, "y": 11 * 8, "test": 3 * 2}
+    with zipfile.ZipFile(memory, "w") as archive:
+        for name, size in values.items():
+            start = b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n"
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), start + bytes(size))
+    return memory.getvalue()
+
+
 STATE = b'{"Linear.0": %s, "BatchNorm2d.1": [[1,1,1],[1,1,1],[0,0,0],[1,1,1]], "Linear.2": [[1,1,1],[1,1,1],[0],[1]]}'
 
 KEPT = [
@@ -38,4 +53,10 @@ KEPT += [
     # Damaged indexes of compiled code stopped every start.
     ("cache", "loop.nbi", b""),
     ("cache", "loop.nbi", b"nonsense"),
+    # Headers that are no Python: errors of its parser, without the file's name.
+    ("uci npz", "yacht.npz", npz(b"{'descr': (")),
+    ("uci npz", "yacht.npz", npz(b"  {\n {")),
+    ("uci npz", "yacht.npz", npz(b"{'descr': '<f8', 'fortran_order': False, 'shape': (11, 2" + b")" * 30)),
+    # A bomb: zeros without end behind a header that promises them.
+    ("cifar10 archive", "x.tar.gz", gzip.compress(b"\0" * 257 + b"ustar\x0000" + bytes(1 << 24))),
 ]

@@ -10,7 +10,7 @@ leaves out the columns beyond the diagonal of its last row.
 
 from cython.parallel cimport prange
 
-from pytagi_ddp.kernels.cpu.products._blas cimport copy_rows, lines, product, square, square_plus, threads_for
+from pytagi_ddp.kernels.cpu.products._blas cimport LARGEST, copy_rows, lines, product, square, square_plus, threads_for
 
 from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 
@@ -44,7 +44,7 @@ cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place, in
     m.first, m.batch, m.head, m.row, m.share, m.transposed = place
     if m.transposed:
         rows, columns = columns, rows
-    if not (min(batch, heads, rows, columns, m.share) > 0 and heads % m.share == 0
+    if not (0 < min(batch, heads, rows, columns, m.share) and max(batch, heads, rows, columns, m.share) < LARGEST and heads % m.share == 0
             and min(m.first, m.batch, m.head, m.row) >= 0
             and m.first + (batch - 1) * m.batch + (heads // m.share - 1) * m.head + (rows - 1) * m.row + columns
             <= size):
@@ -53,7 +53,7 @@ cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place, in
     return m
 
 
-cdef long start_of(const Matrix* m, int b, int h) noexcept nogil:
+cdef long start_of(const Matrix* m, long b, int h) noexcept nogil:
     """The index of the first element for head h of sample b."""
     return m.first + b * m.batch + h // m.share * m.head
 
@@ -68,7 +68,7 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
     cdef Matrix x = matrix_of(x_mu, x_var, x_place, batch, heads, rows, depth)
     cdef Matrix y = matrix_of(y_mu, y_var, y_place, batch, heads, depth, columns)
     cdef Matrix out = matrix_of(out_mu, out_var, out_place, batch, heads, rows, columns)
-    cdef int groups = batch * heads // out.share, t
+    cdef long groups = <long>batch * heads // out.share, t
     threads = threads_for(<double>groups * out.share * rows * depth * columns, threads)
     cdef size_t control
     cdef size_t of_x = lines(<size_t>ROWS * (rows if x.transposed else depth))
@@ -82,16 +82,16 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
 
 
 cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, int heads, int rows, int depth,
-                          int columns, int causal, int first, int last, float* scratch) noexcept nogil:
+                          int columns, int causal, long first, long last, float* scratch) noexcept nogil:
     """The products of groups first:last. A group is heads that add up to one result: `out.share` of them."""
-    cdef int group, share = out.share, h, b
+    cdef long group, share = out.share, h, b
     for group in range(first, last):
         b = group * share // heads
         for h in range(group * share % heads, group * share % heads + share):
             multiply_head(x, y, out, b, h, rows, depth, columns, causal, h % share > 0, scratch)
 
 
-cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int b, int h, int rows, int depth,
+cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, long b, int h, int rows, int depth,
                         int columns, int causal, bint more, float* scratch) noexcept nogil:
     """The product for head h of sample b; `more` adds it to the result.
 
@@ -101,14 +101,14 @@ cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, int
     them, and the others add to some.
     """
     cdef long at_x = start_of(x, b, h), at_y = start_of(y, b, h), at = start_of(out, b, h)
-    cdef int height = columns if y.transposed else depth, width = depth if y.transposed else columns  # of y in memory
-    cdef int stored = depth if x.transposed else rows, across = rows if x.transposed else depth  # the same of x
+    cdef long height = columns if y.transposed else depth, width = depth if y.transposed else columns  # of y in memory
+    cdef long stored = depth if x.transposed else rows, across = rows if x.transposed else depth  # the same of x
     cdef float* w = scratch
     cdef float* s = w + lines(<size_t>depth * columns)
     cdef float* w2s = s + lines(<size_t>depth * columns)
     cdef float* x2 = w2s + lines(<size_t>depth * columns)
     cdef const float* part
-    cdef int i, n, m, k, c, skip
+    cdef long i, n, m, k, c, skip
     cdef float beta
     copy_rows(y.mu + at_y, y.row, w, height, width)
     if y.var:
@@ -142,7 +142,7 @@ cdef void multiply_block(const Matrix* x, const Matrix* y, long at_x, long at, c
     w, s and w2s = w^2 + s are the copy of y, from `skip` on; x2 has room for the squares of the block.
     """
     cdef bint ta = x.transposed, tb = y.transposed
-    cdef int used = m if ta else k, row
+    cdef long used = m if ta else k, row
     product(ta, tb, m, c, k, x.mu + at_x, x.row, w + skip, width, beta, out.mu + at, out.row)
     if y.var:
         for row in range(n):

@@ -16,7 +16,8 @@ kernels of usual sizes are made in faster forms (_winograd.pyx).
 
 from cython.parallel cimport parallel, prange
 
-from pytagi_ddp.kernels.cpu.products._blas cimport Product, cut, lines, sum_columns, threads_for, variance_product
+from pytagi_ddp.kernels.cpu.products._blas cimport (LARGEST, Product, cut, lines, sum_columns, threads_for,
+                                                    variance_product)
 from pytagi_ddp.kernels.cpu.products._conv2d_output cimport output_size, output_tile
 from pytagi_ddp.kernels.cpu.products._conv2d_product cimport Factors, Finish
 from pytagi_ddp.kernels.cpu.products._conv2d_state cimport state_size, state_tile
@@ -30,10 +31,6 @@ from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 cdef extern from "flush.h" nogil:
     size_t flush "tagi_flush"()
     void set_control_word "tagi_set_control_word"(size_t word)
-
-cdef enum:
-    LARGEST = 1073741824  # bound of all counts of pixels, taps and lines, so that sums of two still fit into an int
-
 
 cdef bint shaped(const Py_ssize_t* shape, Py_ssize_t n0, Py_ssize_t n1, Py_ssize_t n2, Py_ssize_t n3):
     return shape[0] == n0 and shape[1] == n1 and shape[2] == n2 and shape[3] == n3
@@ -52,9 +49,9 @@ cdef double terms_of(const Patches* image, int O) noexcept nogil:
     return <double>positions_of(image) * O * image.channels * image.kernel_height * image.kernel_width
 
 
-cdef bint countable(double B, double H, double W, double k, double stride, double Ho, double Wo):
-    """Whether the counts below fit into an int."""
-    return max(B * H * W, B * Ho * Wo, k * k, Ho * stride, Wo * stride) < LARGEST
+cdef bint countable(double B, double H, double W, double C, double O, double k, double stride, double Ho, double Wo):
+    """Whether the counts below fit into an int: pixels, and taps of 16 channels, of all channels and of all outputs."""
+    return max(B * H * W, B * Ho * Wo, max(C, O, 16) * k * k, Ho * stride, Wo * stride) < LARGEST
 
 
 def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const float[:, :, :, ::1] w_mu,
@@ -72,7 +69,7 @@ def forward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] var, const f
     cdef str name = "convtranspose2d.forward" if transposed else "conv2d.forward"
     if not (0 < stride < LARGEST and 0 <= pad < LARGEST):
         raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0, below {LARGEST}")
-    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, k, stride, Ho, Wo)
+    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, C, O, k, stride, Ho, Wo)
             and shaped(w_mu.shape, O, C, k, k) and shaped(w_var.shape, O, C, k, k)
             and shaped(image.shape, B, H, W, C) and shaped(out.shape, B, Ho, Wo, O)
             and (var is None or shaped(var.shape, mu.shape[0], mu.shape[1], mu.shape[2], mu.shape[3]))
@@ -116,7 +113,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef str name = "convtranspose2d.backward" if transposed else "conv2d.backward"
     if not (0 < stride < LARGEST and 0 <= pad < LARGEST):
         raise ValueError(f"{name}: stride {stride}, pad {pad}: expected at least 1 and 0, below {LARGEST}")
-    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, k, stride, Ho, Wo)
+    if not (min(B, H, W, C, O, k, Ho, Wo, threads) > 0 and countable(B, H, W, C, O, k, stride, Ho, Wo)
             and shaped(w_mu.shape, O, C, k, k) and shaped(g_w.shape, O, C, k, k)
             and shaped(h_w.shape, O, C, k, k) and shaped(image.shape, B, H, W, C) and shaped(out.shape, B, Ho, Wo, O)
             and (jcb is None or shaped(jcb.shape, mu.shape[0], mu.shape[1], mu.shape[2], mu.shape[3]))
@@ -136,7 +133,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef Product multiply_var = variance_product(mixed)
     cdef int n = threads_for(terms_of(&patches, O), threads), t
     cdef size_t control
-    cdef int slices = weight_slices(n, C, k * k)
+    cdef int slices = weight_slices(n, C, <long>k * k)
     cdef size_t sums = lines(sums_size(&patches, O, slices, n))
     cdef size_t per_thread = output_size(&patches, O, n) if transposed else state_size(&patches, O, n)
     per_thread = lines(max(weight_size(&patches, O), per_thread))

@@ -7,6 +7,8 @@ other arrays.
 
 from cython.parallel cimport prange
 
+from pytagi_ddp.kernels.cpu.products._blas cimport LARGEST
+
 from pytagi_ddp.kernels.cpu.runtime.extension import size_error
 
 cdef extern from "pool.h" nogil:
@@ -28,6 +30,11 @@ cdef bint alike(const Py_ssize_t* a, const Py_ssize_t* b):
     return a[0] == b[0] and a[1] == b[1] and a[2] == b[2] and a[3] == b[3]
 
 
+cdef bint countable(const Py_ssize_t* a, const Py_ssize_t* b, double kernel, double stride, double pad):
+    """Whether the pixels of an image, on either side, and places in a padded one, fit into an int."""
+    return max(<double>a[1] * a[2], <double>b[1] * b[2], kernel, max(a[1], a[2], b[1], b[2]) * stride, pad) < LARGEST
+
+
 def average(Images mu, Images var, Output out_mu, Output out_var, int kernel_size, int stride, int pad, bint back,
             int threads):
     """Average pooling from images (mu, var) to windows; if `back`, from the deltas of windows to those of images."""
@@ -35,11 +42,12 @@ def average(Images mu, Images var, Output out_mu, Output out_var, int kernel_siz
     cdef int height = mu.shape[1], width = mu.shape[2], out_height = out_mu.shape[1], out_width = out_mu.shape[2]
     cdef float factor
     if not (threads > 0 and kernel_size > 0 and stride > 0 and pad >= 0 and alike(mu.shape, var.shape)
-            and alike(out_mu.shape, out_var.shape) and out_mu.shape[0] == batch and out_mu.shape[3] == channels):
+            and alike(out_mu.shape, out_var.shape) and out_mu.shape[0] == batch and out_mu.shape[3] == channels
+            and countable(mu.shape, out_mu.shape, kernel_size, stride, pad)):
         raise size_error("pooling.average", mu=mu, var=var, out_mu=out_mu, out_var=out_var)
     if mu.size == 0 or out_mu.size == 0:
         return
-    factor = 1 / <float>(kernel_size * kernel_size)
+    factor = 1 / (<float>kernel_size * kernel_size)
     for b in prange(batch, schedule="static", num_threads=threads, nogil=True):
         average_image(&mu[b, 0, 0, 0], height, width, &out_mu[b, 0, 0, 0], out_height, out_width, channels,
                       kernel_size, stride, pad, back, factor)
@@ -55,6 +63,7 @@ def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, :
     if not (threads > 0 and kernel_size > 0 and stride > 0 and pad >= 0 and alike(mu.shape, var.shape)
             and alike(out_mu.shape, out_var.shape) and alike(out_mu.shape, winner.shape)
             and out_mu.shape[0] == batch and out_mu.shape[3] == channels
+            and countable(mu.shape, out_mu.shape, kernel_size, stride, pad)
             and (out_height - 1) * stride - pad < height and (out_width - 1) * stride - pad < width):
         raise size_error("pooling.largest", mu=mu, var=var, out_mu=out_mu, out_var=out_var, winner=winner)
     if mu.size == 0 or out_mu.size == 0:

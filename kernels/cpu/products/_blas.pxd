@@ -8,6 +8,10 @@ cdef extern from "loops.h" nogil:
     void sum_rows "tagi_sum_rows"(const float* x, size_t stride, float* total, size_t rows, size_t width)
 
 
+cdef enum:
+    LARGEST = 1073741824  # bound of all counts of rows, columns, pixels and taps, so that sums of two fit into an int
+
+
 # The type of `product`, and of what multiplies variances in its place.
 ctypedef void (*Product)(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                          float beta, float* c, long ldc) noexcept nogil
@@ -20,10 +24,10 @@ cdef struct Grid:  # how the rows and columns of a result are cut into tiles, on
 
 cdef int threads_for(double terms, int threads) noexcept nogil
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil
-cdef int cut(long size, int part, int parts) noexcept nogil
+cdef long cut(long size, int part, int parts) noexcept nogil
 cdef void sum_columns(const float* x, long rows, long columns, float* total, bint accumulate, int part,
                       int parts) noexcept nogil
-cdef int even(int size, int limit) noexcept nogil
+cdef int even(long size, long limit) noexcept nogil
 cdef size_t lines(size_t size) noexcept nogil
 cdef bint by_amx(int m, int n, int k) noexcept nogil
 cdef bint prefers_columns() noexcept nogil

@@ -212,7 +212,7 @@ cdef inline void tile(bint ta, bint tb, int m, int n, int k, const float* a, int
 cdef void times_panels(Product multiply, const float* a, int m, int k, const float* b, int n, float beta, float* c,
                        long ldc) noexcept nogil:
     """c (m x n) = a b + beta c, where b (k x n) is in panels of `panel_width` columns, one after the other."""
-    cdef int first, width, panel = panel_width()
+    cdef long first, width, panel = panel_width()
     for first from 0 <= first < n by panel:
         width = min(panel, n - first)
         multiply(False, False, m, width, k, a, k, b + <long>first * k, width, beta, c + first, ldc)
@@ -249,7 +249,7 @@ cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
     return grid
 
 
-cdef int cut(long size, int part, int parts) noexcept nogil:
+cdef long cut(long size, int part, int parts) noexcept nogil:
     """Where part `part` of `parts` begins, from 0 to size: at a multiple of 16, so that parts are whole vectors."""
     cdef long at = (size * part // parts + 8) // 16 * 16
     return size if part == parts or at > size else at
@@ -262,7 +262,7 @@ cdef void sum_columns(const float* x, long rows, long columns, float* total, bin
     Each thread makes the part of its own number. Parts do not overlap, even if there are more of them than columns, so
     every sum is made once, however other results are cut into tiles.
     """
-    cdef int first = cut(columns, part, parts), width = cut(columns, part + 1, parts) - first
+    cdef long first = cut(columns, part, parts), width = cut(columns, part + 1, parts) - first
     if not accumulate:
         memset(total + first, 0, width * sizeof(float))
     sum_rows(x + first, columns, total + first, rows, width)
@@ -273,9 +273,9 @@ cdef size_t lines(size_t size) noexcept nogil:
     return (size + 15) // 16 * 16
 
 
-cdef int even(int size, int limit) noexcept nogil:
+cdef int even(long size, long limit) noexcept nogil:
     """The length of the fewest equal pieces of at most `limit`: `size` itself, or a multiple of 16 (whole vectors)."""
-    cdef int pieces = (size + limit - 1) // limit
+    cdef long pieces = (size + limit - 1) // limit
     return size if pieces <= 1 else ((size + pieces - 1) // pieces + 15) // 16 * 16
 
 

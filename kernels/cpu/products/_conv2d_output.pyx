@@ -17,9 +17,9 @@ from pytagi_ddp.kernels.cpu.products._winograd cimport winograd, winograd_size
 
 cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
     """How many float32 of scratch memory `output_tile` needs, if the results are cut into so many tiles."""
-    cdef int taps = image.kernel_height * image.kernel_width
+    cdef long taps = image.kernel_height * image.kernel_width
     cdef size_t columns = chunk_of(image.channels, taps) * taps
-    cdef int form = winograd(image, O, False)
+    cdef long form = winograd(image, O, False)
     if form:
         return lines(winograd_size(form, image.channels, O))
     cdef Grid grid = best_grid(positions_of(image), O, tiles)
@@ -36,10 +36,10 @@ cdef void output_tile(Product multiply_var, const Patches* image, const Factors*
     cdef Grid grid = best_grid(positions_of(image), O, tiles)
     cdef long n0 = cut(positions_of(image), tile // grid.column_parts, grid.row_parts), n, at
     cdef long n1 = cut(positions_of(image), tile // grid.column_parts + 1, grid.row_parts)
-    cdef int o0 = cut(O, tile % grid.column_parts, grid.column_parts)
-    cdef int o1 = cut(O, tile % grid.column_parts + 1, grid.column_parts)
-    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, width = o1 - o0
-    cdef int chunk = chunk_of(C, taps), c, c1, columns, rows
+    cdef long o0 = cut(O, tile % grid.column_parts, grid.column_parts)
+    cdef long o1 = cut(O, tile % grid.column_parts + 1, grid.column_parts)
+    cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, width = o1 - o0
+    cdef long chunk = chunk_of(C, taps), c, c1, columns, rows
     cdef float* w = block + <long>ROWS * taps * chunk
     cdef float* s = w + lines(<long>width * taps * chunk)
     cdef float* w2s = s + lines(<long>width * taps * chunk)
@@ -71,7 +71,7 @@ cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps
     The weights of 16 outputs are copied to `block` first: in w they may lie a power of two apart, and share a few cache
     sets. That makes it three times as fast.
     """
-    cdef int first, o, n, i, c, tap, width, panel = panel_width(), chunk = c1 - c0, columns = chunk * taps
+    cdef long first, o, n, i, c, tap, width, panel = panel_width(), chunk = c1 - c0, columns = chunk * taps
     cdef float* target
     for first from o0 <= first < o1 by panel:
         width = min(panel, o1 - first)

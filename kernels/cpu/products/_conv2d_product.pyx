@@ -30,7 +30,7 @@ cdef void add_block(Product multiply_var, const Factors* f, Patches* p, long n, 
     The patches are those of channels c0:c1 at positions n:n + rows, and are gathered into `block`. The weights w, their
     variances s, and w2s = w^2 + s are in panels (`times_panels`).
     """
-    cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width
+    cdef long columns = (c1 - c0) * p.kernel_height * p.kernel_width
     p.x = <float*>f.x
     gather(p, n, rows, c0, c1, block)
     times_panels(product, block, rows, columns, w, width, beta, mean, stride)
@@ -50,7 +50,7 @@ cdef void winograd_tile(Product multiply_var, const Patches* p, const Factors* f
     adjoint: sums at the inputs of the convolution `p`, else at its outputs. Mean and variance are two or three
     convolutions: of x by w, of x^2 by w_var, and of x_var by w^2 + w_var, which is added to the second one.
     """
-    cdef int form = winograd(p, O, adjoint), n = tiles_of(p, form, adjoint), lanes = p.channels if adjoint else O, count = 1, i
+    cdef long form = winograd(p, O, adjoint), n = tiles_of(p, form, adjoint), lanes = p.channels if adjoint else O, count = 1, i
     cdef Grid grid = best_grid(n, lanes, tiles)
     cdef Convolution jobs[3]
     jobs[0] = Convolution(product, f.x, False, f.w, NULL, MEAN, adjoint, False, finish.start_mu, False, finish.jcb,

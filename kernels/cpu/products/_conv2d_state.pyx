@@ -36,9 +36,9 @@ cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
 
 cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
     """How many float32 of scratch memory `state_tile` needs, if the results are cut into so many tiles."""
-    cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
+    cdef long s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
-    cdef int form = winograd(image, O, True)
+    cdef long form = winograd(image, O, True)
     if form:
         return winograd_size(form, O, C)
     if scatters(image, O, tiles):
@@ -52,7 +52,7 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
 cdef void state_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* in_mu,
                      float* in_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
     """Both moments for the tile of the results (pixels x channels) that one thread makes."""
-    cdef int s = image.stride, y, x
+    cdef long s = image.stride, y, x
     cdef Patches p
     if winograd(image, O, True):
         winograd_tile(multiply_var, image, f, finish, True, in_mu, in_var, O, tile, tiles, scratch)
@@ -76,13 +76,13 @@ cdef void state_tile(Product multiply_var, const Patches* image, const Factors* 
 cdef void state_phase(Product multiply_var, Patches p, const Patches* image, const Factors* f, const Finish* finish,
                       float* in_mu, float* in_var, int y, int x, int tile, int tiles, float* block) noexcept nogil:
     """The thread's share of the pixels of phase (y, x); `p` describes their windows, over the values at the outputs."""
-    cdef int O = p.channels, C = image.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(O, taps)
+    cdef long O = p.channels, C = image.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(O, taps)
     cdef Grid grid = best_grid(positions_of(&p), C, tiles)
     cdef long n0 = cut(positions_of(&p), tile // grid.column_parts, grid.row_parts), n, at
     cdef long n1 = cut(positions_of(&p), tile // grid.column_parts + 1, grid.row_parts)
-    cdef int c0 = cut(C, tile % grid.column_parts, grid.column_parts)
-    cdef int c1 = cut(C, tile % grid.column_parts + 1, grid.column_parts)
-    cdef int width = c1 - c0, stride = C, o, o1, rows, columns
+    cdef long c0 = cut(C, tile % grid.column_parts, grid.column_parts)
+    cdef long c1 = cut(C, tile % grid.column_parts + 1, grid.column_parts)
+    cdef long width = c1 - c0, stride = C, o, o1, rows, columns
     cdef long size = <long>taps * chunk * width
     cdef float* w = block + <long>ROWS * taps * chunk
     cdef float* w2s = w + size
@@ -117,8 +117,8 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
 cdef void pack_channels(const float* w_mu, float* out, const Patches* image, const Patches* p, int y, int x, int o0,
                         int o1, int c0, int c1) noexcept nogil:
     """Copies w_mu[o0:o1, c0:c1] to panels of channels, each (flipped taps of phase (y, x), outputs, channels)."""
-    cdef int s = image.stride, taps = image.kernel_height * image.kernel_width, panel = panel_width()
-    cdef int first, last, r, q, tap, o, c
+    cdef long s = image.stride, taps = image.kernel_height * image.kernel_width, panel = panel_width()
+    cdef long first, last, r, q, tap, o, c
     cdef const float* source
     for first from c0 <= first < c1 by panel:
         last = min(first + panel, c1)
@@ -136,7 +136,7 @@ cdef void place(const Patches* p, const Patches* image, const float* mean, const
                 const float* jcb, float* in_mu, float* in_var, long first, int rows, int y, int x, int c0,
                 int c1) noexcept nogil:
     """Copies a block of results to its pixels, of phase (y, x), and multiplies them by the Jacobian."""
-    cdef int s = image.stride
+    cdef long s = image.stride
     cdef long n, pixel
     if s == 1 and jcb == NULL:
         return
@@ -154,8 +154,8 @@ cdef void state_scattered(Product multiply_var, const Patches* image, const Fact
                           float* in_mu, float* in_var, int O, int b0, int b1, float* block) noexcept nogil:
     """Images b0:b1, by scattering."""
     cdef Patches p = image[0]
-    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(C, taps), c, c1, columns, rows
-    cdef int area = p.out_height * p.out_width
+    cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, chunk = chunk_of(C, taps), c, c1, columns, rows
+    cdef long area = p.out_height * p.out_width
     cdef long at = <long>b0 * p.height * p.width * C, pixels = <long>(b1 - b0) * p.height * p.width, n
     cdef float* w = block + <long>ROWS * taps * chunk
     cdef float* w2s = w + <long>O * taps * chunk
@@ -189,7 +189,7 @@ cdef void state_scattered(Product multiply_var, const Patches* image, const Fact
 
 cdef void pack_taps(const float* w, float* out, int O, int C, int taps, int c0, int c1) noexcept nogil:
     """Copies w[:, c0:c1, taps] to (outputs, taps, channels)."""
-    cdef int o, i, tap, chunk = c1 - c0
+    cdef long o, i, tap, chunk = c1 - c0
     for o in range(O):
         for i in range(chunk):
             for tap in range(taps):

@@ -10,7 +10,7 @@ cdef struct Terms:  # what the sums for weights are made of: values at the outpu
     const float* image_var
 
 
-cdef int weight_slices(int threads, int C, int taps) noexcept nogil
+cdef int weight_slices(int threads, long C, long taps) noexcept nogil
 cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil
 cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms* terms, float* g_w, float* h_w,

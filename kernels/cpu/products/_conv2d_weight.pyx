@@ -21,29 +21,29 @@ cdef enum:
     SLICE = 256  # patch elements (channels times taps) that a slice should have at least
 
 
-cdef int weight_slices(int threads, int C, int taps) noexcept nogil:
+cdef int weight_slices(int threads, long C, long taps) noexcept nogil:
     """How many slices of channels there are: a divisor of `threads`, and as many of them as are large enough."""
-    cdef int slices = threads
+    cdef long slices = threads
     while slices > 1 and (threads % slices or C * taps // slices < SLICE):
         slices -= 1
     return slices
 
 
-cdef inline int taps_of(const Patches* p, int O) noexcept nogil:
+cdef inline long taps_of(const Patches* p, int O) noexcept nogil:
     """Sums for each pair of output and channel: the taps of a kernel, or, in a Winograd form, the planes of kernels."""
-    cdef int form = winograd(p, O, False)
+    cdef long form = winograd(p, O, False)
     return kernel_planes_of(form) if form else p.kernel_height * p.kernel_width
 
 
-cdef inline int channels_of(const Patches* p, int O) noexcept nogil:
+cdef inline long channels_of(const Patches* p, int O) noexcept nogil:
     """Channels of a chunk, whose sums are made at a time."""
-    cdef int form = winograd(p, O, False)
+    cdef long form = winograd(p, O, False)
     return winograd_chunk(form, p.channels, O) if form else chunk_of(p.channels, taps_of(p, O))
 
 
 cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil:
     """Room for the sums of one thread: for a chunk at a time, or for its whole slice if others have the same slice."""
-    cdef int channels = channels_of(p, O)
+    cdef long channels = channels_of(p, O)
     if slices < threads:
         channels = p.channels // slices + 16
     return 2 * O * <size_t>(channels * taps_of(p, O) + 1)
@@ -51,7 +51,7 @@ cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept
 
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
     """How many float32 of scratch memory `weight_tile` needs, beside its sums."""
-    cdef int form = winograd(p, O, False)
+    cdef long form = winograd(p, O, False)
     if form:
         return winograd_weight_size(form, p.channels, O)
     return ROWS * <size_t>(channels_of(p, O) * taps_of(p, O) + panel_width())
@@ -65,8 +65,8 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
     Threads with the first slice also make those of the bias, unless g_b is NULL. They go to g_w, h_w, g_b and h_b if no
     other thread has the same slice, and else stay in `totals`: two sums for the bias (O), then g and h of each chunk.
     """
-    cdef int C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O, False), c, end
-    cdef int c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
+    cdef long C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O, False), c, end
+    cdef long c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
     cdef long n = positions_of(patches), n0, n1
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
@@ -108,7 +108,7 @@ cdef void add_patches(Product multiply_var, const Patches* patches, const Terms*
                       long n1, float* g, float* h, float* block) noexcept nogil:
     """g, h (O, taps, channels c0:c1) = the sums over positions n0:n1."""
     cdef Patches p = patches[0]
-    cdef int columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
+    cdef long columns = (c1 - c0) * p.kernel_height * p.kernel_width, rows
     cdef float* panel = block + <long>ROWS * columns
     cdef long n
     for n from n0 <= n < n1 by rows_of(columns):
@@ -128,7 +128,7 @@ cdef void add_patches(Product multiply_var, const Patches* patches, const Terms*
 cdef void add_outer(Product multiply, const float* out, bint squared, int O, const float* block, int rows, int columns,
                     float beta, float* sums, float* panel) noexcept nogil:
     """sums (O, columns) = out^T block + beta sums; squared: out^2 in place of out. `panel` is scratch memory."""
-    cdef int o, width, limit = panel_width()
+    cdef long o, width, limit = panel_width()
     cdef const float* factor
     for o from 0 <= o < O by limit:
         width = min(limit, O - o)
@@ -154,7 +154,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 
     In a Winograd form, sums are those of the planes of kernels, and are transformed.
     """
-    cdef int C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False), o, c, tap, chunk = c1 - c0
+    cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False), o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
     if form:
@@ -172,7 +172,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 cdef void add_parts(const Patches* p, const float* totals, size_t size, int tiles, int slices, float* g_w, float* h_w,
                     float* g_b, float* h_b, bint accumulate, int O, int o0, int o1) noexcept nogil:
     """Adds up the sums of all threads for outputs o0:o1; always in the same order, so that the bits are the same."""
-    cdef int C = p.channels, tile, c, c1, end, chunk = channels_of(p, O)
+    cdef long C = p.channels, tile, c, c1, end, chunk = channels_of(p, O)
     cdef const float* g
     cdef size_t one
     cdef bint more

@@ -15,12 +15,12 @@ cdef long positions_of(const Patches* p) noexcept nogil:
     return <long>p.batch * p.out_height * p.out_width
 
 
-cdef int chunk_of(int channels, int taps) noexcept nogil:
+cdef int chunk_of(long channels, long taps) noexcept nogil:
     """Channels of a chunk, whose taps are the columns of a block.
 
     These are all channels if they fit: then the taps of a window's line lie side by side, and are copied as one run.
     """
-    if channels * <long>taps <= MOST_COLUMNS:
+    if channels * taps <= MOST_COLUMNS:
         return channels
     return even(channels, max(16, COLUMNS // max(taps, 1) // 16 * 16))
 
@@ -42,9 +42,9 @@ cdef void scatter(const Patches* p, long first, int rows, int c0, int c1, float*
 
 cdef inline void move(const Patches* p, long first, int rows, int c0, int c1, float* block, bint back) noexcept nogil:
     """`gather`, or `scatter` if `back`: line by line of positions, and for each tap or run of neighbouring taps."""
-    cdef int y = first // p.out_width % p.out_height, x = first % p.out_width, n, r, q, i, line
-    cdef int channels = c1 - c0, columns = p.kernel_height * p.kernel_width * channels
-    cdef int run = p.kernel_width if channels == p.channels else 1  # taps that lie side by side in the image
+    cdef long y = first // p.out_width % p.out_height, x = first % p.out_width, n, r, q, line
+    cdef long channels = c1 - c0, columns = p.kernel_height * p.kernel_width * channels
+    cdef long run = p.kernel_width if channels == p.channels else 1  # taps that lie side by side in the image
     cdef long image = first // (p.out_height * p.out_width) * p.height
     while rows > 0:
         n = min(rows, p.out_width - x)
@@ -63,14 +63,14 @@ cdef inline void move(const Patches* p, long first, int rows, int c0, int c1, fl
             image += p.height
 
 
-cdef inline void move_runs(float* line, long pixel, bint inside, int width, int start, int stride, int n, int run,
-                           int channels, float* block, long columns, bint back) noexcept nogil:
+cdef inline void move_runs(float* line, long pixel, bint inside, long width, long start, long stride, long n, long run,
+                           long channels, float* block, long columns, bint back) noexcept nogil:
     """Copies or adds a run of `run` taps for n neighbouring positions of a line.
 
     The run of the first position begins at pixel `start` of the line, that of the next one `stride` pixels further.
     lo:hi are the taps that are on the image. Runs that are wholly on it are copied several at a time.
     """
-    cdef int lo, hi, m
+    cdef long lo, hi, m
     while n > 0:
         m = 1
         lo = 0 if inside else run

@@ -63,7 +63,7 @@ cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
 
     adjoint: for sums at the inputs, of which there may be more than outputs.
     """
-    cdef int k = p.kernel_height
+    cdef long k = p.kernel_height
     if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16:
         return PLAIN
     cdef double cost = 0.75 * k * k * p.batch * p.out_height * p.out_width
@@ -80,9 +80,9 @@ cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
 
 cdef inline int cheaper(int form, int best, const Patches* p, bint adjoint, double* cost) noexcept nogil:
     """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
-    cdef int tiles = tiles_of(p, form, adjoint)
+    cdef long tiles = tiles_of(p, form, adjoint)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
-    cdef int few = FEW_TILES if form in (F2, F4) else FEW_OTHERS
+    cdef long few = FEW_TILES if form in (F2, F4) else FEW_OTHERS
     if made_of(form, False) > largest or tiles < few or products >= cost[0]:
         return best
     cost[0] = products
@@ -90,12 +90,12 @@ cdef inline int cheaper(int form, int best, const Patches* p, bint adjoint, doub
 
 
 cdef int tiles_across(const Patches* p, int form, bint adjoint) noexcept nogil:
-    cdef int made = made_of(form, adjoint)
+    cdef long made = made_of(form, adjoint)
     return ((p.width if adjoint else p.out_width) + made - 1) // made
 
 
 cdef int tiles_down(const Patches* p, int form, bint adjoint) noexcept nogil:
-    cdef int made = made_of(form, adjoint)
+    cdef long made = made_of(form, adjoint)
     return ((p.height if adjoint else p.out_height) + made - 1) // made
 
 
@@ -144,7 +144,7 @@ cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil:
 cdef float* transform_panel(const Convolution* job, int form, int C, int O, int first, int width,
                             float* out) noexcept nogil:
     """out (planes, depth, width) = transformed kernels for lanes first:first + width; returns the end of `out`."""
-    cdef int depth = O if job.adjoint else C, taps = taps_of(form) * taps_of(form), l, d
+    cdef long depth = O if job.adjoint else C, taps = taps_of(form) * taps_of(form), l, d
     cdef size_t lane_stride = taps if job.adjoint else taps * C, depth_stride = taps * C if job.adjoint else taps, at
     cdef size_t plane = <size_t>depth * width + PAD
     for l from 0 <= l < width by 16:
@@ -162,10 +162,10 @@ cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, 
     x is at the inputs of the convolution p, or, adjoint, at its outputs. The windows are channels c0:c1 of the
     `channels` that x has. Tiles side by side in an image are transformed in one call.
     """
-    cdef int step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
-    cdef int height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
-    cdef int before = p.top if not adjoint else 1 if strided(form) else taps_of(form) - 1 - p.top  # the first pixel
-    cdef int down = tiles_down(p, form, adjoint)
+    cdef long step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
+    cdef long height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
+    cdef long before = p.top if not adjoint else 1 if strided(form) else taps_of(form) - 1 - p.top  # the first pixel
+    cdef long down = tiles_down(p, form, adjoint)
     cdef long image
     cdef const float* rows[10]
     while done < tiles:
@@ -184,9 +184,9 @@ cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, 
 cdef void restore_tiles(int form, const float* m, const Convolution* job, const Patches* p, int lanes, int l, int width,
                         int first, int tiles) noexcept nogil:
     """Writes the outputs of tiles first:first + tiles, lanes l:l + width, from the sums m (planes, tiles, width)."""
-    cdef int made = made_of(form, job.adjoint), across = tiles_across(p, form, job.adjoint), done = 0, n, line, column
-    cdef int down = tiles_down(p, form, job.adjoint), height = p.height if job.adjoint else p.out_height
-    cdef int pixels = p.width if job.adjoint else p.out_width
+    cdef long made = made_of(form, job.adjoint), across = tiles_across(p, form, job.adjoint), done = 0, n, line, column
+    cdef long down = tiles_down(p, form, job.adjoint), height = p.height if job.adjoint else p.out_height
+    cdef long pixels = p.width if job.adjoint else p.out_width
     cdef size_t at
     while done < tiles:
         column = (first + done) % across
@@ -205,8 +205,8 @@ cdef void restore_tiles(int form, const float* m, const Convolution* job, const 
 cdef void convolve(const Convolution* job, int form, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil:
     """Makes tiles t0:t1, lanes l0:l1 of a convolution with O outputs; scratch holds d, m and the kernels."""
-    cdef int C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
-    cdef int block = block_of(form, depth), panel = panel_of(), edge = kernel_edge_of(form), t, tiles, l, width, i, j
+    cdef long C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
+    cdef long block = block_of(form, depth), panel = panel_of(), edge = kernel_edge_of(form), t, tiles, l, width, i, j
     cdef bint once = at_once(form, depth, lanes)
     cdef float* d = scratch
     cdef float* m = d + size_of_planes(form, <size_t>block * depth)

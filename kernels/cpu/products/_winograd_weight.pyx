@@ -30,7 +30,7 @@ cdef inline int block_of(int form) noexcept nogil:
 
 cdef int winograd_chunk(int form, int C, int O) noexcept nogil:
     """Channels of a chunk, whose sums are made at a time."""
-    return min(C, max(64, SUMS // (kernel_planes_of(form) * O) // 16 * 16))
+    return min(C, max(64, SUMS // (kernel_planes_of(form) * <long>O) // 16 * 16))
 
 
 cdef size_t winograd_weight_size(int form, int C, int O) noexcept nogil:
@@ -46,7 +46,7 @@ cdef void add_tiles(Product multiply, int form, const Patches* p, const float* i
 
     image_squared, delta_squared: squares of the pixels or deltas are taken.
     """
-    cdef int t, tiles, width = c1 - c0, block = block_of(form)
+    cdef long t, tiles, width = c1 - c0, block = block_of(form)
     cdef float* d = scratch + size_of_planes(form, block * <size_t>panel_width())
     for t from t0 <= t < t1 by block:
         tiles = min(block, t1 - t)
@@ -61,8 +61,8 @@ cdef void add_products(Product multiply, int form, const Patches* p, const float
 
     more: adds them to the sums. e is scratch memory for transformed deltas.
     """
-    cdef int made = made_of(form, False), edge = kernel_edge_of(form), across = tiles_across(p, form, False)
-    cdef int down = tiles_down(p, form, False), o, outputs, panel = panel_width(), done, n, i, j, line, column
+    cdef long made = made_of(form, False), edge = kernel_edge_of(form), across = tiles_across(p, form, False)
+    cdef long down = tiles_down(p, form, False), o, outputs, panel = panel_width(), done, n, i, j, line, column
     cdef size_t pixel
     for o from 0 <= o < O by panel:
         outputs = min(panel, O - o)
@@ -88,7 +88,7 @@ cdef void add_products(Product multiply, int form, const Patches* p, const float
 cdef void restore_sums(int form, const float* sums, float* out, int C, int O, int c0, int c1, int o0, int o1,
                        bint accumulate) noexcept nogil:
     """out[o0:o1, c0:c1] (of O, C, taps, taps) = G^T sums G, from sums (planes, O, c1 - c0); or += if `accumulate`."""
-    cdef int o, c, width = c1 - c0, taps = taps_of(form) * taps_of(form)
+    cdef long o, c, width = c1 - c0, taps = taps_of(form) * taps_of(form)
     for o in range(o0, o1):
         for c from 0 <= c < width by 16:
             restore_kernels(form, sums + <size_t>o * width + c, <size_t>O * width, accumulate,

@@ -1,6 +1,7 @@
 """Imports a compiled kernel module, or says how to build it."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,6 +13,7 @@ from types import ModuleType
 from pytagi_ddp.kernels.cpu.runtime.waiting import bounded
 
 KERNELS = "pytagi_ddp.kernels.cpu"
+LARGEST = 1 << 30  # as in products/_blas.pxd
 
 
 def load(name: str) -> ModuleType:
@@ -58,4 +60,6 @@ def _blas_alone() -> Iterator[None]:
 def size_error(call: str, **arrays) -> ValueError:
     """The error for a call whose arrays do not fit together: it names the shape of each."""
     shapes = ", ".join(f"{name} {None if array is None else tuple(array.shape)}" for name, array in arrays.items())
-    return ValueError(f"{call}: shapes do not fit together: {shapes}")
+    large = any(max(math.prod(a.shape[:-1]), a.shape[-1]) >= LARGEST for a in arrays.values() if a is not None)
+    hint = f"; a batch has fewer than {LARGEST} rows, pixels and columns: make it smaller" if large else ""
+    return ValueError(f"{call}: shapes do not fit together: {shapes}{hint}")

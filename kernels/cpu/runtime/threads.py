@@ -9,6 +9,7 @@ and Numba ends the process. So a child whose parent had set up its threads works
 """
 
 import contextlib
+import math
 import operator
 import os
 import sys
@@ -33,6 +34,9 @@ MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of
 _threads: int | None = None
 _one_only = False  # True after a fork from a process with threads: they are gone and cannot be started again
 _applied = threading.local()  # Numba keeps its number per Python thread
+_dividing = threading.RLock()  # guards the next two; a finalizer may come back to it in the thread that has it
+_divisions: list["Division"] = []  # those in force
+_undivided = 1  # threads before the first of them
 
 
 def usable_cores(process: int = 0) -> int:
@@ -87,7 +91,6 @@ def set_threads(n: int) -> None:
     Raises:
         TypeError: n is not an integer. ValueError: it is out of range.
     """
-    global _threads
     try:
         n = operator.index(n)
     except TypeError:
@@ -103,9 +106,50 @@ def set_threads(n: int) -> None:
             RuntimeWarning,
         )
         n = 1
+    with _dividing:
+        _divisions.clear()
+        _put_in_force(n)
+
+
+def _put_in_force(n: int) -> None:
+    global _threads
     _threads = n
-    _limit_blas(_threads)
-    _limit_numba(_threads)
+    _limit_blas(n)
+    _limit_numba(n)
+
+
+class Division:
+    """The kernels' threads divided among ranks of this process, from here until `end`.
+
+    Several may overlap, and end in any order: the number that was there before the first is back after the last. A
+    number that is given to `set_threads` meanwhile replaces what they all have made of it.
+
+    Args:
+        ranks: how many.
+    """
+
+    def __init__(self, ranks: int):
+        global _undivided
+        self.before = get_threads()
+        self._ranks = ranks
+        with _dividing:
+            if not _divisions:
+                _undivided = self.before
+            _divisions.append(self)
+            _divide()
+
+    def end(self, undo: bool = False) -> None:
+        """Ends it; with `undo` also what `set_threads` was given meanwhile, by a program of the ranks."""
+        with _dividing:
+            if self in _divisions:
+                _divisions.remove(self)
+                _divide()
+            elif undo:
+                set_threads(self.before)
+
+
+def _divide() -> None:
+    _put_in_force(max(1, _undivided // math.prod(division._ranks for division in _divisions)))
 
 
 def get_threads() -> int:
@@ -124,7 +168,9 @@ def threads_in_force() -> int:
 
 
 def _after_fork() -> None:
-    global _threads, _one_only
+    global _threads, _one_only, _dividing
+    _dividing = threading.RLock()
+    _divisions.clear()
     numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
     _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
     _threads = None  # this also invalidates recorded passes of several threads

@@ -78,6 +78,7 @@ ALIGN = 16  # bytes, of shared arrays that are read four numbers at a time
 
 floats = types.CPointer(float32)
 ints = types.CPointer(int32)
+MOST_NUMBERS = (1 << 31) - 1  # of an array
 _DTYPES = {floats: np.dtype(np.float32), ints: np.dtype(np.int32)}
 _SCALARS = {float32: np.float32, int32: np.int32, uint32: np.uint32}
 _NULL = np.uint64(0)
@@ -236,6 +237,11 @@ class Kernel:
             if array.dtype != dtype or not array.flags.c_contiguous:
                 what = f"{array.dtype} of shape {array.shape} and strides {array.strides}"
                 raise ValueError(f"{self.name}: argument {position} is {what}, not C-contiguous {dtype}")
+            if array.size > MOST_NUMBERS:
+                raise ValueError(
+                    f"{self.name}: argument {position} has {array.size} numbers, and a kernel takes at most "
+                    f"{MOST_NUMBERS}, as it counts them in 32 bits: give smaller batches"
+                )
             return array
 
         return check

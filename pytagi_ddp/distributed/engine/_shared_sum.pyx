@@ -28,7 +28,7 @@ cdef enum:
 
 def shared_bytes(int ranks, size_t floats) -> int:
     """The memory that `ranks` ranks need for sums of at most `floats` numbers, a multiple of 16."""
-    return TURNS * ranks * (sizeof(slot) + floats * sizeof(float))
+    return <size_t>TURNS * ranks * (sizeof(slot) + floats * sizeof(float))
 
 
 def add_rows(const float[:, ::1] rows, float[::1] out):
@@ -69,7 +69,7 @@ cdef class SharedSum:
         if not (fits and self.memory.len >= shared_bytes(ranks, floats)):
             raise ValueError(f"SharedSum: rank {rank} of {ranks}, {floats} numbers, {self.memory.len} bytes")
         self.slots = <slot*>self.memory.buf
-        self.places = <float*>(self.slots + TURNS * ranks)
+        self.places = <float*>(self.slots + <size_t>TURNS * ranks)
         self.rank, self.ranks, self.floats = rank, ranks, floats
 
     def __dealloc__(self):

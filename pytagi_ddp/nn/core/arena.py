@@ -15,6 +15,7 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
+from pytagi_ddp.nn.core.init import check_count
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters, ParametersNotHereError
 from pytagi_ddp.nn.core.prior import drawn
@@ -230,6 +231,7 @@ class ParameterArena(Arena):
 
     def __init__(self, leaves: Mapping[str, BaseLayer], kernels: Kernels):
         P = sum(leaf.num_weights + leaf.num_biases for leaf in leaves.values())
+        check_count("this network", P)
         super().__init__(leaves, kernels, 2 * P)
         self.theta = kernels.array.empty((2, P))
         self.delta = self.buffer[: 2 * P].reshape(2, P)

@@ -25,6 +25,7 @@ from pytagi_ddp.nn.core.deferred import is_deferring
 from pytagi_ddp.nn.core.validate import check_integers
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
+MOST_PARAMETERS = (1 << 31) - 1  # of a rank: steps count them in 32 bits
 LARGEST_GAIN = 1e18
 
 # Pairs of uniforms handled at once: few enough to stay in cache, enough to hide the overhead of a call.
@@ -127,6 +128,15 @@ def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
     return np.float32(math.sqrt(np.float32(variance)))
 
 
+def check_count(what: str, parameters: int) -> None:
+    """Raises ValueError if there are more parameters in one memory than the kernels can count."""
+    if parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"{what} has {parameters} parameters, and at most {MOST_PARAMETERS} fit on one rank: make it smaller, or "
+            "make the network inside nn.deferred_init() and share it among more ranks by FSDPSequential"
+        )
+
+
 def check_gains(*gains: float) -> None:
     """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is not a number."""
     try:
@@ -168,9 +178,10 @@ def gaussian_prior(
         var_* are variances.
 
     Raises:
-        ValueError: Unknown method, a fan below 1, a negative size, or a gain that is not finite.
+        ValueError: Unknown method, a fan below 1, a negative size, a gain that is not finite, or too many values.
     """
     check_gains(gain_w, gain_b)
+    check_count("a layer", n_weights + n_biases)
     scale = fan_scale(fan_in, fan_out, method)
     mu_w, mu_b = (np.concatenate([normal(n // parts, scale) for _ in range(parts)]) for n in (n_weights, n_biases))
     var_w, var_b = ((np.float32(gain) * scale) ** 2 for gain in (gain_w, gain_b))

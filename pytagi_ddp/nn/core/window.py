@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State
 from pytagi_ddp.nn.core.validate import check_integers
 
+LARGEST = (1 << 13) - 1  # of a window: the kernels count the pixels of 16 windows in 32 bits
 Units = TypeVar("Units", Array, State, Delta)
 
 
@@ -28,6 +29,11 @@ class Window(NamedTuple):
         if self.kernel_size < 1 or self.stride < 1 or self.padding < 0:
             raise ValueError(
                 f"{self.layer} needs kernel_size >= 1, stride >= 1, padding >= 0, got {self.kernel_size}, "
+                f"{self.stride}, {self.padding}"
+            )
+        if max(self.kernel_size, self.stride, self.padding) > LARGEST:
+            raise ValueError(
+                f"{self.layer}: kernel_size, stride and padding are at most {LARGEST}, got {self.kernel_size}, "
                 f"{self.stride}, {self.padding}"
             )
         if self.padding and self.padding_type not in (1, 2, 3):

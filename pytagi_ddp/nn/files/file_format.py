@@ -6,10 +6,11 @@ damage is noticed before anything is parsed. In files of earlier formats the che
 
 import json
 import zlib
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
@@ -67,6 +68,17 @@ def header_size(data: bytes) -> int:
     if size > MAX_HEADER:
         raise ValueError(f"its header has {size} bytes, more than {MAX_HEADER}")
     return size
+
+
+def open_tensors(path: str | Path) -> Any:
+    """Opens a safetensors file whose tensors are read one at a time, as `safetensors.safe_open` gives it.
+
+    Raises:
+        ValueError: its header is too long. SafetensorError: it is damaged. OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        header_size(file.read(8))
+    return safe_open(path, "numpy")
 
 
 def split(data: bytes) -> tuple[dict, memoryview]:
