@@ -248,7 +248,8 @@ def test_units_of_y_do_not_matter():
     [
         ({"epochs": 0}, lambda x, y: (100 * x, y), "epochs"),
         ({"sigma_v": -1}, lambda x, y: (np.c_[x, x], y), "sigma_v"),
-        ({}, lambda x, y: (np.c_[x, x], np.c_[y, y]), "1d array"),
+        ({}, lambda x, y: (np.c_[x, x], y[:, None, None]), "dim 3"),
+        ({"sigma_v": [1.0, 2.0, 3.0]}, lambda x, y: (x, np.c_[y, y]), "one for each of 2 targets"),
         ({}, lambda x, y: (x[:1], y[:1]), "at least 2 samples, got 1 sample"),
     ],
 )
