@@ -390,10 +390,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         With `reset`, these samples define the standardisation of all later ones.
         """
         X, y = self._numbers(X, reset), unwrapped(y, "y")
-        several = not issparse(y) and np.ndim(y) == 2 and np.shape(y)[1] > 1
         with explained(y, "y"):
-            X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, multi_output=several, estimator=self)
-        y = (y if several else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
+            X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, multi_output=True, estimator=self)
+        if issparse(y):
+            raise TypeError("y is sparse: give it dense, as y.toarray()")
+        y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
         weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
         as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
