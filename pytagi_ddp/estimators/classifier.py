@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
-from pytagi_ddp.estimators.inputs import checked_weights
+from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch, weighted
 from pytagi_ddp.nn import OutputUpdater, Sequential
@@ -181,7 +181,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         With `reset` they determine scales, features and classes.
         """
         X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)
-        X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
+        with explained(y, "y"):
+            X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
         classes = None if classes is None else unwrapped(classes, "classes", text=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)

@@ -69,9 +69,8 @@ def _advice(values: Any, name: str, message: str) -> str:
         return ENCODE
     if name == "X" and "could not convert string to float" in message:
         rows = np.asarray(values, object)
-        texts = (place for place in np.ndindex(rows.shape) if not _is_number(rows[place]))
-        place = next(texts, None)
-        return f"It is in {_place(values, *place)}. {ENCODE}" if place else ENCODE
+        first = next((cell for cell in np.ndindex(rows.shape) if not _is_number(rows[cell])), None)
+        return f"It is in {_place(values, *first)}. {ENCODE}" if first else ENCODE
     return ""
 
 
