@@ -161,14 +161,10 @@ class MixturePrediction(EnsemblePrediction):
         return between_whole_numbers(self.cdf, q, low - 1, high) if self.discrete else bisected(self.cdf, q, low, high)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
-        """n draws for each sample, (n, samples). One draw is by one network for all samples."""
         random = np.random.default_rng(seed)
-        network = random.integers(len(self._mu), size=n)
-        drawn = np.empty((n, self._mu.shape[1]))
-        for k in np.unique(network):
-            prediction = self.likelihood.prediction(self._mu[k, :, None], self._var[k, :, None])
-            drawn[network == k] = prediction.sample(int(np.sum(network == k)), random)[..., 0]
-        return self._loc + self._scale * drawn
+        network = random.integers(len(self._mu), size=(n, 1, self._mu.shape[1]))
+        by_each = self._all.sample(n, random)[..., 0]  # (n, networks, samples)
+        return self._loc + self._scale * np.take_along_axis(by_each, network, 1)[:, 0]
 
     def _unscaled(self, y: Any) -> np.ndarray:
         values = np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)

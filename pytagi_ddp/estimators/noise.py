@@ -54,6 +54,11 @@ class Moments:
     def target(self, k: int) -> Moments:
         return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k])
 
+    def known(self) -> Moments:
+        """The mean of the networks' means, as if nothing were uncertain."""
+        mu = self.mus.mean(0, keepdims=True)
+        return Moments(mu, np.zeros(mu.shape), np.zeros(mu.shape))
+
     @property
     def networks(self) -> int:
         return len(self.mus)

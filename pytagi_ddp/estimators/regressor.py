@@ -19,7 +19,17 @@ from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values, weighted
-from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, learn_noise
+from pytagi_ddp.estimators.noise import GivenNoise, Moments, Noise, learn_noise
+from pytagi_ddp.estimators.observed import (
+    NAMES,
+    LikelihoodNoise,
+    begin,
+    check_name,
+    check_targets,
+    fit_observations,
+    observed,
+    units,
+)
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
@@ -73,6 +83,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs.
         student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
+        likelihood: None: as above. A name: what y is, as a class of `pytagi_ddp.likelihoods` observes it. "gaussian",
+            "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
+            0, with the same relative noise; "poisson" and "negative_binomial": counts. Counts and positive numbers
+            have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
+            were not learnt, and the prediction is the mixture over the networks. `sigma_v`, `heteroscedastic` and
+            `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt from, and comes out too small.
         n_seeds: networks for each fold.
@@ -86,7 +102,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     Attributes:
         networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target; a list of
             them if there are several targets.
-        degrees_of_freedom_: v, or one for each target. n_features_in_, feature_names_in_: as in scikit-learn.
+        degrees_of_freedom_: v, or one for each target; not of a `likelihood`, which is `noise_.likelihood`.
+        n_features_in_, feature_names_in_: as in scikit-learn.
 
     NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior. The prediction is then the
     mean over 64 draws from it, and wider by the variance over the draws.
@@ -106,7 +123,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """
 
     networks_: list[Sequential]
-    noise_: GivenNoise | LearntNoise | list[GivenNoise] | list[LearntNoise]
+    _y_mean: np.ndarray  # of each target; as _y_std
+    _y_std: np.ndarray
+    noise_: Noise | list[Noise]
     _batches: int | None  # number of batches from which `partial_fit` has estimated the noise; None: it does not
 
     def __init__(
@@ -118,6 +137,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         sigma_v: float | Sequence[float] | None = None,
         heteroscedastic: bool = True,
         student_t: bool = True,
+        likelihood: str | None = None,
         n_folds: int = 5,
         n_seeds: int = 2,
         forget: float = 4.0,
@@ -132,6 +152,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.sigma_v = sigma_v
         self.heteroscedastic = heteroscedastic
         self.student_t = student_t
+        self.likelihood = likelihood
         self.n_folds = n_folds
         self.n_seeds = n_seeds
         self.forget = forget
@@ -169,18 +190,27 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             """The prediction of each sample, by the networks that were trained without its fold."""
             return Moments.of(networks, [fold == k for k in range(len(networks))], x)
 
-        shares = (weights / weights.mean())[:, None]
-        networks = self._train(
-            partial(fit_values, noise=noise),
-            trainings,
-            (x, y, weights),
-            fold,
-            loss=lambda networks: (shares * (unseen(networks).mu - y) ** 2).mean(1),
-            seeds=seeds,
-        )
+        name, outputs, shares = self.likelihood, range(y.shape[1]), weights / weights.mean()
+
+        def fitted(moments: Moments) -> list[LikelihoodNoise]:
+            start = LikelihoodNoise(NAMES[str(name)]())
+            return [start.fitted(moments.target(k), y[:, k], weights) for k in outputs]
+
+        def loss(networks: list[list[Sequential]]) -> np.ndarray:
+            moments = unseen(networks)
+            if name is None:
+                return shares * ((moments.mu - y) ** 2).mean(1)
+            parts = [noise.distribution(x, moments.target(k), 0.0, 1.0) for k, noise in enumerate(fitted(moments))]
+            return -shares * TargetsPrediction(parts).log_prob(y).mean(1)
+
+        learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
+        networks = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
         everyone = [net for some in networks for net in some]
-        if noise is not None:
-            noises: list[Any] = [GivenNoise(variance) for variance in noise.tolist()]
+        noises: list[Any]
+        if name is not None:
+            noises = fitted(unseen(networks))
+        elif noise is not None:
+            noises = [GivenNoise(variance) for variance in noise.tolist()]
         else:
             moments = unseen(networks)
             noises = [
@@ -196,7 +226,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     seeds=seeds(len(networks)),
                     run=self._run,
                 )
-                for k in range(y.shape[1])
+                for k in outputs
             ]
         self._set_noises(noises)
         self._batches, self.networks_ = None, everyone  # last: a fit that is interrupted leaves none
@@ -232,17 +262,48 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     "all y are equal, but the first call of partial_fit fixes the scale of y: give it samples that vary"
                 )
         if first:
-            self._set_noises([GivenNoise(1.0 if given is None else given[k]) for k in range(y.shape[1])])
+            targets = range(y.shape[1])
+            if self.likelihood is not None:
+                networks = [begin(net, self.likelihood, y, weights) for net in networks]
+                self._set_noises([LikelihoodNoise(NAMES[self.likelihood]()) for _ in targets])
+            else:
+                self._set_noises([GivenNoise(1.0 if given is None else given[k]) for k in targets])
             self._batches, self.networks_ = 0 if given is None else None, networks
         elif given is not None and isinstance(self._noises[0], GivenNoise):
             self._set_noises([GivenNoise(variance) for variance in given.tolist()])
             self._batches = None
+        estimated = self.likelihood is not None and self._batches is not None
+        with lock_of(self):
+            moments = self._moments(x) if estimated and not first else None
         size = min(self.batch_size, len(y))
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
             with lock_of(self):
-                self._learn_once(x[rows], y[rows], weights[rows])
+                learn = self._learn_once if self.likelihood is None else self._observe_once
+                learn(x[rows], y[rows], weights[rows])
+        if estimated:
+            with lock_of(self):
+                self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
         return self
+
+    def _observe_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        observe = observed([noise.likelihood for noise in self._noises], y, weights.astype(np.float32))
+        for net in self.networks_:
+            run_epoch(net, x, observe, len(y), np.random.default_rng(0))
+
+    def _fit_likelihoods(self, moments: Moments, y: np.ndarray, weights: np.ndarray, batches: int) -> None:
+        """Moves the noise towards that of these batches.
+
+        Args:
+            moments: their prediction, from before they were learnt; of the first ones, of which nothing was known then,
+                from afterwards. Its means alone are used: young networks are so uncertain that nothing would be left
+                for the noise, and they would follow each observation.
+        """
+        moments, before = moments.known(), self._batches or 0
+        share = batches / (before + batches)
+        noises = [noise.fitted(moments.target(k), y[:, k], weights, share) for k, noise in enumerate(self._noises)]
+        self._batches = min(before + batches, REMEMBERED)
+        self._set_noises(noises)
 
     def _learn_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         moments, noises, batches = self._moments(x), list(self._noises), self._batches
@@ -369,6 +430,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     @property
     def degrees_of_freedom_(self) -> float | np.ndarray:
+        if self.likelihood is not None:
+            raise AttributeError("degrees of freedom belong to likelihood=None: see noise_.likelihood")
         degrees = [noise.degrees for noise in self._noises]
         return np.array(degrees) if self._several else degrees[0]
 
@@ -397,10 +460,16 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
         weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
         as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
+        check_name(self.likelihood)
+        if self.likelihood is not None:
+            check_targets(self.likelihood, y)
+        if not reset and (self.likelihood is not None) != isinstance(self._noises[0], LikelihoodNoise):
+            raise ValueError("likelihood has changed since the first call: fit anew")
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
         if reset:
             self._standardise_by(X, weights)
-            self._y_mean, self._y_std = moments_of("y", y, weights)
+            scales = units(self.likelihood, y, weights) if self.likelihood else moments_of("y", y, weights)
+            self._y_mean, self._y_std = scales
         elif y.shape[1] != np.size(self._y_mean):
             raise ValueError(f"y has {y.shape[1]} targets, and had {np.size(self._y_mean)} in the first call")
         scaled = (y - self._y_mean) / self._y_std
@@ -412,6 +481,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """Variances of the standardised targets, if they are given."""
         if self.sigma_v is None:
             return None
+        if self.likelihood is not None:
+            raise ValueError(f"sigma_v is for likelihood=None: the noise of likelihood={self.likelihood!r} is fitted")
         of_y = np.atleast_1d(self._y_std)
         each = self.sigma_v if isinstance(self.sigma_v, Iterable) else [self.sigma_v] * len(of_y)
         each = list(each)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ from numpy.typing import ArrayLike
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
 NEGLIGIBLE = 40.0  # logarithm of what counts as nothing beside the maximum
 BISECTIONS = 50
-KNOTS = (1e-6, 1e-3, 0.05, 0.25, 0.5, 0.75, 0.95, 1 - 1e-3, 1 - 1e-6)  # quantiles between which a score is integrated
-NODES = 8  # of each such integral
-MOST_COUNTS = 1000  # whole numbers that a score is summed over
+DRAWS, TURNS = 50, 40  # draws of a score: so many at a time, so many times
 
 
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -106,25 +103,19 @@ class Prediction(ABC):
 
             integral over u of (F(u) - [y <= u])^2,    F(u) = P(observation <= u)
 
-        Of a prediction without error bars it is the absolute error. NaN where y is missing. It is integrated by
-        Gauss-Legendre quadrature between quantiles, and summed over whole numbers where observations are such (up to
-        1000 of them). Beyond the quantiles of 1e-6 and 1 - 1e-6, F is taken for 0 and 1.
+        Of a prediction without error bars it is the absolute error. NaN where y is missing. It is E|Y - y| -
+        E|Y - Y'|/2 of observations Y and Y', here means over 2000 draws, always the same ones: the standard error of a
+        score is about 2 % of the standard deviation of the prediction, and much less in a mean over observations.
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """
-        values = np.broadcast_to(observed_as(y, self.mean), self.mean.shape)
-        knots = [self.quantile(q) for q in KNOTS]
-        inside = np.clip(values, knots[0], knots[-1])
-        score = np.abs(values - inside)
-        if self.discrete and np.max(knots[-1] - knots[0], initial=0) <= MOST_COUNTS:
-            for k in range(int(np.max(knots[-1] - knots[0], initial=0))):
-                u = knots[0] + k
-                score = score + np.where(u < knots[-1], (self.cdf(np.minimum(u, knots[-1])) - (values <= u)) ** 2, 0)
-            return score
-        for low, high in pairwise(knots):
-            middle = np.clip(inside, low, high)
-            score = score + _integral(lambda u: self.cdf(u) ** 2, low, middle)
-            score = score + _integral(lambda u: (1 - self.cdf(u)) ** 2, middle, high)
+        values = observed_as(y, self.mean)
+        random = np.random.default_rng(0)
+        ranks = np.arange(1 - DRAWS, DRAWS, 2) / (DRAWS * (DRAWS - 1))  # of sorted draws, in E|Y - Y'|/2
+        score = np.zeros(self.mean.shape)
+        for _ in range(TURNS):
+            drawn = np.sort(self.sample(DRAWS, random), 0)
+            score += (np.abs(drawn - values).mean(0) - np.tensordot(ranks, drawn, 1)) / TURNS
         return score
 
 
@@ -397,13 +388,6 @@ class BinaryPrediction(Prediction):
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         return (np.random.default_rng(seed).random((n, *self._p.shape)) < self._p).astype(float)
-
-
-def _integral(f: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """By Gauss-Legendre quadrature, between arrays of bounds."""
-    half = 0.5 * (high - low)
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    return half * sum(weight * f(low + half * (1 + node)) for node, weight in zip(nodes, weights, strict=True))
 
 
 def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
