@@ -155,6 +155,7 @@ ROOMS = {
     "metrics": "metric tagi_utils",
     "models": "models.*",
     "estimators": "estimators.*",
+    "onnx": "onnx",
     "plot": "plot",
     "package": "pytagi_ddp",
     "selfcheck": "selfcheck.*",

@@ -14,12 +14,20 @@ if importlib.util.find_spec("sklearn") is None:
     )
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
+from pytagi_ddp.estimators.distributions import EnsemblePrediction
 from pytagi_ddp.estimators.regressor import TAGIRegressor
-from pytagi_ddp.estimators.scorers import log_likelihood_scorer, neg_crps_scorer, neg_interval_score_scorer
+from pytagi_ddp.estimators.scorers import (
+    coverage_scorer,
+    log_likelihood_scorer,
+    neg_crps_scorer,
+    neg_interval_score_scorer,
+)
 
 __all__ = [
+    "EnsemblePrediction",
     "TAGIClassifier",
     "TAGIRegressor",
+    "coverage_scorer",
     "log_likelihood_scorer",
     "neg_crps_scorer",
     "neg_interval_score_scorer",

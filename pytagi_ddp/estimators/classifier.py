@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch
+from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch, weighted
 from pytagi_ddp.nn import OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
@@ -73,12 +74,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> TAGIClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIClassifier:
         """Trains anew.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
             y: n classes, of at least two kinds.
+            sample_weight: n weights of at least 0, None for 1: how often each sample counts, as in `TAGIRegressor.fit`.
+                `sklearn.utils.class_weight.compute_sample_weight("balanced", y)` gives every class the same weight.
 
         Raises:
             ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
@@ -87,7 +90,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             UserWarning: columns without any number, which are left out.
         """
         with unchanged_if_refused(self):
-            x, numbers = self._take(X, y, None, reset=True)
+            x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
             trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
             fold = assign_folds(len(x), self.n_folds, *seeds(1))
         self._leave_out_constant(x)
@@ -102,16 +105,23 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         networks = self._train(
             partial(fit_classes, classes=len(self.classes_), sigma_v=self.sigma_v),
             trainings,
-            (x, numbers),
+            (x, numbers, weights),
             fold,
-            loss=lambda networks: -log_likelihood(unseen(networks), numbers),
+            loss=lambda networks: -weights / weights.mean() * log_likelihood(unseen(networks), numbers),
             seeds=seeds,
         )
-        self.temperature_ = most_likely_temperature(unseen(networks), numbers) if len(networks) > 1 else 1.0
+        tempering = len(networks) > 1
+        self.temperature_ = most_likely_temperature(unseen(networks), numbers, weights) if tempering else 1.0
         self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
         return self
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> TAGIClassifier:
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> TAGIClassifier:
         """Learns further samples, each of them once; no network forgets evidence.
 
         The first call of a new estimator determines the standardisation for good: give it about a hundred samples.
@@ -119,6 +129,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         Args:
             X: (n, features) numbers; NaN is missing. y: n classes.
             classes: all classes that will ever occur; needed in the first call only, by default those of y.
+            sample_weight: as in `fit`.
 
         Raises:
             ValueError: as in `fit`; other classes than in the first call; or a first call with one sample.
@@ -128,11 +139,11 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         """
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
-            x, numbers = self._take(X, y, classes, reset=first)
+            x, numbers, weights = self._take(X, y, sample_weight, classes, reset=first)
             training = self._trainings(len(x), self._outputs())[0]
             if first:
                 self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
-        observe = labels(numbers, len(self.classes_), self.sigma_v)
+        observe = labels(numbers, weights, len(self.classes_), self.sigma_v)
         with lock_of(self):
             for k, net in enumerate(self.networks_):
                 learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
@@ -162,17 +173,25 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         """Share of the n samples whose class is right; `sample_weight`: n weights of them, None for equal ones."""
         return super().score(X, unwrapped(y, "y", text=True), unwrapped(sample_weight, "sample_weight"))
 
-    def _take(self, X: Any, y: Any, classes: ArrayLike | None, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(standardised float32 samples, class numbers); `reset`: they determine scales, features and classes."""
+    def _take(
+        self, X: Any, y: Any, sample_weight: Any, classes: ArrayLike | None, reset: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(standardised float32 samples, class numbers, weights), without the samples of weight 0.
+
+        With `reset` they determine scales, features and classes.
+        """
         X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)
-        X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
+        with explained(y, "y"):
+            X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
         classes = None if classes is None else unwrapped(classes, "classes", text=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
+        weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
+        X, y, weights = (array[weights > 0] for array in (X, y, weights))
         if not is_deviation(self.sigma_v):
             raise ValueError(f"sigma_v is one standard deviation, above 0 and finite, got {self.sigma_v!r}")
         if reset:
-            self._standardise_by(X)
+            self._standardise_by(X, weights)
             self.classes_ = unique_labels(y if classes is None else classes)
             if len(self.classes_) < 2:
                 raise ValueError(f"a classifier needs at least two classes, y has 1 class: {self.classes_[0]!r}")
@@ -180,7 +199,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             raise ValueError(f"classes are not those of the first call, which were {self.classes_.tolist()}")
         if len(unknown := np.setdiff1d(y, self.classes_)):
             raise ValueError(f"y has classes that are not among those of the first call: {unknown.tolist()}")
-        return self._scaled(X), np.searchsorted(self.classes_, y)
+        return self._scaled(X), np.searchsorted(self.classes_, y), weights
 
     def _outputs(self) -> int:
         return encode_classes(len(self.classes_))[2]
@@ -190,24 +209,31 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return np.mean([class_probabilities(*net.predict(x, PREDICTED), tree) for net in networks], 0)
 
 
-def labels(numbers: np.ndarray, classes: int, sigma_v: float) -> Observe:
-    """Observations of class numbers, as their paths through the tree."""
+def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float) -> Observe:
+    """Observations of class numbers, as their paths through the tree; each counts as often as its weight says."""
     signs, units, _ = encode_classes(classes)
     signs, units = signs[numbers].astype(np.float32), units[numbers]
+    variances = np.broadcast_to(weighted(sigma_v**2, weights).astype(np.float32), signs.shape)
 
     def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
         deltas = net.input_delta_z_buffer
-        updater.update_using_indices(net.output_z_buffer, signs[rows], sigma_v**2, units[rows], deltas)
+        updater.update_using_indices(net.output_z_buffer, signs[rows], variances[rows], units[rows], deltas)
 
     return observe
 
 
 def fit_classes(
-    training: Training, x: np.ndarray, numbers: np.ndarray, seed: int, classes: int, sigma_v: float
+    training: Training,
+    x: np.ndarray,
+    numbers: np.ndarray,
+    weights: np.ndarray,
+    seed: int,
+    classes: int,
+    sigma_v: float,
 ) -> Sequential:
-    """A network trained on class numbers."""
+    """A network trained on class numbers, which count `weights` times."""
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
-    observe = labels(numbers, classes, sigma_v)
+    observe = labels(numbers, weights, classes, sigma_v)
     for epoch in range(training.epochs):
         training.prepare(net, epoch)
         run_epoch(net, x, observe, training.batch_size, rng)
@@ -226,6 +252,6 @@ def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> np.ndarray
     return np.log(np.maximum(probabilities[np.arange(len(numbers)), numbers], LEAST))
 
 
-def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray) -> float:
-    """The T under which classes are most likely."""
-    return float(max(TEMPERATURES, key=lambda t: log_likelihood(tempered(probabilities, t), numbers).mean()))
+def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray) -> float:
+    """The T under which classes are most likely, where each sample counts as often as its weight says."""
+    return float(max(TEMPERATURES, key=lambda t: weights @ log_likelihood(tempered(probabilities, t), numbers)))

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.estimators.folds import learnt_by
+from pytagi_ddp.estimators.inputs import dense, explained
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.tagi_utils import Normalizer
@@ -125,7 +126,7 @@ class EnsembleEstimator(BaseEstimator):
         inputs = x.shape[1]
         return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
 
-    def _standardise_by(self, X: np.ndarray) -> None:
+    def _standardise_by(self, X: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Computes means and standard deviations of the columns; networks of an earlier scaling are dropped."""
         self.__dict__.pop("networks_", None)
         self._empty = ~np.isfinite(X).any(0)
@@ -134,7 +135,7 @@ class EnsembleEstimator(BaseEstimator):
                 f"columns {np.flatnonzero(self._empty).tolist()} of X hold no number: they are left out, and their "
                 "values in predictions and in partial_fit too, as nothing is known of them",
             )
-        self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X))
+        self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X), weights)
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
         """Ignores columns that are constant in these samples, as nothing is known of the effect of other values."""
@@ -151,9 +152,11 @@ class EnsembleEstimator(BaseEstimator):
         Raises:
             TypeError: columns that do not hold numbers. ValueError: as `check_array`.
         """
-        checked = check_array(
-            unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
-        )
+        X = dense(X)
+        with explained(X, "X"):
+            checked = check_array(
+                unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
+            )
         validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names and number of features
         return checked
 
@@ -178,6 +181,7 @@ class EnsembleEstimator(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
 
@@ -207,15 +211,25 @@ def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
     return together - (alone - together) * (1 / n - 1 / total) / (1 - 1 / n)
 
 
-def moments_of(name: str, values: np.ndarray) -> tuple[Any, Any]:
+def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:
     """Means and standard deviations of the columns, or of a flat array; the deviation of a constant column is 1.
+
+    Args:
+        weights: how often each row counts; None: once.
 
     Raises:
         ValueError: numbers so large that their squares overflow.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factor = np.where(np.nanmax(np.abs(values), 0) < TINY, 2.0**900, 1.0)
-        mean, std = (moment / factor for moment in Normalizer.compute_mean_std(values * factor))
+        if weights is None or np.ptp(weights) == 0:
+            mean, std = Normalizer.compute_mean_std(values * factor)
+        else:
+            shares = np.where(np.isnan(values), 0.0, weights.reshape(-1, *[1] * (values.ndim - 1)))
+            shares /= shares.sum(0)
+            mean = np.nansum(shares * values * factor, 0)
+            std = np.sqrt(np.nansum(shares * (values * factor - mean) ** 2, 0))
+        mean, std = mean / factor, std / factor
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     return mean, np.where(std <= 1e-14 * np.abs(mean), 1.0, std)[()]

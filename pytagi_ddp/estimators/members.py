@@ -19,6 +19,7 @@ from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
 
 SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
 LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1
+MOST_NOISE = 1e30  # upper limit of it, in float32
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
@@ -86,8 +87,8 @@ def learn(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, row
 
 
 def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
-    """Observations y of the single output, with the noise variance `noise`: one for all, or one for each."""
-    variances = np.broadcast_to(np.float32(noise), y.shape)
+    """Observations y of the outputs, (n, outputs), with noise variances `noise`, broadcast to as many."""
+    variances = np.broadcast_to(np.asarray(noise, np.float32), y.shape)
 
     def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
         updater.update(net.output_z_buffer, y[rows], variances[rows], net.input_delta_z_buffer)
@@ -96,9 +97,9 @@ def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
 
 
 def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the single output, float64."""
+    """Means and variances of the outputs, (n, outputs) float64."""
     mu, var = net.predict(x, PREDICTED)
-    return mu[:, 0].astype(np.float64), var[:, 0].astype(np.float64)
+    return mu.astype(np.float64), var.astype(np.float64)
 
 
 def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -107,29 +108,36 @@ def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarra
     Propagating its moments instead would give those of a linear function, as ReLUs are linearised at the mean.
     """
     mu, var = moments(net, x)
-    added, rows = np.zeros(len(x)), np.isnan(x).any(1)
+    added, rows = np.zeros(mu.shape), np.isnan(x).any(1)
     if rows.any():
         some, half = x[rows], np.random.default_rng(0).standard_normal((DRAWS // 2, x.shape[1]), np.float32)
         drawn = [moments(net, np.where(np.isnan(some), z, some)) for z in (*half, *-half)]
-        mus, variances = np.array(drawn).transpose(1, 0, 2)
+        mus, variances = np.array(drawn).swapaxes(0, 1)
         mu[rows], var[rows], added[rows] = mus.mean(0), variances.mean(0), mus.var(0)
     return mu, var, added
 
 
-def fit_values(training: Training, x: np.ndarray, y: np.ndarray, seed: int, noise: float | None) -> Sequential:
-    """A network trained on standardised y.
+def weighted(noise: float | np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Variances of the noise, (n, outputs), of observations that count so many times: an average over as many."""
+    return np.minimum(noise / weights[:, None], MOST_NOISE)
+
+
+def fit_values(
+    training: Training, x: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int, noise: np.ndarray | None
+) -> Sequential:
+    """A network trained on standardised y, (n, outputs), which count `weights` times.
 
     Args:
-        noise: variance of the observations. None: before each epoch, the present mean squared error on the samples; 1
-            in the first epoch.
+        noise: variances of the observations, one for each output. None: before each epoch, the present mean squared
+            errors on the samples; 1 in the first epoch.
     """
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     for epoch in range(training.epochs):
         training.prepare(net, epoch)
-        variance = noise if noise is not None else 1.0 if epoch == 0 else squared_error(net, x, y)
-        run_epoch(net, x, values(y, variance), training.batch_size, rng)
+        variance = noise if noise is not None else 1.0 if epoch == 0 else squared_error(net, x, y, weights)
+        run_epoch(net, x, values(y, weighted(variance, weights)), training.batch_size, rng)
     return net
 
 
-def squared_error(net: Sequential, x: np.ndarray, y: np.ndarray) -> float:
-    return max(float(np.mean((moments(net, x)[0] - y) ** 2)), LEAST_NOISE)
+def squared_error(net: Sequential, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return np.maximum(np.average((moments(net, x)[0] - y) ** 2, 0, weights), LEAST_NOISE)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.estimators.distributions import EnsemblePrediction, StudentTPrediction
 from pytagi_ddp.estimators.folds import learnt_by
-from pytagi_ddp.estimators.members import Training, moments, moments_apart, run_epoch, values
+from pytagi_ddp.estimators.members import Training, moments_apart, run_epoch, values, weighted
+from pytagi_ddp.estimators.members import moments as predicted
 from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
 from pytagi_ddp.nn import Sequential
 
@@ -24,44 +28,102 @@ LEAST = 1e-8  # smallest variance, where the target has variance 1
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
 
-class Prediction(NamedTuple):
-    """Prediction of an ensemble for each sample.
+@dataclass(frozen=True)
+class Moments:
+    """What the networks of an ensemble predict for each of n samples, in units of the standardised targets.
 
     Attributes:
-        networks: number of networks. mu: mean of their means. spread: variance of their means. var: mean of their
-            variances, as if no input were missing. missing: variance that missing inputs add to `var`.
+        mus, variances, added: means, variances as if no input were missing, and what missing inputs add to these:
+            (networks, n, targets), or (networks, n) of one target.
     """
 
-    networks: int
-    mu: np.ndarray
-    spread: np.ndarray
-    var: np.ndarray
-    missing: np.ndarray
+    mus: np.ndarray
+    variances: np.ndarray
+    added: np.ndarray
 
     @classmethod
-    def of(cls, networks: list[list[Sequential]], parts: list[Any], x: np.ndarray) -> Prediction:
+    def of(cls, networks: list[list[Sequential]], parts: list[Any], x: np.ndarray) -> Moments:
         """The prediction of x: networks[k] predict the rows parts[k]. Each part has the same number of networks."""
-        count = len(networks[0])
-        mu, var, missing = np.empty((3, count, len(x)))
+        count, outputs = len(networks[0]), networks[0][0].layers[-1].output_size
+        found = np.empty((3, count, len(x), outputs))
         for some, rows in zip(networks, parts, strict=True):
             for s, net in enumerate(some):
-                mu[s, rows], var[s, rows], missing[s, rows] = moments_apart(net, x[rows])
-        spread = mu.var(0, ddof=1) if count > 1 else np.zeros(len(x))
-        return cls(count, mu.mean(0), spread, var.mean(0), missing.mean(0))
+                found[:, s, rows] = moments_apart(net, x[rows])
+        return cls(*found)
+
+    def target(self, k: int) -> Moments:
+        return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k])
+
+    def known(self) -> Moments:
+        """The mean of the networks' means, as if nothing were uncertain."""
+        mu = self.mus.mean(0, keepdims=True)
+        return Moments(mu, np.zeros(mu.shape), np.zeros(mu.shape))
+
+    @property
+    def networks(self) -> int:
+        return len(self.mus)
+
+    @cached_property
+    def mu(self) -> np.ndarray:
+        """Mean of the networks' means."""
+        return self.mus.mean(0)
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        """Variance of the networks' means."""
+        return self.mus.var(0, ddof=1) if self.networks > 1 else np.zeros(self.mu.shape)
+
+    @cached_property
+    def var(self) -> np.ndarray:
+        """Mean of the networks' variances, as if no input were missing."""
+        return self.variances.mean(0)
+
+    @cached_property
+    def missing(self) -> np.ndarray:
+        """Variance that missing inputs add to `var`."""
+        return self.added.mean(0)
+
+
+class Noise(ABC):
+    """What an observation of one target adds to what the networks predict."""
+
+    @abstractmethod
+    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
+        """The distribution of observations of a target that was standardised by this mean and standard deviation."""
+
+
+class StudentTNoise(Noise):
+    """Observations are Student-t distributed, or Gaussian, around the mean of the networks' means."""
+
+    degrees: float
+
+    @abstractmethod
+    def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
+        """ln s^2 of the scale s, for a standardised target."""
+
+    @abstractmethod
+    def of_observations(self, x: np.ndarray, moments: Moments) -> float | np.ndarray:
+        """Variances of the noise with which networks learn."""
+
+    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
+        log_scale2 = self.log_scale2(x, moments)
+        epistemic, spread = (moments.var + moments.missing + moments.spread, moments.spread) * np.exp(-log_scale2)
+        return StudentTPrediction(
+            moments.mu * std + mean, log_scale2 + 2 * np.log(std), self.degrees, epistemic, spread
+        )
 
 
 @dataclass(frozen=True)
-class GivenNoise:
+class GivenNoise(StudentTNoise):
     """Noise of a known variance. Predictions are Gaussian; networks' variances, their spread and the noise add up."""
 
     variance: float
     degrees: float = math.inf
 
-    def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        return np.log(prediction.var + prediction.missing + prediction.spread + self.variance)
+    def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
+        return np.log(moments.var + moments.missing + moments.spread + self.variance)
 
-    def of_observations(self, x: np.ndarray, prediction: Prediction) -> float:
-        """Variance of the noise with which networks learn."""
+    def of_observations(self, x: np.ndarray, moments: Moments) -> float:
         return self.variance
 
 
@@ -80,25 +142,25 @@ class Features:
     most: float
 
     @classmethod
-    def of(cls, prediction: Prediction) -> Features:
-        log_var = _log_var(prediction)
+    def of(cls, moments: Moments) -> Features:
+        log_var = _log_var(moments)
         return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()))
 
-    def __call__(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        z = np.clip((_log_var(prediction) - self.mean) / self.std, -3, 3)
-        return np.concatenate([z[:, None], prediction.mu[:, None], x], 1).astype(np.float32)
+    def __call__(self, x: np.ndarray, moments: Moments) -> np.ndarray:
+        z = np.clip((_log_var(moments) - self.mean) / self.std, -3, 3)
+        return np.concatenate([z[:, None], moments.mu[:, None], x], 1).astype(np.float32)
 
-    def beyond(self, prediction: Prediction) -> np.ndarray:
+    def beyond(self, moments: Moments) -> np.ndarray:
         """ln of the ratio of the predicted variance to the largest one at any sample; 0 where it is no larger."""
-        return np.maximum(_log_var(prediction) - self.most, 0)
+        return np.maximum(_log_var(moments) - self.most, 0)
 
 
-def _log_var(prediction: Prediction) -> np.ndarray:
-    return np.log(prediction.var + LEAST)
+def _log_var(moments: Moments) -> np.ndarray:
+    return np.log(moments.var + LEAST)
 
 
 @dataclass
-class LearntNoise:
+class LearntNoise(StudentTNoise):
     """ln s^2 = a + b h(x), and degrees of freedom, by maximum likelihood on residuals of samples not learnt from.
 
     Missing inputs multiply s^2 by 1 + (variance that they add)/(mean variance without them).
@@ -123,26 +185,26 @@ class LearntNoise:
     networks: list[Sequential] = field(default_factory=list)
 
     @property
-    def degrees(self) -> float:
+    def degrees(self) -> float:  # type: ignore[override]
         return self.scale.degrees
 
-    def log_scale2(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
+    def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         h = np.zeros(len(x))
         if self.networks:
-            features = self.features(x, prediction)
-            h = np.clip(np.mean([moments(net, features)[0] for net in self.networks], 0), *self.limits)
-        wider = self.features.beyond(prediction) + np.log1p(prediction.missing / self.complete)
+            features = self.features(x, moments)
+            h = np.clip(np.mean([predicted(net, features)[0][:, 0] for net in self.networks], 0), *self.limits)
+        wider = self.features.beyond(moments) + np.log1p(moments.missing / self.complete)
         return self.scale.log_scale2(h) + self.shrink + wider
 
-    def of_observations(self, x: np.ndarray, prediction: Prediction) -> np.ndarray:
-        """Variances of the noise with which networks learn, one for each sample."""
-        return np.exp(self.log_scale2(x, prediction)).astype(np.float32)
+    def of_observations(self, x: np.ndarray, moments: Moments) -> np.ndarray:
+        return np.exp(self.log_scale2(x, moments)).astype(np.float32)
 
 
 def learn_noise(
     x: np.ndarray,
     y: np.ndarray,
-    prediction: Prediction,
+    weights: np.ndarray,
+    moments: Moments,
     fold: np.ndarray,
     networks: int,
     heteroscedastic: bool,
@@ -150,40 +212,41 @@ def learn_noise(
     seeds: Sequence[int],
     run: Run,
 ) -> LearntNoise:
-    """Learns the noise from predictions of samples by networks that have not seen them.
+    """Learns the noise of one target from predictions of samples by networks that have not seen them.
 
     Args:
-        x, y: standardised samples. prediction: of y. fold: number of the fold of each sample.
+        x, y: standardised samples. weights: how often each counts. moments: of y. fold: number of the fold of each.
         networks: number of networks that later predictions are made with.
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
     """
-    squares = (prediction.mu - y) ** 2 + LEAST
-    complete = max(squares.mean() - prediction.missing.mean(), squares.mean() / 10)
-    squares /= 1 + prediction.missing / complete  # as large as if nothing had been missing
-    made = Features.of(prediction)
+    mean = partial(np.average, axis=0, weights=weights)
+    squares = (moments.mu - y) ** 2 + LEAST
+    complete = max(mean(squares) - mean(moments.missing), mean(squares) / 10)
+    squares /= 1 + moments.missing / complete  # as large as if nothing had been missing
+    made = Features.of(moments)
     h, trained = np.zeros(len(y)), []
     if heteroscedastic:
-        target = np.clip(np.log(squares / squares.mean()) - LOG_CHI2_MEAN, -LARGEST, LARGEST)
-        target = (target - target.mean()).astype(np.float32)
-        features = made(x, prediction)
+        target = np.clip(np.log(squares / mean(squares)) - LOG_CHI2_MEAN, -LARGEST, LARGEST)
+        target = (target - mean(target)).astype(np.float32)[:, None]
+        features = made(x, moments)
         folds = range(int(fold.max()) + 1)
         insides = [learnt_by(fold, k) for k in folds]
-        tasks = ((features[rows], target[rows], seed) for rows, seed in zip(insides, seeds, strict=True))
+        tasks = ((features[rows], target[rows], weights[rows], seed) for rows, seed in zip(insides, seeds, strict=True))
         trained = run(_fit_noise, tasks)
         for k, net in zip(folds, trained, strict=True):
-            h[fold == k] = moments(net, features[fold == k])[0]
-    scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:])
-    shrink = (1 / prediction.networks - 1 / networks) * prediction.spread.mean() / squares.mean()
+            h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
+    scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
+    shrink = (1 / moments.networks - 1 / networks) * mean(moments.spread) / mean(squares)
     return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, (h.min(), h.max()), complete, trained)
 
 
-def _fit_noise(features: np.ndarray, target: np.ndarray, seed: int) -> Sequential:
+def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:
     training = Training((HIDDEN,), EPOCHS, gain=0.5)
     net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
     last = net.layers[-1]
     last.mu_w, last.mu_b = last.mu_w * np.float32(0.1), last.mu_b * np.float32(0.1)  # h begins near a constant
     for _ in range(EPOCHS):
-        run_epoch(net, features, values(target, CAUTION * LOG_CHI2_VAR), training.batch_size, rng)
+        run_epoch(net, features, values(target, weighted(CAUTION * LOG_CHI2_VAR, weights)), training.batch_size, rng)
     return net

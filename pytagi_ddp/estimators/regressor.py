@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_X_y, column_or_1d
 
+from pytagi_ddp.estimators.distributions import EnsemblePrediction, TargetsPrediction
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values
-from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Prediction, learn_noise
-from pytagi_ddp.estimators.student_t import log_density, quantile, ranked_score
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values, weighted
+from pytagi_ddp.estimators.noise import GivenNoise, Moments, Noise, learn_noise
+from pytagi_ddp.estimators.observed import (
+    NAMES,
+    LikelihoodNoise,
+    begin,
+    check_name,
+    check_targets,
+    fit_observations,
+    observed,
+    units,
+)
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
@@ -66,11 +78,17 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. Where that is better, many epochs
             fit the noise, and the choice is between it and (400,) with 40 epochs.
         batch_size: samples in a step. A small one keeps steps exact enough.
-        sigma_v: standard deviation of the observations' noise, in units of y, where it is known. Predictions are then
-            Gaussian. None: the noise is learnt, as above.
+        sigma_v: standard deviation of the observations' noise, in units of y, where it is known, or one for each
+            target. Predictions are then Gaussian. None: the noise is learnt, as above.
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs.
         student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
+        likelihood: None: as above. A name: what y is, as a class of `pytagi_ddp.likelihoods` observes it. "gaussian",
+            "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
+            0, with the same relative noise; "poisson" and "negative_binomial": counts. Counts and positive numbers
+            have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
+            were not learnt, and the prediction is the mixture over the networks. `sigma_v`, `heteroscedastic` and
+            `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt from, and comes out too small.
         n_seeds: networks for each fold.
@@ -82,8 +100,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         verbose: verbosity of joblib. 0: nothing is printed.
 
     Attributes:
-        networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target.
-        degrees_of_freedom_: v. n_features_in_, feature_names_in_: as in scikit-learn.
+        networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target; a list of
+            them if there are several targets.
+        degrees_of_freedom_: v, or one for each target; not of a `likelihood`, which is `noise_.likelihood`.
+        n_features_in_, feature_names_in_: as in scikit-learn.
 
     NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior. The prediction is then the
     mean over 64 draws from it, and wider by the variance over the draws.
@@ -103,7 +123,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """
 
     networks_: list[Sequential]
-    noise_: GivenNoise | LearntNoise
+    _y_mean: np.ndarray  # of each target; as _y_std
+    _y_std: np.ndarray
+    noise_: Noise | list[Noise]
     _batches: int | None  # number of batches from which `partial_fit` has estimated the noise; None: it does not
 
     def __init__(
@@ -112,9 +134,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         *,
         epochs: int | None = None,
         batch_size: int = 16,
-        sigma_v: float | None = None,
+        sigma_v: float | Sequence[float] | None = None,
         heteroscedastic: bool = True,
         student_t: bool = True,
+        likelihood: str | None = None,
         n_folds: int = 5,
         n_seeds: int = 2,
         forget: float = 4.0,
@@ -129,6 +152,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.sigma_v = sigma_v
         self.heteroscedastic = heteroscedastic
         self.student_t = student_t
+        self.likelihood = likelihood
         self.n_folds = n_folds
         self.n_seeds = n_seeds
         self.forget = forget
@@ -137,12 +161,17 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
         """Trains anew.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
-            y: n numbers.
+            y: n numbers, or (n, targets).
+            sample_weight: n weights of at least 0, None for 1: how often each sample counts. In training the variance
+                of its noise is divided by its weight, as for a mean of so many observations; scales, noise and the
+                choice of layers are by weighted means. So 2 is as good as the sample twice (not bit for bit: the
+                sample stands in one batch and one fold), and 0 leaves it out. Weights of mean 1 keep the amount of
+                evidence.
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
@@ -152,42 +181,58 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             UserWarning: columns without any number, which are left out.
         """
         with unchanged_if_refused(self):
-            x, y = self._take(X, y, reset=True)
-            trainings, seeds, noise = self._trainings(len(y), 1), self._seeds(), self._given_noise()
+            x, y, weights = self._take(X, y, sample_weight, reset=True)
+            trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
             fold = assign_folds(len(y), self.n_folds, *seeds(1))
         self._leave_out_constant(x)
 
-        def unseen(networks: list[list[Sequential]]) -> Prediction:
+        def unseen(networks: list[list[Sequential]]) -> Moments:
             """The prediction of each sample, by the networks that were trained without its fold."""
-            return Prediction.of(networks, [fold == k for k in range(len(networks))], x)
+            return Moments.of(networks, [fold == k for k in range(len(networks))], x)
 
-        networks = self._train(
-            partial(fit_values, noise=noise),
-            trainings,
-            (x, y),
-            fold,
-            loss=lambda networks: (unseen(networks).mu - y) ** 2,
-            seeds=seeds,
-        )
+        name, outputs, shares = self.likelihood, range(y.shape[1]), weights / weights.mean()
+
+        def fitted(moments: Moments) -> list[LikelihoodNoise]:
+            start = LikelihoodNoise(NAMES[str(name)]())
+            return [start.fitted(moments.target(k), y[:, k], weights) for k in outputs]
+
+        def loss(networks: list[list[Sequential]]) -> np.ndarray:
+            moments = unseen(networks)
+            if name is None:
+                return shares * ((moments.mu - y) ** 2).mean(1)
+            parts = [noise.distribution(x, moments.target(k), 0.0, 1.0) for k, noise in enumerate(fitted(moments))]
+            return -shares * TargetsPrediction(parts).log_prob(y).mean(1)
+
+        learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
+        networks = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
         everyone = [net for some in networks for net in some]
-        if noise is not None:
-            self.noise_ = GivenNoise(noise)
+        noises: list[Any]
+        if name is not None:
+            noises = fitted(unseen(networks))
+        elif noise is not None:
+            noises = [GivenNoise(variance) for variance in noise.tolist()]
         else:
-            self.noise_ = learn_noise(
-                x,
-                y,
-                unseen(networks),
-                fold,
-                networks=len(everyone),
-                heteroscedastic=self.heteroscedastic,
-                student_t=self.student_t,
-                seeds=seeds(len(networks)),
-                run=self._run,
-            )
+            moments = unseen(networks)
+            noises = [
+                learn_noise(
+                    x,
+                    y[:, k],
+                    weights,
+                    moments.target(k),
+                    fold,
+                    networks=len(everyone),
+                    heteroscedastic=self.heteroscedastic,
+                    student_t=self.student_t,
+                    seeds=seeds(len(networks)),
+                    run=self._run,
+                )
+                for k in outputs
+            ]
+        self._set_noises(noises)
         self._batches, self.networks_ = None, everyone  # last: a fit that is interrupted leaves none
         return self
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> TAGIRegressor:
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
         """Learns further samples in one pass. Each is evidence once, and nothing is forgotten.
 
         The first call of a new estimator fixes the means and standard deviations by which all samples are standardised:
@@ -198,50 +243,111 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         were a fifth of its distance: the farther off it is, the less it changes.
 
         Args:
-            X: (n, features) numbers; NaN is missing. y: n numbers.
+            X: (n, features) numbers; NaN is missing. y: n numbers, or (n, targets). sample_weight: as in `fit`.
 
         Raises:
-            ValueError: as in `fit`; or the first call has one sample only, or all its y are equal.
+            ValueError: as in `fit`; another number of targets than before; or the first call has one sample only, or
+                all its y are equal.
 
         Warns:
             UserWarning: columns that are constant in the first call, or hold no number there and are left out.
         """
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
-            x, y = self._take(X, y, reset=first)
-            training, given = self._trainings(len(y), 1)[0], self._given_noise()
+            x, y, weights = self._take(X, y, sample_weight, reset=first)
+            training, given = self._trainings(len(y), y.shape[1])[0], self._given_noise()
             networks = self._untrained(training, x) if first else []
-            if first and np.ptp(y) == 0:
+            if first and (np.ptp(y, 0) == 0).any():
                 raise ValueError(
                     "all y are equal, but the first call of partial_fit fixes the scale of y: give it samples that vary"
                 )
         if first:
-            self.noise_ = GivenNoise(1.0 if given is None else given)
+            targets = range(y.shape[1])
+            if self.likelihood is not None:
+                networks = [begin(net, self.likelihood, y, weights) for net in networks]
+                self._set_noises([LikelihoodNoise(NAMES[self.likelihood]()) for _ in targets])
+            else:
+                self._set_noises([GivenNoise(1.0 if given is None else given[k]) for k in targets])
             self._batches, self.networks_ = 0 if given is None else None, networks
-        elif given is not None and isinstance(self.noise_, GivenNoise):
-            self.noise_, self._batches = GivenNoise(given), None
+        elif given is not None and isinstance(self._noises[0], GivenNoise):
+            self._set_noises([GivenNoise(variance) for variance in given.tolist()])
+            self._batches = None
+        estimated = self.likelihood is not None and self._batches is not None
+        with lock_of(self):
+            moments = self._moments(x) if estimated and not first else None
         size = min(self.batch_size, len(y))
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
             with lock_of(self):
-                self._learn_once(x[rows], y[rows])
+                learn = self._learn_once if self.likelihood is None else self._observe_once
+                learn(x[rows], y[rows], weights[rows])
+        if estimated:
+            with lock_of(self):
+                self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
         return self
 
-    def _learn_once(self, x: np.ndarray, y: np.ndarray) -> None:
-        prediction, noise, batches = self._prediction(x), self.noise_, self._batches
-        errors, predicted = (prediction.mu - y) ** 2, prediction.var + prediction.spread
-        if isinstance(noise, GivenNoise) and batches is not None:
-            error = float(np.mean(np.minimum(errors, BEYOND * (predicted + noise.variance))))
-            excess = max(error - float(np.mean(predicted)), error / 10, LEAST_NOISE)
-            batches = min(batches + 1, REMEMBERED)
-            noise = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
-        variances = noise.of_observations(x, prediction)
-        if self.sigma_v is None:
-            variances = np.maximum(variances, errors / BEYOND - predicted)
-        observe = values(y, variances)
+    def _observe_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        observe = observed([noise.likelihood for noise in self._noises], y, weights.astype(np.float32))
         for net in self.networks_:
             run_epoch(net, x, observe, len(y), np.random.default_rng(0))
-        self.noise_, self._batches = noise, batches
+
+    def _fit_likelihoods(self, moments: Moments, y: np.ndarray, weights: np.ndarray, batches: int) -> None:
+        """Moves the noise towards that of these batches.
+
+        Args:
+            moments: their prediction, from before they were learnt; of the first ones, of which nothing was known then,
+                from afterwards. Its means alone are used: young networks are so uncertain that nothing would be left
+                for the noise, and they would follow each observation.
+        """
+        moments, before = moments.known(), self._batches or 0
+        share = batches / (before + batches)
+        noises = [noise.fitted(moments.target(k), y[:, k], weights, share) for k, noise in enumerate(self._noises)]
+        self._batches = min(before + batches, REMEMBERED)
+        self._set_noises(noises)
+
+    def _learn_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        moments, noises, batches = self._moments(x), list(self._noises), self._batches
+        errors, predicted = (moments.mu - y) ** 2, moments.var + moments.spread
+        mean = partial(np.average, weights=weights)
+        if isinstance(noises[0], GivenNoise) and batches is not None:
+            batches = min(batches + 1, REMEMBERED)
+            for k, noise in enumerate(noises):
+                error = float(mean(np.minimum(errors[:, k], BEYOND * (predicted[:, k] + noise.variance))))
+                excess = max(error - float(mean(predicted[:, k])), error / 10, LEAST_NOISE)
+                noises[k] = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
+        variances = np.empty(y.shape)
+        for k, noise in enumerate(noises):
+            variances[:, k] = noise.of_observations(x, moments.target(k))
+        if self.sigma_v is None:
+            variances = np.maximum(variances, errors / BEYOND - predicted)
+        observe = values(y, weighted(variances, weights))
+        for net in self.networks_:
+            run_epoch(net, x, observe, len(y), np.random.default_rng(0))
+        self._batches = batches
+        self._set_noises(noises)
+
+    def predict_distribution(self, X: ArrayLike) -> EnsemblePrediction:
+        """The distributions of observations: everything else that is predicted is a part of it.
+
+            distribution = regressor.predict_distribution(X)
+            low, high = distribution.interval(0.9)
+            draws = distribution.sample(1000, seed=0)
+            print(distribution.epistemic / distribution.variance)
+
+        Args:
+            X: (n, features) numbers; NaN is missing.
+
+        Returns:
+            n distributions, or (n, targets), in units of y, with `mean`, `variance`, `std`, `pdf(y)`, `log_prob(y)`,
+            `cdf(y)`, `quantile(q)`, `interval(level)`, `sample(n, seed)`, `crps(y)`, `epistemic`, `spread` and
+            `aleatoric`: see `EnsemblePrediction`.
+        """
+        x = self._standardised(X)
+        with lock_of(self):
+            moments = self._moments(x)
+            units = zip(self._noises, np.atleast_1d(self._y_mean), np.atleast_1d(self._y_std), strict=True)
+            parts = [noise.distribution(x, moments.target(k), mean, std) for k, (noise, mean, std) in enumerate(units)]
+        return TargetsPrediction(parts) if self._several else parts[0]
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False, quantiles: None = None) -> np.ndarray: ...
@@ -269,96 +375,144 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Returns:
             means; (means, standard deviations); (means, quantiles); or (means, standard deviations, quantiles). Means
-            and standard deviations are (n,), quantiles (n, number of probabilities), all in units of y. A Pipeline
-            passes the arguments on: `pipeline.predict(X, return_std=True, quantiles=[0.05, 0.95])`.
+            and standard deviations are (n,) or (n, targets), quantiles have one more dimension with one column for each
+            probability, all in units of y. A Pipeline passes the arguments on: `pipeline.predict(X, return_std=True,
+            quantiles=[0.05, 0.95])`.
 
         Raises:
             ValueError: quantiles that are not probabilities, in increasing order, between 0 and 1.
         """
         asked = None if quantiles is None else probabilities_of(quantiles)
-        mean, log_scale2 = self._distribution(X)
-        if not return_std and asked is None:
-            return mean
-        results, v, scale = [mean], self.degrees_of_freedom_, np.exp(log_scale2 / 2)
+        distribution = self.predict_distribution(X)
+        results = [distribution.mean]
         if return_std:
-            results.append(np.sqrt(1.0 if np.isinf(v) else v / (v - 2)) * scale)
+            results.append(distribution.std)
         if asked is not None:
-            results.append(mean[:, None] + scale[:, None] * quantile(asked, v))
-        return tuple(results)
+            results.append(np.stack([distribution.quantile(q) for q in asked], -1))
+        return tuple(results) if len(results) > 1 else results[0]
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central intervals, each of which holds an observation with the probability `coverage`.
 
         Returns:
-            (low, high), n of each, in units of y.
+            (low, high), n or (n, targets) of each, in units of y.
 
         Raises:
             ValueError: a coverage that does not lie between 0 and 1.
         """
         if not (isinstance(coverage, Real) and 0 < coverage < 1):
             raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
-        mean, log_scale2 = self._distribution(X)
-        half = quantile((1 + float(coverage)) / 2, self.degrees_of_freedom_) * np.exp(log_scale2 / 2)
-        return mean - half, mean + half
+        return self.predict_distribution(X).interval(float(coverage))
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """ln of the predicted density at each of n observations y, in units of y; its mean compares models."""
-        scaled, log_scale2 = self._residuals(X, y)
-        return log_density(scaled**2, np.zeros(len(scaled)), self.degrees_of_freedom_) - log_scale2 / 2
+        """ln of the predicted density at each of n observations y, in units of y; its mean compares models.
+
+        Of several targets (n, targets): the sum over the targets is that of a sample.
+        """
+        distribution = self.predict_distribution(X)
+        return distribution.log_prob(observations(y, distribution))
 
     def crps(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Continuous ranked probability score of each of n observations y, in units of y; the smaller, the better.
 
         It is the integral over all u of (P(observation <= u) - [y <= u])^2. Of a prediction without error bars it is
-        the absolute error. Its mean compares models, and minds outliers less than `log_likelihood`.
+        the absolute error. Its mean compares models, and minds outliers less than `log_likelihood`. Of several targets
+        (n, targets).
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """
-        scaled, log_scale2 = self._residuals(X, y)
-        return np.exp(log_scale2 / 2) * ranked_score(scaled, self.degrees_of_freedom_)
+        distribution = self.predict_distribution(X)
+        return distribution.crps(observations(y, distribution))
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2 of the n predictions; `sample_weight`: n weights of the samples, None for equal ones."""
         return super().score(X, unwrapped(y, "y"), unwrapped(sample_weight, "sample_weight"))
 
     @property
-    def degrees_of_freedom_(self) -> float:
-        return self.noise_.degrees
+    def degrees_of_freedom_(self) -> float | np.ndarray:
+        if self.likelihood is not None:
+            raise AttributeError("degrees of freedom belong to likelihood=None: see noise_.likelihood")
+        degrees = [noise.degrees for noise in self._noises]
+        return np.array(degrees) if self._several else degrees[0]
 
-    def _take(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Standardised float32 samples. With `reset`, these samples define the standardisation of all later ones."""
+    @property
+    def _several(self) -> bool:
+        return isinstance(self.noise_, list)
+
+    @property
+    def _noises(self) -> list[Any]:
+        """The noise of each target."""
+        return self.noise_ if isinstance(self.noise_, list) else [self.noise_]
+
+    def _set_noises(self, noises: list[Any]) -> None:
+        self.noise_ = noises if len(noises) > 1 else noises[0]
+
+    def _take(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Standardised float32 samples (n, features) and (n, targets), and their weights, without those of weight 0.
+
+        With `reset`, these samples define the standardisation of all later ones.
+        """
         X, y = self._numbers(X, reset), unwrapped(y, "y")
-        X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, estimator=self)
-        y = column_or_1d(y, warn=True).astype(np.float64)
+        with explained(y, "y"):
+            X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, multi_output=True, estimator=self)
+        if issparse(y):
+            raise TypeError("y is sparse: give it dense, as y.toarray()")
+        y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
+        weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
         as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
+        check_name(self.likelihood)
+        if self.likelihood is not None:
+            check_targets(self.likelihood, y)
+        if not reset and (self.likelihood is not None) != isinstance(self._noises[0], LikelihoodNoise):
+            raise ValueError("likelihood has changed since the first call: fit anew")
+        X, y, weights = (array[weights > 0] for array in (X, y, weights))
         if reset:
-            self._standardise_by(X)
-            self._y_mean, self._y_std = moments_of("y", y)
+            self._standardise_by(X, weights)
+            scales = units(self.likelihood, y, weights) if self.likelihood else moments_of("y", y, weights)
+            self._y_mean, self._y_std = scales
+        elif y.shape[1] != np.size(self._y_mean):
+            raise ValueError(f"y has {y.shape[1]} targets, and had {np.size(self._y_mean)} in the first call")
         scaled = (y - self._y_mean) / self._y_std
         if (np.abs(scaled) > FARTHEST).any():
             raise ValueError(f"y has numbers that are more than {FARTHEST:.0e} standard deviations away from its mean")
-        return self._scaled(X), scaled.astype(np.float32)
+        return self._scaled(X), scaled.astype(np.float32), weights
 
-    def _given_noise(self) -> float | None:
-        if self.sigma_v is not None and not is_deviation(self.sigma_v):
-            raise ValueError(f"sigma_v must be a standard deviation, above 0 and finite, or None; got {self.sigma_v!r}")
-        return None if self.sigma_v is None else (self.sigma_v / self._y_std) ** 2
+    def _given_noise(self) -> np.ndarray | None:
+        """Variances of the standardised targets, if they are given."""
+        if self.sigma_v is None:
+            return None
+        if self.likelihood is not None:
+            raise ValueError(f"sigma_v is for likelihood=None: the noise of likelihood={self.likelihood!r} is fitted")
+        of_y = np.atleast_1d(self._y_std)
+        each = self.sigma_v if isinstance(self.sigma_v, Iterable) else [self.sigma_v] * len(of_y)
+        each = list(each)
+        if len(each) != len(of_y) or not all(map(is_deviation, each)):
+            raise ValueError(
+                "sigma_v must be a standard deviation, above 0 and finite, or one for each of "
+                f"{len(of_y)} targets, or None; got {self.sigma_v!r}"
+            )
+        return (np.array(each, float) / of_y) ** 2
 
-    def _residuals(self, X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Observations minus means, in units of the scale s of each, and ln s^2."""
-        mean, log_scale2 = self._distribution(X)
-        observed: np.ndarray = column_or_1d(unwrapped(y, "y"), dtype=np.float64)
-        if len(observed) != len(mean):
-            raise ValueError(f"X has {len(mean)} samples, but y has {len(observed)} observations: give one for each")
-        return (observed - mean) * np.exp(-log_scale2 / 2), log_scale2  # squares in units of y may be 0 in float64
+    def _moments(self, x: np.ndarray) -> Moments:
+        return Moments.of([self.networks_], [slice(None)], x)
 
-    def _prediction(self, x: np.ndarray) -> Prediction:
-        return Prediction.of([self.networks_], [slice(None)], x)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
-    def _distribution(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Means, and ln s^2, in units of y."""
-        x = self._standardised(X)
-        with lock_of(self):
-            prediction = self._prediction(x)
-            log_scale2 = self.noise_.log_scale2(x, prediction) + 2 * np.log(self._y_std)
-        return prediction.mu * self._y_std + self._y_mean, log_scale2
+
+def observations(y: ArrayLike, distribution: EnsemblePrediction) -> np.ndarray:
+    """Observations as float64, of the shape of their distributions.
+
+    Raises:
+        ValueError: another number of them, or of targets.
+    """
+    found: np.ndarray = np.asarray(unwrapped(y, "y"), np.float64)
+    shape = distribution.mean.shape
+    found = found if len(shape) == 2 else column_or_1d(found)
+    if len(found) != shape[0]:
+        raise ValueError(f"X has {shape[0]} samples, but y has {len(found)} observations: give one for each")
+    if found.shape != shape:
+        raise ValueError(f"y has the shape {found.shape}, and predictions have {shape}: give all targets of a sample")
+    return found

@@ -1,7 +1,7 @@
 """Scores of predicted distributions, for `scoring=` of scikit-learn's searches and cross-validation.
 
-A scorer is called with a fitted estimator, X and y, and returns a number; the larger, the better. The estimator is a
-`TAGIRegressor`, or a Pipeline or a search that ends with one.
+A scorer is called with a fitted estimator, X and y, and returns a number; the larger, the better (but `coverage_scorer`
+has its best value in between). The estimator is a `TAGIRegressor`, or a Pipeline or a search that ends with one.
 """
 
 from typing import Any
@@ -10,45 +10,52 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
+from pytagi_ddp.estimators.distributions import EnsemblePrediction
 from pytagi_ddp.estimators.ensemble import unwrapped
-from pytagi_ddp.estimators.regressor import TAGIRegressor
+from pytagi_ddp.estimators.inputs import checked_weights
+from pytagi_ddp.estimators.regressor import TAGIRegressor, observations
 
 COVERAGE = 0.9
 
 
-def log_likelihood_scorer(estimator: Any, X: ArrayLike, y: ArrayLike) -> float:
+def log_likelihood_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Mean ln of the predicted density at the observations y, in units of y: see `TAGIRegressor.log_likelihood`.
 
         GridSearchCV(pipeline, grid, scoring=log_likelihood_scorer)
 
     Args:
         estimator: fitted; a `TAGIRegressor`, or a Pipeline or a search that ends with one.
+        X: n samples. y: n observations, or (n, targets); their density is the product over the targets.
+        sample_weight: n weights of the samples in the mean; None for equal ones.
 
     Raises:
         TypeError: another estimator. A TransformedTargetRegressor is one: densities would be those of transformed
             targets, and differ by the derivative of the transform.
     """
-    regressor, X = _regressor(estimator, X)
-    return float(np.mean(regressor.log_likelihood(X, y)))
+    distribution, observed = _predicted(estimator, X, y)
+    logs = distribution.log_prob(observed)
+    return _mean(logs.sum(1) if logs.ndim == 2 else logs, sample_weight)
 
 
-def neg_crps_scorer(estimator: Any, X: ArrayLike, y: ArrayLike) -> float:
+def neg_crps_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Minus the mean continuous ranked probability score, in units of y: see `TAGIRegressor.crps`.
 
     Args:
-        estimator: as of `log_likelihood_scorer`.
+        estimator, X, y, sample_weight: as of `log_likelihood_scorer`. The mean is over several targets, too, whose
+            units should be alike.
 
     Raises:
         TypeError: as `log_likelihood_scorer`.
     """
-    regressor, X = _regressor(estimator, X)
-    return -float(np.mean(regressor.crps(X, y)))
+    distribution, observed = _predicted(estimator, X, y)
+    return -_mean(distribution.crps(observed), sample_weight)
 
 
-def neg_interval_score_scorer(estimator: Any, X: ArrayLike, y: ArrayLike) -> float:
+def neg_interval_score_scorer(
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+) -> float:
     """Minus the mean score of central intervals (l, u) of 90 %, a = 0.1, in units of y.
 
         (u - l) + 2/a max(l - y, 0) + 2/a max(y - u, 0)
@@ -56,19 +63,49 @@ def neg_interval_score_scorer(estimator: Any, X: ArrayLike, y: ArrayLike) -> flo
     Narrow intervals score well, unless observations lie outside of them.
 
     Args:
-        estimator: as of `log_likelihood_scorer`.
+        estimator, X, y, sample_weight: as of `neg_crps_scorer`.
 
     Raises:
         TypeError: as `log_likelihood_scorer`.
 
     Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
     """
-    regressor, X = _regressor(estimator, X)
-    low, high = regressor.predict_interval(X, COVERAGE)
-    observed = column_or_1d(unwrapped(y, "y"), dtype=np.float64)
-    check_consistent_length(low, observed)
+    distribution, observed = _predicted(estimator, X, y)
+    low, high = distribution.interval(COVERAGE)
     outside = np.maximum(low - observed, 0) + np.maximum(observed - high, 0)
-    return -float(np.mean(high - low + 2 / (1 - COVERAGE) * outside))
+    return -_mean(high - low + 2 / (1 - COVERAGE) * outside, sample_weight)
+
+
+def coverage_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    """Share of the observations that lie inside their central intervals of 90 %: 0.9 at best.
+
+    It belongs in reports, beside other scores: `cross_validate(regressor, X, y, scoring={"coverage": coverage_scorer,
+    "crps": neg_crps_scorer})`. A search by it would choose the widest intervals.
+
+    Args:
+        estimator, X, y, sample_weight: as of `neg_crps_scorer`.
+
+    Raises:
+        TypeError: as `log_likelihood_scorer`.
+    """
+    distribution, observed = _predicted(estimator, X, y)
+    low, high = distribution.interval(COVERAGE)
+    return _mean((low <= observed) & (observed <= high), sample_weight)
+
+
+def _predicted(estimator: Any, X: Any, y: Any) -> tuple[EnsemblePrediction, np.ndarray]:
+    """Distributions, and their observations."""
+    regressor, X = _regressor(estimator, X)
+    distribution = regressor.predict_distribution(X)
+    return distribution, observations(y, distribution)
+
+
+def _mean(scores: np.ndarray, sample_weight: ArrayLike | None) -> float:
+    """Over the samples by their weights, and over targets."""
+    if sample_weight is None:
+        return float(np.mean(scores))
+    weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(scores))
+    return float(np.mean(np.average(scores, 0, weights)))
 
 
 def _regressor(estimator: Any, X: Any) -> tuple[TAGIRegressor, Any]:

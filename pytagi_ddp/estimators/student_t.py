@@ -33,6 +33,13 @@ def quantile(probability: float | np.ndarray, degrees: float) -> np.ndarray:
     return ndtri(probability) if math.isinf(degrees) else stdtrit(degrees, probability)
 
 
+def cumulative(z: np.ndarray, degrees: float) -> np.ndarray:
+    """Probabilities of Student's t-distribution of scale 1 up to z."""
+    from scipy.special import ndtr, stdtr  # as in `quantile`
+
+    return ndtr(z) if math.isinf(degrees) else stdtr(degrees, z)
+
+
 def ranked_score(z: np.ndarray, degrees: float) -> np.ndarray:
     """Continuous ranked probability scores of observations z under Student's t-distribution F of scale 1, density f.
 
@@ -43,14 +50,15 @@ def ranked_score(z: np.ndarray, degrees: float) -> np.ndarray:
 
     Source: Jordan, Krueger & Lerch (2019), "Evaluating probabilistic forecasts with scoringRules", JSS 90.
     """
-    from scipy.special import beta, ndtr, stdtr  # as in `quantile`
+    from scipy.special import beta  # as in `quantile`
 
     v, near = degrees, np.clip(z, -_FAR, _FAR)  # whose square is finite: the terms with a density are 0 there
     density = np.exp(log_density(near**2, np.zeros(np.shape(z)), v))
+    within = z * (2 * cumulative(z, v) - 1)
     if math.isinf(v):
-        return z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+        return within + 2 * density - 1 / math.sqrt(math.pi)
     least = 2 * math.sqrt(v) / (v - 1) * beta(0.5, v - 0.5) / beta(0.5, v / 2) ** 2
-    return z * (2 * stdtr(v, z) - 1) + 2 * density * (v + near**2) / (v - 1) - least
+    return within + 2 * density * (v + near**2) / (v - 1) - least
 
 
 @dataclass(frozen=True)
@@ -65,29 +73,33 @@ class Scale:
         return self.offset + self.slope * h
 
 
-def fit_scale(squares: np.ndarray, h: np.ndarray, degrees: tuple[float, ...] = DEGREES) -> Scale:
+def fit_scale(
+    squares: np.ndarray, h: np.ndarray, degrees: tuple[float, ...] = DEGREES, counts: np.ndarray | None = None
+) -> Scale:
     """The scale that makes residuals most likely, with the best of the given degrees of freedom.
 
     Args:
         squares: squared residuals, above 0.
         h: the feature of each residual, around 0. The slope has the prior N(0, 1).
+        counts: how often each residual counts; None: once.
     """
-    fits = [(weights, density, nu) for nu in degrees for weights, density in [_fit(squares, h, nu)]]
+    counts = np.ones(len(h)) if counts is None else counts
+    fits = [(weights, density, nu) for nu in degrees for weights, density in [_fit(squares, h, nu, counts)]]
     (offset, slope), _, best = max(fits, key=lambda fit: fit[1])
     return Scale(float(offset), float(slope), best)
 
 
-def _fit(squares: np.ndarray, h: np.ndarray, degrees: float) -> tuple[np.ndarray, float]:
+def _fit(squares: np.ndarray, h: np.ndarray, degrees: float, counts: np.ndarray) -> tuple[np.ndarray, float]:
     """((offset, slope), log-likelihood) by Fisher scoring."""
     features = np.stack([np.ones(len(h)), h], 1)
-    weights, ridge = np.array([math.log(squares.mean()), 0.0]), np.diag([0.0, 1.0])
+    weights, ridge = np.array([math.log(np.average(squares, weights=counts)), 0.0]), np.diag([0.0, 1.0])
     information = 0.5 if math.isinf(degrees) else 0.5 * degrees / (degrees + 3)
     for _ in range(_ROUNDS):
         u = squares * np.exp(-features @ weights)
         weighted = u if math.isinf(degrees) else (degrees + 1) * u / (degrees + u)
-        gradient = 0.5 * features.T @ (weighted - 1) - ridge @ weights
-        step = np.linalg.solve(information * features.T @ features + ridge, gradient)
+        gradient = 0.5 * features.T @ (counts * (weighted - 1)) - ridge @ weights
+        step = np.linalg.solve(information * (features.T * counts) @ features + ridge, gradient)
         weights = weights + np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-6:
             break
-    return weights, float(log_density(squares, features @ weights, degrees).sum())
+    return weights, float(counts @ log_density(squares, features @ weights, degrees))

@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
-from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction, _like, special
+from pytagi_ddp.likelihoods.prediction import (
+    GaussianPrediction,
+    LogNormalPrediction,
+    Prediction,
+    observed_as,
+    special,
+)
 from pytagi_ddp.nn.core.validate import flat_float32
 
 
@@ -185,7 +191,7 @@ class CensoredPrediction(GaussianPrediction):
         self._likelihood = likelihood
 
     def log_prob(self, y: Any) -> np.ndarray:
-        low, high = (_like(bound, self.mean) for bound in self._likelihood.bounds(y))
+        low, high = (observed_as(bound, self.mean) for bound in self._likelihood.bounds(y))
         exact = super().log_prob(np.where(low == high, low, self.mean))
         between = log_interval((low - self.mean) / self._sd, (high - self.mean) / self._sd)
         return np.where(low == high, exact, np.where(np.isnan(low), np.nan, between))

@@ -248,7 +248,8 @@ def test_units_of_y_do_not_matter():
     [
         ({"epochs": 0}, lambda x, y: (100 * x, y), "epochs"),
         ({"sigma_v": -1}, lambda x, y: (np.c_[x, x], y), "sigma_v"),
-        ({}, lambda x, y: (np.c_[x, x], np.c_[y, y]), "1d array"),
+        ({}, lambda x, y: (np.c_[x, x], y[:, None, None]), "dim 3"),
+        ({"sigma_v": [1.0, 2.0, 3.0]}, lambda x, y: (x, np.c_[y, y]), "one for each of 2 targets"),
         ({}, lambda x, y: (x[:1], y[:1]), "at least 2 samples, got 1 sample"),
     ],
 )
@@ -293,3 +294,93 @@ def test_the_noise_may_be_given_later():
     model = TAGIRegressor((4,), n_folds=1, n_seeds=1, random_state=0).partial_fit(x, y)
     model.set_params(sigma_v=5.0).partial_fit(x[:5], y[:5])
     assert model.noise_.variance == pytest.approx((5 / y.std()) ** 2)
+
+
+SHORT = {"n_folds": 2, "n_seeds": 1, "epochs": 30, "random_state": 0}
+
+
+def test_a_weight_is_so_many_samples():
+    """Half of the samples have much noise; what they count decides about function and noise."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (300, 1))
+    poor = np.arange(300) % 2 == 0
+    y = np.sin(2 * x[:, 0]) + np.where(poor, 3.0, 0.3) * rng.normal(size=300)
+    places = np.linspace(-2, 2, 101)[:, None]
+    count = np.where(poor, 1, 8)
+    few, weighted, repeated, good = (
+        TAGIRegressor((50,), **SHORT, heteroscedastic=False).fit(*samples).predict_distribution(places)
+        for samples in (
+            (x, y),
+            (x, y, count),
+            (x.repeat(count, 0), y.repeat(count)),
+            (x, y, np.where(poor, 1e-9, 1)),
+        )
+    )
+    errors = [np.sqrt(np.mean((d.mean - np.sin(2 * places[:, 0])) ** 2)) for d in (few, weighted, repeated, good)]
+    assert errors[3] < errors[1] < 0.6 * errors[0] and errors[2] < 0.8 * errors[0]
+    assert good.std.mean() == pytest.approx(0.3, rel=0.3)
+    assert weighted.std.mean() == pytest.approx(repeated.std.mean(), rel=0.3)
+    assert good.std.mean() < weighted.std.mean() < few.std.mean()
+
+
+def test_weights_make_batches_count_more():
+    x, y = data(400)
+    weak, strong = (TAGIRegressor((20,), n_folds=1, n_seeds=1, random_state=0, sigma_v=5.0) for _ in range(2))
+    for start in range(0, 400, 20):
+        rows = slice(start, start + 20)
+        weak.partial_fit(x[rows], y[rows], np.full(20, 0.01))
+        strong.partial_fit(x[rows], y[rows], np.full(20, 2.0))
+    assert strong.predict_distribution(x).epistemic.mean() < 0.3 * weak.predict_distribution(x).epistemic.mean()
+    assert strong.score(x, y) > weak.score(x, y) + 0.05
+
+
+def several(n, seed=0):
+    """Two targets: that of `data`, and a parabola in another unit with little noise."""
+    x, y = data(n, seed)
+    return x, np.c_[y, 1e-3 * (x[:, 0] ** 2 + 0.1 * np.random.default_rng(seed + 50).normal(size=n))]
+
+
+def test_one_network_predicts_several_targets():
+    x, y = several(500)
+    model = TAGIRegressor((50,), n_folds=3, n_seeds=1, epochs=40, random_state=0).fit(x, y)
+    assert [net.layers[-1].output_size for net in model.networks_] == [2, 2, 2]
+    assert len(model.noise_) == 2 and model.degrees_of_freedom_.shape == (2,)
+    x, y = several(1000, 1)
+    mean, std, quantiles = model.predict(x, True, [0.05, 0.5, 0.95])
+    assert mean.shape == std.shape == (1000, 2) and quantiles.shape == (1000, 2, 3)
+    low, high = model.predict_interval(x, 0.9)
+    np.testing.assert_allclose([low, high], [quantiles[..., 0], quantiles[..., 2]])
+    np.testing.assert_allclose(((low <= y) & (y <= high)).mean(0), 0.9, atol=0.05)
+    slope = [np.polyfit(noise(x[:, 0]), std[:, k], 1)[0] / std[:, k].mean() for k in range(2)]
+    assert slope[0] > 1 and abs(slope[1]) < 0.3  # each target has a noise of its own
+    assert model.score(x, y) > 0.65 and model.score(x, y, np.ones(1000)) == pytest.approx(model.score(x, y))
+    alone = TAGIRegressor((50,), n_folds=3, n_seeds=1, epochs=40, random_state=0)
+    for k in range(2):
+        one = alone.fit(several(500)[0], several(500)[1][:, k])
+        assert model.log_likelihood(x, y)[:, k].mean() > one.log_likelihood(x, y[:, k]).mean() - 0.1
+        assert model.crps(x, y)[:, k].mean() < 1.1 * one.crps(x, y[:, k]).mean()
+    for wrong, message in ((y[:, 0], r"shape \(1000,\), and predictions have \(1000, 2\)"), (y[:3], "has 3 obs")):
+        with pytest.raises(ValueError, match=message):
+            model.log_likelihood(x, wrong)
+
+
+def test_several_targets_come_as_they_are():
+    x, y = several(600)
+    model = TAGIRegressor(n_folds=1, n_seeds=2, random_state=0)
+    for rows in np.array_split(np.arange(600), 10):
+        model.partial_fit(x[rows], y[rows])
+    assert model.score(*several(300, 1)) > 0.5
+    with pytest.raises(ValueError, match="y has 1 targets, and had 2 in the first call"):
+        model.partial_fit(x, y[:, 0])
+    given = TAGIRegressor(sigma_v=[5.0, 1e-4], **SHORT).fit(x[:100], y[:100])
+    assert np.all(given.predict(x, True)[1].min(0) > [5.0, 1e-4])
+    np.testing.assert_allclose(given.predict_distribution(x).aleatoric, [[25, 1e-8]] * 600)
+
+
+def test_a_target_that_is_a_column_is_one_target():
+    from sklearn.exceptions import DataConversionWarning
+
+    x, y = data(60)
+    with pytest.warns(DataConversionWarning):
+        model = TAGIRegressor((4,), **SHORT).fit(x, y[:, None])
+    np.testing.assert_array_equal(model.predict(x), TAGIRegressor((4,), **SHORT).fit(x, y).predict(x))

@@ -15,19 +15,22 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from joblib import parallel_config
+from scipy.sparse import csc_array, csc_matrix, csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures
+from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
 
 from pytagi_ddp import estimators
 from pytagi_ddp.estimators import (
     TAGIClassifier,
     TAGIRegressor,
+    coverage_scorer,
+    inputs,
     locks,
     log_likelihood_scorer,
     neg_crps_scorer,
@@ -44,11 +47,20 @@ def data(n=60):
     return x, (x[:, 0] > 0).astype(int)
 
 
+# A sample that stands twice in the table is in two batches, and perhaps in two folds; one of weight 2 is in one of
+# each. Both count as much, and results are as good, but not the same to the last bit.
+OF_WEIGHTS = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "repeated samples are in several batches and folds"
+    for kind in ("dense", "sparse")
+}
+
+
 @both
 def test_check_estimator(kind):
-    results = check_estimator(kind(**SMALL), on_skip=None)
-    assert len(results) > 40
-    assert {result["status"] for result in results} <= {"passed", "skipped"}
+    results = check_estimator(kind(**SMALL), on_skip=None, expected_failed_checks=OF_WEIGHTS)
+    assert len(results) > 50
+    assert {result["check_name"] for result in results if result["status"] == "xfail"} == OF_WEIGHTS.keys()
+    assert {result["status"] for result in results} <= {"passed", "skipped", "xfail"}
 
 
 @both
@@ -115,9 +127,45 @@ def test_scorers_are_means_of_their_scores():
     assert neg_interval_score_scorer(fitted, x, y) == pytest.approx(-np.mean(scores))
     worse = y + 10.0
     assert all(scorer(fitted, x, worse) < scorer(fitted, x, y) - 1 for scorer in SCORERS)
-    for scorer in SCORERS:
+    for scorer in (*SCORERS, coverage_scorer):
         with pytest.raises(ValueError, match=r"60.* 1\b"):
             scorer(fitted, x, y[:1])
+        with pytest.raises(ValueError, match=r"one number for each of 60 samples, got the shape \(1,\)"):
+            scorer(fitted, x, y, sample_weight=[1.0])
+
+
+@pytest.mark.parametrize("scorer", [*SCORERS, coverage_scorer])
+def test_scores_of_weights_and_of_several_targets(scorer):
+    x, y = data()
+    y = y + 0.3 * x[:, 1]
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+    y[::3] += 3.0
+    weights = np.arange(60) % 3
+    rows = np.arange(60).repeat(weights)
+    assert scorer(fitted, x, y, weights) == pytest.approx(scorer(fitted, x[rows], y[rows]))
+    assert scorer(fitted, x, y, weights) != pytest.approx(scorer(fitted, x, y))
+    both = np.c_[y, 10 * x[:, 2] + y]
+    several = TAGIRegressor(**SMALL, random_state=0).fit(x, both)
+    distribution = several.predict_distribution(x)
+    scores = []
+    for k, part in enumerate(distribution.parts):
+        alone = TAGIRegressor(**SMALL, random_state=0).fit(x, both[:, k])
+        alone.predict_distribution = lambda X, part=part: part
+        scores.append(scorer(alone, x, both[:, k], weights))
+    expected = np.sum(scores) if scorer is log_likelihood_scorer else np.mean(scores)
+    assert scorer(several, x, both, weights) == pytest.approx(expected)
+
+
+def test_coverage_is_the_share_inside():
+    x, y = data()
+    y = y + 0.3 * x[:, 1]
+    fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
+    low, high = fitted.predict_interval(x, 0.9)
+    far = np.where(np.arange(60) < 15, high + 1, (low + high) / 2)
+    assert coverage_scorer(fitted, x, far) == 0.75
+    assert 0.8 < coverage_scorer(fitted, x, y) <= 1
+    found = cross_validate(clone(fitted), x, y, cv=2, scoring={"coverage": coverage_scorer, "crps": neg_crps_scorer})
+    assert np.isfinite(found["test_coverage"]).all() and (found["test_crps"] < 0).all()
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
@@ -348,6 +396,83 @@ def test_a_column_without_any_number_is_left_out(kind, train):
     without = fitted.predict(np.c_[x, np.full(len(x), np.nan)])
     np.testing.assert_array_equal(fitted.predict(np.c_[x, np.linspace(-9, 9, len(x))]), without)
     assert np.mean((without > 0.5) == y) > 0.9
+
+
+@both
+def test_sparse_samples_are_made_dense(kind, monkeypatch):
+    x, y = data()
+    x[x < 0.3] = 0
+    expected = kind(**SMALL, random_state=0).fit(x, y).predict(x)
+    for sparse in (csr_array, csc_array, csr_matrix, csc_matrix):
+        fitted = kind(**SMALL, random_state=0).fit(sparse(x), y)
+        np.testing.assert_array_equal(fitted.predict(sparse(x)), expected)
+        assert fitted.score(sparse(x), y) == fitted.score(x, y)
+    pipeline = make_pipeline(OneHotEncoder(), kind(**SMALL, random_state=0))
+    assert pipeline.fit(np.sign(x).astype(int), y).score(np.sign(x).astype(int), y) > 0.5
+    monkeypatch.setattr(inputs, "_memory", lambda: 2000)
+    with pytest.raises(ValueError, match=r"X is sparse, 60 x 3, .* dense: .* GiB memory. Make fewer columns"):
+        fitted.predict(csr_array(x))
+
+
+@both
+def test_bad_input_is_found(kind):
+    pandas = pytest.importorskip("pandas")
+    x, y = data()
+    x[7, 2] = np.inf
+    for samples, place in ((x, "row 7, column 2"), (pandas.DataFrame(x, columns=list("abc")), "row 7, column 'c'")):
+        for call in (lambda: kind(**SMALL).fit(samples, y), lambda: kind(**SMALL).partial_fit(samples, y)):  # noqa: B023
+            with pytest.raises(
+                ValueError, match=rf"X contains infinity .*\. The first one is in {place}: leave out its"
+            ):
+                call()
+    x[7, 2] = 0
+    estimator = kind(**SMALL)
+    with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
+        estimator.fit(x, np.where(np.arange(60) == 5, np.nan, y))
+    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Encode text .*OneHotEncoder.*Function"):
+        estimator.fit([[1, "red" if k == 3 else 2] for k in range(60)], y)
+    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Encode text"):
+        estimator.fit(np.array([[1, "red" if k == 3 else 2.0] for k in range(60)], object), y)
+    with pytest.raises(TypeError, match=r"'when' \(datetime64.*\. Encode text .*, and dates by a FunctionTransformer"):
+        estimator.fit(pandas.DataFrame({"a": x[:, 0], "when": pandas.date_range("2020", periods=60)}), y)
+    assert vars(estimator).keys() == kind(**SMALL).__dict__.keys()
+
+
+@both
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(59), r"one number for each of 60 samples, got the shape \(59,\)"),
+        (np.ones((60, 2)), r"got the shape \(60, 2\)"),
+        (np.r_[np.ones(40), -1, np.ones(19)], "at least 0, got -1.0 in row 40"),
+        (np.r_[np.nan, np.ones(59)], "finite numbers of at least 0, got nan in row 0"),
+        (np.zeros(60), "all weights are zero"),
+        (np.eye(60)[3], "at least 2 samples, got 1"),
+    ],
+)
+def test_weights_without_meaning_are_refused(kind, weights, message):
+    x, y = data()
+    estimator = kind(**SMALL)
+    with pytest.raises(ValueError, match=message if kind is TAGIRegressor else f"{message}|1 class"):
+        estimator.fit(x, y, sample_weight=weights)
+    assert not hasattr(estimator, "networks_")
+
+
+@both
+@pytest.mark.parametrize("train", ["fit", "partial_fit"])
+def test_samples_of_weight_zero_are_left_out(kind, train):
+    x, y = data()
+    weights = (np.arange(60) % 3 > 0) * 2.0
+    x[3], kept = 1e6, weights > 0  # a sample that scales would show
+    one, other = kind(**SMALL, random_state=0), kind(**SMALL, random_state=0)
+    getattr(one, train)(x, y, sample_weight=weights)
+    getattr(other, train)(x[kept], y[kept], sample_weight=weights[kept])
+    np.testing.assert_array_equal(one.predict(x[kept]), other.predict(x[kept]))
+    plain = getattr(kind(**SMALL, random_state=0), train)(x[kept], y[kept])
+    ones = getattr(kind(**SMALL, random_state=0), train)(x[kept], y[kept], sample_weight=np.ones(40))
+    method = "predict" if kind is TAGIRegressor else "predict_proba"
+    np.testing.assert_array_equal(getattr(plain, method)(x[kept]), getattr(ones, method)(x[kept]))
+    assert np.abs(getattr(one, method)(x[kept]) - getattr(plain, method)(x[kept])).max() > 1e-3
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch):

@@ -40,12 +40,23 @@ def test_a_prediction_is_that_of_its_samples(name):
     np.testing.assert_array_equal([low, high], [prediction.quantile(0.1), prediction.quantile(0.9)])
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_the_ranked_score_is_that_of_its_samples(name):
+    """E|Y - y| - 1/2 E|Y - Y'|."""
+    prediction = KINDS[name].prediction(M, S)
+    first, second = (prediction.sample(200_000, seed).astype(float) for seed in (0, 1))
+    for y in (prediction.quantile(0.3), prediction.quantile(0.99)):
+        expected = np.abs(first - y).mean(0) - 0.5 * np.abs(first - second).mean(0)
+        np.testing.assert_allclose(prediction.crps(y) / prediction.std, expected / prediction.std, atol=0.09)
+    np.testing.assert_array_equal(prediction.std, np.sqrt(prediction.variance))
+
+
 @pytest.mark.parametrize("name", ["Gaussian", "LogNormal", "StudentT", "Laplace", "Gamma"])
 def test_densities_are_derivatives_of_the_cdf(name):
     prediction = KINDS[name].prediction(M, S)
     y = np.array([[0.7], [0.2], [3.0]])
     slope = (prediction.cdf(y + 1e-3) - prediction.cdf(y - 1e-3)) / 2e-3
-    np.testing.assert_allclose(np.exp(prediction.log_prob(y)), slope, rtol=2e-3)
+    np.testing.assert_allclose(prediction.pdf(y), slope, rtol=2e-3)
     assert np.isnan(prediction.log_prob(np.full((3, 1), np.nan))).all()
 
 

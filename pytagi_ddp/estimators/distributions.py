@@ -1,0 +1,213 @@
+"""Predicted distributions of observations, with the share of the variance that more samples would take away."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.estimators.student_t import cumulative, log_density, quantile, ranked_score
+from pytagi_ddp.likelihoods import Likelihood, Prediction
+from pytagi_ddp.likelihoods.prediction import between_whole_numbers, bisected, check_q, observed_as
+
+HERMITE = np.polynomial.hermite_e.hermegauss(20)  # nodes and weights of expectations over N(0, 1)
+
+
+class EnsemblePrediction(Prediction):
+    """The distribution of an observation at each of n samples: (n,), or (n, targets) where there are several targets.
+
+        distribution = regressor.predict_distribution(X)
+        low, high = distribution.interval(0.9)
+        print(distribution.std, distribution.aleatoric / distribution.variance)
+
+    Noise is included in everything but `epistemic`.
+
+    Attributes:
+        mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
+            infinite.
+        epistemic: variance of the noiseless value, by what the networks do not know: variances within networks, spread
+            between them, and missing inputs. More samples make it smaller.
+        spread: the part of `epistemic` by which the networks differ from each other.
+        aleatoric: variance - epistemic, the noise.
+    """
+
+    @property
+    @abstractmethod
+    def epistemic(self) -> np.ndarray: ...
+
+    @property
+    @abstractmethod
+    def spread(self) -> np.ndarray: ...
+
+    @property
+    def aleatoric(self) -> np.ndarray:
+        return self.variance - self.epistemic
+
+
+class StudentTPrediction(EnsemblePrediction):
+    """y = m + s t, where t has Student's t-distribution.
+
+    Args:
+        mean: m. log_scale2: ln s^2, so that s^2 may be too small for float64.
+        degrees: degrees of freedom, infinite for Gaussians.
+        epistemic, spread: in units of s^2. The whole variance is epistemic where they say more than it is: the scale
+            was learnt from errors, which may be smaller than what networks know of themselves.
+    """
+
+    def __init__(
+        self, mean: np.ndarray, log_scale2: np.ndarray, degrees: float, epistemic: np.ndarray, spread: np.ndarray
+    ):
+        self._mean, self._log_scale2, self.degrees = mean, log_scale2, degrees
+        self._scale = np.exp(log_scale2 / 2)
+        self._ratio = 1.0 if np.isinf(degrees) else degrees / (degrees - 2) if degrees > 2 else np.inf
+        self._share = np.minimum(epistemic, self._ratio)  # of s^2
+        self._spread = self._share * (spread / np.maximum(epistemic, np.finfo(float).tiny))
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._ratio * self._scale**2
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(self._ratio) * self._scale  # not by the variance, which may be too small for float64
+
+    @property
+    def epistemic(self) -> np.ndarray:
+        return self._share * self._scale**2
+
+    @property
+    def spread(self) -> np.ndarray:
+        return self._spread * self._scale**2
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        squares = self._scaled(y) ** 2
+        return log_density(squares, np.zeros(squares.shape), self.degrees) - self._log_scale2 / 2
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return cumulative(self._scaled(y), self.degrees)
+
+    def quantile(self, q: float) -> np.ndarray:
+        return self._mean + self._scale * quantile(check_q(q), self.degrees)
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        random, shape = np.random.default_rng(seed), (n, *self._mean.shape)
+        t = random.standard_normal(shape) if np.isinf(self.degrees) else random.standard_t(self.degrees, shape)
+        return self._mean + self._scale * t
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        return self._scale * ranked_score(self._scaled(y), self.degrees)
+
+    crps.__doc__ = Prediction.crps.__doc__
+
+    def _scaled(self, y: Any) -> np.ndarray:
+        return (observed_as(y, self._mean) - self._mean) * np.exp(-self._log_scale2 / 2)
+
+
+class MixturePrediction(EnsemblePrediction):
+    """y = loc + scale u, where p(u) is the mean over networks k of E[p(u | z)], z ~ N(m_k, s_k).
+
+    Args:
+        likelihood: p(u | z). mu, var: m and s, (networks, n). loc, scale: numbers.
+    """
+
+    def __init__(self, likelihood: Likelihood, mu: np.ndarray, var: np.ndarray, loc: float = 0.0, scale: float = 1.0):
+        self.likelihood, self._mu, self._var, self._loc, self._scale = likelihood, mu, var, loc, scale
+        self._all = likelihood.prediction(mu[..., None], var[..., None])  # (networks, n, 1)
+        self._means = self._all.mean[..., 0]
+        self.discrete = self._all.discrete
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._loc + self._scale * self._means.mean(0)
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._scale**2 * (self._all.variance[..., 0].mean(0) + self._means.var(0))
+
+    @property
+    def epistemic(self) -> np.ndarray:
+        """Variance of E[y | z] over networks and z, by Gauss-Hermite quadrature over z."""
+        nodes, weights = HERMITE
+        z = self._mu + np.sqrt(self._var) * nodes[:, None, None]
+        given = self.likelihood.prediction(z[..., None], np.zeros((*z.shape, 1))).mean[..., 0]
+        shares = weights / weights.sum() / len(self._mu)
+        centred = given - self._means.mean(0)
+        return np.minimum(self._scale**2 * np.einsum("q,qkn->n", shares, centred**2), self.variance)
+
+    @property
+    def spread(self) -> np.ndarray:
+        return self._scale**2 * self._means.var(0)
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        logs = self._all.log_prob(self._unscaled(y))[..., 0]
+        top = logs.max(0)
+        with np.errstate(divide="ignore"):
+            total = np.log(np.exp(logs - np.where(np.isfinite(top), top, 0)).mean(0))
+        return np.where(np.isfinite(top), top, 0) + total - np.log(self._scale)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self._all.cdf(self._unscaled(y))[..., 0].mean(0)
+
+    def quantile(self, q: float) -> np.ndarray:
+        each = self._loc + self._scale * self._all.quantile(check_q(q))[..., 0]
+        low, high = each.min(0), each.max(0)
+        return between_whole_numbers(self.cdf, q, low - 1, high) if self.discrete else bisected(self.cdf, q, low, high)
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        random = np.random.default_rng(seed)
+        network = random.integers(len(self._mu), size=(n, 1, self._mu.shape[1]))
+        by_each = self._all.sample(n, random)[..., 0]  # (n, networks, samples)
+        return self._loc + self._scale * np.take_along_axis(by_each, network, 1)[:, 0]
+
+    def _unscaled(self, y: Any) -> np.ndarray:
+        values = np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)
+        return np.broadcast_to((values - self._loc) / self._scale, self._means.shape)[..., None]
+
+
+class TargetsPrediction(EnsemblePrediction):
+    """Several targets, each with a distribution of its own: (n, targets). They are independent of each other.
+
+    Args:
+        parts: the distribution of each target.
+    """
+
+    def __init__(self, parts: Sequence[EnsemblePrediction]):
+        self.parts = list(parts)
+        self.discrete = all(part.discrete for part in self.parts)
+
+    mean = property(lambda self: self._stacked([part.mean for part in self.parts]))
+    variance = property(lambda self: self._stacked([part.variance for part in self.parts]))
+    std = property(lambda self: self._stacked([part.std for part in self.parts]))
+    epistemic = property(lambda self: self._stacked([part.epistemic for part in self.parts]))
+    spread = property(lambda self: self._stacked([part.spread for part in self.parts]))
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        return self._stacked([part.log_prob(values) for part, values in self._with(y)])
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self._stacked([part.cdf(values) for part, values in self._with(y)])
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        return self._stacked([part.crps(values) for part, values in self._with(y)])
+
+    def quantile(self, q: float) -> np.ndarray:
+        return self._stacked([part.quantile(q) for part in self.parts])
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        random = np.random.default_rng(seed)
+        return self._stacked([part.sample(n, random) for part in self.parts])
+
+    @staticmethod
+    def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.stack(arrays, -1)
+
+    def _with(self, y: Any) -> zip[tuple[EnsemblePrediction, np.ndarray]]:
+        columns = np.broadcast_to(np.asarray(y, np.float64), self.mean.shape)
+        return zip(self.parts, np.moveaxis(columns, -1, 0), strict=True)

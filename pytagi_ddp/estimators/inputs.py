@@ -1,0 +1,113 @@
+"""Samples, targets and weights as users give them: made dense, checked, and refused with the place of what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+ENCODE = (
+    "Encode text and categories by OneHotEncoder or OrdinalEncoder in a ColumnTransformer (scikit-learn), and dates by "
+    "a FunctionTransformer that returns numbers, such as days since the first one"
+)
+BYTES = 12  # of a dense number: float64, and float32 when it is standardised
+PART = 0.5  # of the machine's memory that may be used for them
+
+
+def dense(X: Any) -> Any:
+    """Sparse X as an array of all its numbers; anything else as it is.
+
+    Raises:
+        ValueError: it would take more than half of the machine's memory.
+    """
+    if not issparse(X):
+        return X
+    needed, memory = BYTES * X.shape[0] * X.shape[1] if X.ndim == 2 else 0, _memory()
+    if needed > PART * memory:
+        raise ValueError(
+            f"X is sparse, {X.shape[0]} x {X.shape[1]}, and networks need it dense: {needed / 2**30:.1f} GiB of "
+            f"{memory / 2**30:.1f} GiB memory. Make fewer columns of it, by TruncatedSVD or SelectKBest (scikit-learn)"
+        )
+    return X.toarray()
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextmanager
+def explained(values: Any, name: str) -> Iterator[None]:
+    """Adds to errors of a check of `values` where the first bad value stands, and what to do about it."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        advice = _advice(values, name, str(error))
+        if not advice:
+            raise
+        raise type(error)(f"{str(error).strip().splitlines()[0].rstrip('.')}. {advice}") from None
+
+
+def _advice(values: Any, name: str, message: str) -> str:
+    """What to do about an error with this message; nothing if there is nothing to add."""
+    if f"{name} contains" in message and ("infinity" in message or "NaN" in message):
+        try:
+            numbers = np.asarray(values, np.float64)
+        except (TypeError, ValueError):
+            return ""
+        bad = ~np.isfinite(numbers) if name == "y" else np.isinf(numbers)
+        if not bad.any():
+            return ""
+        place = _place(values, *np.argwhere(bad)[0])
+        known = "leave out its row" if name == "y" else "leave out its row, or write NaN, which is a missing value"
+        return f"The first one is in {place}: {known}"
+    if name == "X" and "must hold real numbers" in message:
+        return ENCODE
+    if name == "X" and "could not convert string to float" in message:
+        rows = np.asarray(values, object)
+        first = next((cell for cell in np.ndindex(rows.shape) if not _is_number(rows[cell])), None)
+        return f"It is in {_place(values, *first)}. {ENCODE}" if first else ENCODE
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None
+    return True
+
+
+def _place(values: Any, row: int, column: int | None = None) -> str:
+    names = getattr(values, "columns", None)
+    if column is None:
+        return f"row {row}"
+    return f"row {row}, column {column if names is None else repr(list(names)[column])}"
+
+
+def checked_weights(sample_weight: Any, samples: int) -> np.ndarray:
+    """One weight for each sample, float64; 1 for None.
+
+    Raises:
+        ValueError: another number of weights, or one that is negative or not finite; or all of them are 0.
+    """
+    if sample_weight is None:
+        return np.ones(samples)
+    weights = np.asarray(sample_weight, np.float64)
+    if weights.ndim == 0:
+        weights = np.full(samples, weights)
+    if weights.shape != (samples,):
+        raise ValueError(
+            f"sample_weight must hold one number for each of {samples} samples, got the shape {weights.shape}"
+        )
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"sample_weight must hold finite numbers of at least 0, got {weights[row]} in row {row}")
+    if not weights.any():
+        raise ValueError("sample_weight: all weights are zero, and no sample is left to learn from")
+    return weights

@@ -1,0 +1,144 @@
+"""Targets that are observed by a likelihood of `pytagi_ddp.likelihoods`, chosen by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.estimators.distributions import MixturePrediction
+from pytagi_ddp.estimators.ensemble import moments_of
+from pytagi_ddp.estimators.members import Observe, Training, moments, run_epoch
+from pytagi_ddp.estimators.noise import Moments, Noise
+from pytagi_ddp.likelihoods import (
+    Gamma,
+    Gaussian,
+    Joint,
+    Laplace,
+    Likelihood,
+    LogNormal,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+)
+from pytagi_ddp.nn import OutputUpdater, Sequential
+
+REAL: dict[str, Callable[[], Likelihood]] = {
+    "gaussian": lambda: Gaussian(1.0),
+    "student_t": lambda: StudentT(4.0, 1.0),
+    "laplace": lambda: Laplace(0.7),
+}
+POSITIVE: dict[str, Callable[[], Likelihood]] = {"gamma": lambda: Gamma(1.0), "lognormal": lambda: LogNormal(1.0)}
+COUNTS: dict[str, Callable[[], Likelihood]] = {
+    "poisson": Poisson,
+    "negative_binomial": lambda: NegativeBinomial(1.0),
+}
+NAMES = {**REAL, **POSITIVE, **COUNTS}
+FITTED = 200  # samples that the noise is fitted to in training
+UNSEEN = 1000  # samples that have not been learnt, to which it is fitted in the end
+MOST_TIMES = 16  # a sample of a large weight is shown so many times in an epoch, with a part of its weight each time
+
+
+def check_name(name: Any) -> None:
+    """Raises ValueError for anything else than None or a name of `NAMES`."""
+    if name is not None and not (isinstance(name, str) and name in NAMES):
+        raise ValueError(f"likelihood must be None or one of {', '.join(map(repr, NAMES))}; got {name!r}")
+
+
+def check_targets(name: str, y: np.ndarray) -> None:
+    """Raises ValueError for y, (n, targets), that the likelihood cannot have."""
+    if name in REAL:
+        return
+    bad = y <= 0 if name in POSITIVE else (y < 0) | (y != np.floor(y))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        what = "numbers above 0" if name in POSITIVE else "counts, whole numbers from 0 on"
+        raise ValueError(f"likelihood={name!r} is for {what}, and y has {y[row, column]} in row {row}")
+
+
+def units(name: str, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(means, standard deviations) by which y, (n, targets), is scaled: of positive numbers the means, of counts 1."""
+    if name in REAL:
+        return moments_of("y", y, weights)
+    ones = np.ones(y.shape[1])
+    return 0 * ones, np.average(y, 0, weights) if name in POSITIVE else ones
+
+
+@dataclass(frozen=True)
+class LikelihoodNoise(Noise):
+    """Noise of one target, whose likelihood has been fitted. Predictions are the mixture over the networks."""
+
+    likelihood: Likelihood
+
+    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> MixturePrediction:
+        return MixturePrediction(self.likelihood, moments.mus, moments.variances + moments.added, mean, std)
+
+    def fitted(self, moments: Moments, y: np.ndarray, weights: np.ndarray, share: float = 1.0) -> LikelihoodNoise:
+        """The noise that is most likely for one target of samples, given what networks predict for them.
+
+        Args:
+            share: below 1, the logarithms of its parameters go from those of this noise by this part of the way.
+        """
+        rows = slice(None, None, max(len(y) // UNSEEN, 1))
+        var = (moments.var + moments.missing + moments.spread)[rows]
+        old, new = self.likelihood, most_likely(self.likelihood, moments.mu[rows], var, y[rows], weights[rows])
+        pairs = {name: (getattr(old, name), getattr(new, name)) for name in old.noise_parameters}
+        return LikelihoodNoise(type(old)(**{name: a ** (1 - share) * b**share for name, (a, b) in pairs.items()}))
+
+
+def most_likely(
+    likelihood: Likelihood, mu: np.ndarray, var: np.ndarray, y: np.ndarray, weights: np.ndarray
+) -> Likelihood:
+    """The likelihood of this kind that is most likely, for one target."""
+    if not likelihood.noise_parameters:
+        return likelihood
+    return likelihood.fitted_to(mu[:, None], var[:, None], y[:, None], weights)
+
+
+def observed(likelihoods: list[Likelihood], y: np.ndarray, weights: np.ndarray) -> Observe:
+    """Observations y, (n, targets), of the outputs of a network, each target by its own likelihood."""
+    one = likelihoods[0] if len(likelihoods) == 1 else None
+    joint = Joint(*likelihoods)
+
+    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+        if one is not None:
+            one.observe(net, y[rows], weights[rows])
+        else:
+            joint.observe(net, list(y[rows].T.copy()), weights[rows])
+
+    return observe
+
+
+def begin(net: Sequential, name: str, y: np.ndarray, weights: np.ndarray) -> Sequential:
+    """Counts are e^z: the biases of the outputs begin at the logarithms of their means."""
+    if name in COUNTS:
+        last = net.layers[-1]
+        last.mu_b = last.mu_b + np.log(np.average(y, 0, weights) + 1e-3).astype(np.float32)
+    return net
+
+
+def fit_observations(
+    training: Training, x: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int, name: str
+) -> Sequential:
+    """A network trained on y, (n, targets), as the likelihood of this name observes them.
+
+    The noise is that which is most likely for the present means, and fitted again after 1, 2, 4, ... epochs.
+    """
+    net, rng = begin(training.network(x.shape[1], seed), name, y, weights), np.random.default_rng(seed)
+    likelihoods = [NAMES[name]() for _ in range(y.shape[1])]
+    some = rng.permutation(len(x))[:FITTED]
+    times = np.clip(np.ceil(weights), 1, MOST_TIMES).astype(int)
+    shown = np.arange(len(x)).repeat(times)
+    parts = (weights / times)[shown].astype(np.float32)
+    for epoch in range(training.epochs):
+        training.prepare(net, epoch)
+        if epoch and not epoch & (epoch - 1):
+            mu = moments(net, x[some])[0]
+            likelihoods = [
+                most_likely(likelihood, mu[:, k], 0 * mu[:, k], y[some, k], weights[some])
+                for k, likelihood in enumerate(likelihoods)
+            ]
+        run_epoch(net, x[shown], observed(likelihoods, y[shown], parts), training.batch_size, rng)
+    return net

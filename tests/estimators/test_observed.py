@@ -1,0 +1,144 @@
+"""Regressors that observe their targets by a likelihood: counts, positive numbers, outliers."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from sklearn.base import clone
+
+from pytagi_ddp import likelihoods as lk
+from pytagi_ddp.estimators import TAGIRegressor, coverage_scorer, log_likelihood_scorer
+from pytagi_ddp.estimators.observed import NAMES
+
+OPTIONS = {"hidden_layer_sizes": (30,), "n_folds": 2, "n_seeds": 1, "epochs": 20, "random_state": 0}
+
+
+def data(name, n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (n, 2))
+    z = np.sin(2 * x[:, 0]) + 0.5 * x[:, 1]
+    draw = {
+        "gaussian": lambda: 50 + 20 * (z + 0.3 * rng.normal(size=n)),
+        "student_t": lambda: 50 + 20 * (z + 0.2 * rng.standard_t(3, n)),
+        "laplace": lambda: 50 + 20 * (z + rng.laplace(0, 0.25, n)),
+        "gamma": lambda: 1e4 * np.exp(z) * rng.gamma(4, 1 / 4, n),
+        "lognormal": lambda: 1e4 * np.exp(z + 0.3 * rng.normal(size=n)),
+        "poisson": lambda: rng.poisson(np.exp(3 + z)),
+        "negative_binomial": lambda: rng.poisson(rng.gamma(4, np.exp(3 + z) / 4)),
+    }
+    return x, draw[name]()
+
+
+PARAMETERS = {
+    "gaussian": {"sigma": 0.3 / 0.94},  # standardised: the standard deviation of z and its noise is 0.94
+    "student_t": {"df": 3, "scale": 0.2 / 0.97},
+    "laplace": {"scale": 0.25 / 0.97},
+    "gamma": {"shape": 4},
+    "lognormal": {"sigma": 0.3},
+    "poisson": {"exposure": 1},
+    "negative_binomial": {"size": 4},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_function_and_noise_are_learnt(name):
+    model = TAGIRegressor(**OPTIONS, likelihood=name).fit(*data(name))
+    for parameter, true in PARAMETERS[name].items():
+        found = getattr(model.noise_.likelihood, parameter)
+        assert true * 0.6 < found < true * 1.7 if parameter != "df" else 1.5 < found < 10
+    x, y = data(name, 200, 1)
+    discrete = name in ("poisson", "negative_binomial")
+    assert 0.82 < coverage_scorer(model, x, y) < (0.99 if discrete else 0.97)
+    found = model.predict_distribution(x)
+    few = model.predict_distribution(x[:5])
+    np.testing.assert_array_equal(model.predict_interval(x[:5], 0.5), [few.quantile(0.25), few.quantile(0.75)])
+    np.testing.assert_array_equal(model.predict(x), found.mean)
+    constant = np.log(np.mean(found.pdf(np.roll(y, 1))))
+    assert log_likelihood_scorer(model, x, y) > constant
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(x), found.mean)
+    assert clone(model).likelihood == name and not hasattr(model, "degrees_of_freedom_")
+
+
+@pytest.mark.parametrize("name", ["gamma", "poisson", "lognormal"])
+def test_what_y_is_makes_predictions_better(name):
+    x, y = data(name, 200)
+    unseen = data(name, 300, 1)
+    plain, model = (TAGIRegressor(**OPTIONS, likelihood=kind).fit(x, y) for kind in (None, name))
+    assert log_likelihood_scorer(model, *unseen) > log_likelihood_scorer(plain, *unseen) + 0.05
+    assert model.predict_distribution(unseen[0]).quantile(0.001).min() >= 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_that_come_in_time_are_observed(name):
+    x, y = data(name, 600)
+    model = TAGIRegressor(n_folds=1, n_seeds=1, random_state=0, likelihood=name)
+    scores = []
+    unseen = data(name, 300, 1)
+    for start in range(0, 600, 100):
+        rows = slice(start, start + 100)
+        model.partial_fit(x[rows], y[rows])
+        scores.append(log_likelihood_scorer(model, *unseen))
+    assert scores[-1] > scores[0] and coverage_scorer(model, *unseen) > 0.85
+    noise = model.noise_.likelihood
+    fitted = TAGIRegressor(**OPTIONS, likelihood=name).fit(x[:100], y[:100])
+    before = repr(fitted.noise_.likelihood)
+    assert repr(fitted.partial_fit(x[100:], y[100:]).noise_.likelihood) == before
+    assert type(noise) is type(fitted.noise_.likelihood)
+
+
+def test_several_targets_have_noise_of_their_own():
+    x, one = data("lognormal")
+    other = data("gamma", seed=3)[1] * 1e-8 + 1e-9 * x[:, 0] ** 2
+    model = TAGIRegressor(**OPTIONS, likelihood="lognormal").fit(x, np.c_[one, other])
+    sigmas = [noise.likelihood.sigma for noise in model.noise_]
+    assert sigmas[0] == pytest.approx(0.3, rel=0.5) and sigmas[1] > 1.2 * sigmas[0]
+    mean, std = model.predict(x, return_std=True)
+    assert mean.shape == std.shape == (400, 2)
+    np.testing.assert_allclose(mean.mean(0), [one.mean(), other.mean()], rtol=0.3)
+    online = TAGIRegressor(n_folds=1, n_seeds=1, likelihood="lognormal").partial_fit(x, np.c_[one, other])
+    assert len(online.noise_) == 2
+
+
+def test_weights_count_with_likelihoods():
+    x, y = data("poisson", 300)
+    poor = np.arange(300) % 2 == 0
+    y = np.where(poor, np.random.default_rng(5).permutation(y), y)
+    unseen = data("poisson", 500, 1)
+    same, better, much = (
+        log_likelihood_scorer(TAGIRegressor(**OPTIONS, likelihood="poisson").fit(x, y, weights), *unseen)
+        for weights in (None, np.where(poor, 0.05, 1.0), np.where(poor, 0.05, 8.0))
+    )
+    assert better > same + 0.3 and much > same + 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "message"),
+    [
+        ("gamma", [1.0, -1.0, 2.0], "likelihood='gamma' is for numbers above 0, and y has -1.0 in row 1"),
+        ("lognormal", [1.0, 2.0, 0.0], "numbers above 0, and y has 0.0 in row 2"),
+        ("poisson", [1.0, 2.5, 0.0], "whole numbers from 0 on, and y has 2.5 in row 1"),
+        ("negative_binomial", [-1.0, 2, 0], "whole numbers from 0 on, and y has -1.0 in row 0"),
+        ("normal", [1.0, 2.0, 3.0], "likelihood must be None or one of 'gaussian', .*; got 'normal'"),
+        (lk.Poisson(), [1.0, 2.0, 3.0], "likelihood must be None or one of"),
+    ],
+)
+def test_targets_that_a_likelihood_cannot_have_are_refused(name, y, message):
+    model = TAGIRegressor(**OPTIONS, likelihood=name)
+    for train in ("fit", "partial_fit"):
+        with pytest.raises(ValueError, match=message):
+            getattr(model, train)(np.arange(3.0)[:, None], y)
+    assert not hasattr(model, "networks_")
+
+
+def test_the_likelihood_stays_the_same_between_batches():
+    x, y = data("poisson", 50)
+    model = TAGIRegressor(n_folds=1, n_seeds=1, likelihood="poisson").partial_fit(x, y)
+    with pytest.raises(ValueError, match="likelihood has changed since the first call"):
+        model.set_params(likelihood=None).partial_fit(x, y)
+    with pytest.raises(ValueError, match=r"likelihood='poisson' is for counts, .* y has -1.0 in row 0"):
+        model.set_params(likelihood="poisson").partial_fit(x[:1], [-1.0])
+    with pytest.raises(ValueError, match="sigma_v is for likelihood=None"):
+        TAGIRegressor(likelihood="gaussian", sigma_v=1.0).fit(x, y)

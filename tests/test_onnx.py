@@ -1,0 +1,141 @@
+"""Graphs of ONNX, run by onnxruntime beside the networks and regressors that they were made of."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import manual_seed, onnx
+from pytagi_ddp.nn import (
+    ELU,
+    LayerNorm,
+    LeakyReLU,
+    Linear,
+    MixtureReLU,
+    OutputUpdater,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    Softplus,
+    Tanh,
+)
+
+
+def run(path, x):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {given.name: x}), strict=True))
+
+
+@pytest.fixture
+def _onnx():
+    pytest.importorskip("onnx", reason="onnx is not installed")
+
+
+def trained(*activations):
+    manual_seed(0)
+    sizes = [4, *range(9, 9 + len(activations)), 2]
+    layers = [Linear(*sizes[:2])]
+    for k, activation in enumerate(activations):
+        layers += [activation, Linear(sizes[k + 1], sizes[k + 2], bias=k > 0)]
+    net = Sequential(*layers)
+    rng = np.random.default_rng(0)
+    updater = OutputUpdater(net.device)
+    for _ in range(20):
+        x = rng.normal(size=(16, 4)).astype(np.float32)
+        net(x)
+        updater.update(net.output_z_buffer, np.sin(x[:, :2]), 0.05, net.input_delta_z_buffer)
+        net.backward()
+        net.step()
+    return net
+
+
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize(
+    "activations",
+    [
+        (),
+        (ReLU(), ReLU()),
+        (LeakyReLU(0.2), ReLU()),
+        (ELU(0.7), ELU(1.0)),
+        (Sigmoid(), Tanh()),
+        (Softplus(), Softplus()),
+        (MixtureReLU(), MixtureReLU()),
+    ],
+    ids=lambda layers: "-".join(type(layer).__name__ for layer in layers) or "linear",
+)
+def test_a_graph_predicts_what_the_network_does(activations, tmp_path):
+    net = trained(*activations)
+    onnx.export(net, tmp_path / "net.onnx")
+    x = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32) * np.geomspace(0.01, 30, 50)[:, None]
+    x = np.concatenate([x, np.zeros((1, 4))]).astype(np.float32)
+    found = run(tmp_path / "net.onnx", x)
+    mean, var = net.predict(x)
+    assert found["mean"].dtype == np.float32 and found["mean"].shape == (51, 2)
+    np.testing.assert_allclose(found["variance"], var, rtol=2e-5)
+    assert np.all(np.abs(found["mean"] - mean) < 1e-4 * np.sqrt(var) + 1e-5 * np.abs(mean))
+    np.testing.assert_array_equal(run(tmp_path / "net.onnx", x[:1])["mean"].shape, (1, 2))
+
+
+def regression(n=120, targets=1, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.c_[rng.normal(size=(n, 2)), 1e6 + rng.normal(size=n), np.full(n, 7.0)]
+    y = np.sin(x[:, :targets]) * 100 + 500 + (5 + 20 * np.abs(x[:, :1])) * rng.normal(size=(n, targets))
+    return x, y[:, 0] if targets == 1 else y
+
+
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{}, {"heteroscedastic": False, "student_t": False}, {"sigma_v": 3.0}, {"n_folds": 1, "n_seeds": 1}]
+)
+def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from pytagi_ddp.estimators import TAGIRegressor
+
+    settings = {"hidden_layer_sizes": (8, 6), "n_folds": 2, "n_seeds": 2, "epochs": 5, "random_state": 0}
+    model = TAGIRegressor(**settings | options).fit(*regression(targets=targets))
+    onnx.export(model, tmp_path / "model.onnx", quantiles=[0.05, 0.5, 0.95])
+    x = regression(60, seed=1)[0]
+    x[-10:, 0] *= 20  # far from all samples
+    x[:, 3] = np.linspace(-50, 50, 60)  # constant in training, so that it has no effect
+    found = run(tmp_path / "model.onnx", x)
+    mean, std, quantiles = model.predict(x, True, [0.05, 0.5, 0.95])
+    for name, expected in (("mean", mean), ("std", std), ("quantiles", quantiles)):
+        assert found[name].shape == expected.shape and found[name].dtype == np.float64
+    assert np.abs((found["mean"] - mean) / std).max() < 1e-4
+    np.testing.assert_allclose(found["std"], std, rtol=1e-4)
+    assert np.abs((found["quantiles"] - quantiles) / std[..., None]).max() < 1e-3
+    x[0, 0] = np.nan
+    assert np.isnan(run(tmp_path / "model.onnx", x)["mean"][0]).all()
+
+
+@pytest.mark.usefixtures("_onnx")
+def test_what_cannot_be_exported_is_named(tmp_path):
+    path = tmp_path / "net.onnx"
+    with pytest.raises(TypeError, match=r"no graph for LayerNorm\(\): it takes Linear, ReLU, "):
+        onnx.export(Sequential(Linear(3, 4), LayerNorm((4,)), Linear(4, 1)), path)
+    with pytest.raises(TypeError, match="networks that begin with Linear, got ReLU"):
+        onnx.export(Sequential(ReLU(), Linear(4, 1)), path)
+    with pytest.raises(ValueError, match="quantiles are of a regressor"):
+        onnx.export(Sequential(Linear(4, 1)), path, quantiles=[0.5])
+    with pytest.raises(TypeError, match="takes a Sequential or a TAGIRegressor, got list"):
+        onnx.export([], path)
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from pytagi_ddp.estimators import TAGIRegressor
+
+    with pytest.raises(RuntimeError, match="call fit first"):
+        onnx.export(TAGIRegressor(), path)
+    x, y = regression(20)
+    counts = TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, likelihood="poisson").fit(x, np.round(np.abs(y)))
+    with pytest.raises(TypeError, match="no graph for likelihood='poisson'"):
+        onnx.export(counts, path)
+    assert not path.exists()
+
+
+def test_without_onnx_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'pytagi-ddp\[onnx\]'"):
+        onnx.export(Sequential(Linear(4, 1)), tmp_path / "net.onnx")
