@@ -132,6 +132,11 @@ class Embedding(Protocol):
     def backward(self, categories: Array, delta: Delta, weights: Tensor, padding: int) -> None: ...
 
 
+class Encoding(Protocol):
+    def forward(self, x: State, first: Array, edges: Array, out: State) -> None: ...
+    def backward(self, delta: Delta, first: Array, into: Delta) -> None: ...
+
+
 class BatchNorm(Protocol):
     """Batch normalisation.
 
@@ -295,6 +300,7 @@ class Kernels(Protocol):
     convtranspose2d: Convolution
     elementwise: Elementwise
     embedding: Embedding
+    encoding: Encoding
     graph: Graph
     layer_norm: LayerNorm
     likelihood: Likelihood

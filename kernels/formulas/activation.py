@@ -78,8 +78,8 @@ def mean_excess(x):
 
 
 @formula
-def mixture_relu_moments(m, s):
-    """Moments of max(0, z), z ~ N(m, s), and J = Phi(m/sd).
+def rectified_moments(m, s):
+    """Moments of max(0, z), z ~ N(m, s), not floored, and J = Phi(m/sd).
 
     With b = |m|/sd and its mean excess g: mean max(m, 0) + sd g, variance s (Phi(m/sd) - g (b + g)). The usual form,
     (s + m^2) Phi + m sd phi - mean^2, is equal but loses the variance in float32 where m^2 is much larger.
@@ -88,7 +88,14 @@ def mixture_relu_moments(m, s):
     b = at_most(abs(m) / sd, X_MAX)
     tail, g, _ = mean_excess(b)
     cdf = ONE - tail if m > ZERO else tail
-    return at_least(at_least(m, ZERO) + sd * g, FLOOR), at_least(s * (cdf - g * (b + g)), FLOOR), cdf
+    return at_least(m, ZERO) + sd * g, s * (cdf - g * (b + g)), cdf
+
+
+@formula
+def mixture_relu_moments(m, s):
+    """Rectified Gaussian."""
+    mu, var, j = rectified_moments(m, s)
+    return at_least(mu, FLOOR), at_least(var, FLOOR), j
 
 
 @formula
@@ -100,7 +107,7 @@ def clipped_moments(m, s):
 
         min(m, 1) + sd (g_a - g_b)    s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1
 
-    as in `mixture_relu_moments`. From sd = 8 on, where s times a difference would lose all digits, they are 1 - q and
+    as in `rectified_moments`. From sd = 8 on, where s times a difference would lose all digits, they are 1 - q and
     q (2 - q) - r with the integrals q of P(z < u), r of (1 - u^2) p(u) and J of the density p over -1 < u < 1, by
     Hermite's quadrature of values and two derivatives at both ends.
     """

@@ -34,6 +34,7 @@ from pytagi_ddp.nn.layers.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.layers.conv2d import Conv2d
 from pytagi_ddp.nn.layers.convtranspose2d import ConvTranspose2d
 from pytagi_ddp.nn.layers.embedding import Embedding
+from pytagi_ddp.nn.layers.encoding import PiecewiseLinearEncoding
 from pytagi_ddp.nn.layers.layer_block import LayerBlock
 from pytagi_ddp.nn.layers.layer_norm import LayerNorm
 from pytagi_ddp.nn.layers.linear import Linear
@@ -84,6 +85,7 @@ __all__ = [
     "OutputUpdater",
     "Parallel",
     "Passes",
+    "PiecewiseLinearEncoding",
     "PipelineSequential",
     "PosteriorAverage",
     "RMSNorm",

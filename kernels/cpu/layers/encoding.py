@@ -1,0 +1,64 @@
+"""Piecewise-linear encoding, see `formulas.encoding`.
+
+Inputs are (rows, inputs), outputs and their deltas (rows, bins of all inputs, one input after the other). `first` holds
+the number of the first bin of each input, and that of all bins behind them, as float32. `edges` are the edges of the
+bins, one more than bins for each input: bin k of input i lies between edges[k + i] and edges[k + i + 1].
+"""
+
+from typing import Any
+
+from numba import prange
+
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin
+from pytagi_ddp.kernels.tensors import Array, Delta, State
+
+
+def _edges_fit(n: Any) -> bool:
+    return n.f == n.i + 1 and n.e == n.k + n.i
+
+
+@loop("rk rk ri f e", _edges_fit)
+def _place(out_mu, out_jcb, mu, first, edges):
+    for r in prange(mu.shape[0]):
+        for i in range(mu.shape[1]):
+            start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
+            for k in range(start, stop):
+                low, high = edges[k + i], edges[k + i + 1]
+                out_mu[r, k], out_jcb[r, k] = place_in_bin(mu[r, i], low, high, k == start, k == stop - 1)
+
+
+@loop("rk rk rk ri ri f e", _edges_fit)
+def _moments(out_mu, out_var, out_jcb, mu, var, first, edges):
+    for r in prange(mu.shape[0]):
+        for i in range(mu.shape[1]):
+            start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
+            for k in range(start, stop):
+                low, high = edges[k + i], edges[k + i + 1]
+                out_mu[r, k], out_var[r, k], out_jcb[r, k] = bin_moments(
+                    mu[r, i], var[r, i], low, high, k == start, k == stop - 1
+                )
+
+
+@loop("rk rk ri ri f", lambda n: n.f == n.i + 1)
+def _backward(delta_mu, delta_var, into_mu, into_var, first):
+    for r in prange(delta_mu.shape[0]):
+        for i in range(into_mu.shape[1]):
+            a, b = into_mu.dtype.type(0), into_mu.dtype.type(0)
+            for k in range(int(first[i]), min(int(first[i + 1]), delta_mu.shape[1])):
+                a += delta_mu[r, k]
+                b += delta_var[r, k]
+            into_mu[r, i], into_var[r, i] = a, b
+
+
+def forward(x: State, first: Array, edges: Array, out: State) -> None:
+    """Moments and Jacobian of all bins; of an input without variances, values and slopes, and `out.var` is not used."""
+    if x.var is None:
+        _place(out.mu, out.jcb, x.mu, first, edges)
+    else:
+        _moments(*out, x.mu, x.var, first, edges)
+
+
+def backward(delta: Delta, first: Array, into: Delta) -> None:
+    """into = the sums of the deltas of each input's bins."""
+    _backward(delta.mu, delta.var, into.mu, into.var, first)

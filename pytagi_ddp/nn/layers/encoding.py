@@ -1,0 +1,121 @@
+"""Numbers by their place among bins."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.kernels.tensors import Array
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.setting import Fixed
+from pytagi_ddp.nn.core.state import Delta, Lifetime, Shape, State, apply_jacobian, by_step
+
+LARGEST = 2**24  # bins: float32 has all integers up to here
+AS_IT_IS = (0.0, 1.0)  # the edges of an input that is passed on
+
+
+class PiecewiseLinearEncoding(BaseLayer):
+    """Bins of each input: the bin between the edges e_k and e_k+1 gives how far the input has come through it,
+
+        u_k = (z - e_k)/(e_k+1 - e_k), clipped to 0 from below and to 1 from above.
+
+    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding goes on as
+    a straight line. A dense layer behind it learns a piecewise-linear function of each input. That suits tables, whose
+    targets often change within a small part of a column; quantiles of the column are the usual edges.
+
+    For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact; that
+    bins of one input depend on each other is left out, as between all units.
+
+    In a sequence, (time steps, features) per sample, edges for as many inputs as features encode each time step.
+
+    Args:
+        edges: for each input, two or more increasing numbers; None: the input is passed on as it is.
+
+    Raises:
+        ValueError: edges that do not increase in float32 or are not finite, only one edge, no inputs, or an input of
+            another size. TypeError: edges that are not numbers.
+
+    Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning",
+    NeurIPS. Moments: Huber (2020), "Bayesian perceptron", for clipped Gaussian units.
+    """
+
+    name = "PiecewiseLinearEncoding"
+    replayable = True
+    needs_variances = False
+    gives_jacobian = True
+    edges = Fixed()
+
+    def __init__(self, edges: Sequence[ArrayLike | None]):
+        super().__init__()
+        self.edges = [None if some is None else _checked(k, some) for k, some in enumerate(edges)]
+        if not self.edges:
+            raise ValueError("PiecewiseLinearEncoding needs edges for at least one input, got none")
+        self._bins = [1 if some is None else len(some) - 1 for some in self.edges]
+        if sum(self._bins) > LARGEST:
+            raise ValueError(f"PiecewiseLinearEncoding has at most {LARGEST} bins, got {sum(self._bins)}")
+        self.in_shape, self.out_shape = Shape(len(self.edges)), Shape(sum(self._bins))
+
+    @property
+    def steps(self) -> int:
+        return self.in_shape.size // len(self.edges)
+
+    def default_input_shape(self) -> Shape:
+        return Shape(len(self.edges))
+
+    def features_by_step(self, features: int) -> int | None:
+        return sum(self._bins) if features == len(self.edges) else None
+
+    def input_shape(self, shape: Shape) -> Shape:
+        if len(self.edges) not in (shape.size, shape.features):
+            raise ValueError(f"{self.name} has edges for {len(self.edges)} inputs, and cannot take an input of {shape}")
+        return shape.ordered(channels_last=False)
+
+    def _infer_output(self, shape: Shape) -> Shape:
+        return Shape.of_sequence(self.steps, sum(self._bins))
+
+    def forward(self, state: State, saved: Saved) -> State:
+        certain = state.var is None and saved.lifetime != Lifetime.USER  # the user reads variances
+        out = State(saved.units("mu", state.batch), None) if certain else saved.output(state.batch)
+        out = out._replace(jcb=saved.units("jcb", state.batch))
+        saved.input = state = state if certain else saved.with_variance(state)
+        edges, rows = saved.constant("edges", self._all_edges), by_step(out, self.steps)
+        self.kernels.encoding.forward(by_step(state, self.steps), self._first(saved), edges, rows)
+        return out
+
+    def backward(self, delta: Delta, saved: Saved) -> Delta | None:
+        into = None
+        if saved.needs_input:
+            into = saved.pool.take(saved.input.batch, self.in_shape.size)
+            by_rows = by_step(delta, self.steps), self._first(saved), by_step(into, self.steps)
+            self.kernels.encoding.backward(*by_rows)
+            apply_jacobian(self.kernels, into, saved.input)
+        saved.pool.give(delta)
+        return into
+
+    def _first(self, saved: Saved) -> Array:
+        return saved.constant("first", lambda: np.cumsum([0, *self._bins], dtype=np.float32))
+
+    def _all_edges(self) -> np.ndarray:
+        return np.concatenate([np.float32(AS_IT_IS if some is None else some) for some in self.edges])
+
+    def settings(self) -> dict[str, Any]:
+        return {"edges": self.edges}
+
+    def get_layer_info(self) -> str:
+        return f"{self.name}({len(self.edges)}->{sum(self._bins)})"
+
+
+def _checked(number: int, edges: ArrayLike) -> list[float]:
+    """The edges of an input as float32 has them."""
+    try:
+        values = np.asarray(edges, np.float32)
+    except (TypeError, ValueError):
+        raise TypeError(f"edges[{number}] of PiecewiseLinearEncoding must be numbers or None, got {edges!r}") from None
+    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
+        raise ValueError(
+            f"edges[{number}] of PiecewiseLinearEncoding must be two or more finite numbers that increase in float32, "
+            f"or None, got {edges!r}"
+        )
+    return [float(value) for value in values]
