@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
@@ -52,8 +53,9 @@ def epoch_of(batches: Iterable[Any], epoch: int, start: int) -> Iterator[Any]:
         batches.set_epoch(epoch, start)
         return iter(batches)
     for place in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
-        if hasattr(place, "set_epoch"):
-            place.set_epoch(epoch)
+        set_epoch = getattr(place, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
     return islice(batches, start, None)
 
 
@@ -62,9 +64,16 @@ def samples_of(batches: Iterable[Any]) -> int | None:
     return batches.num_samples if isinstance(batches, RankBatches) else None
 
 
+def observed(y: Any) -> Any:
+    """Observations as NumPy's arrays; of several parts a tuple, where None stands for a part without any."""
+    if isinstance(y, tuple | list) and any(part is None or hasattr(part, "__len__") for part in y):
+        return tuple(None if part is None else to_numpy(part, "y") for part in y)
+    return to_numpy(y, "y")
+
+
 def rows_of(y: Any, rows: slice) -> Any:
     """The observations of some samples."""
-    return tuple(part[rows] for part in y) if isinstance(y, tuple | list) else y[rows]
+    return tuple(part if part is None else part[rows] for part in y) if isinstance(y, tuple) else y[rows]
 
 
 def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:

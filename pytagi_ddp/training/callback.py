@@ -36,6 +36,9 @@ class Callback:
     def batch_end(self, trainer: Any) -> None:
         """A step was made: `trainer.step` in all, `trainer.batch` in this epoch."""
 
+    def evaluation_begin(self, trainer: Any) -> None:
+        """The steps of an epoch are made, and `trainer.results` are those of the training; validation follows."""
+
     def epoch_end(self, trainer: Any) -> None:
         """`trainer.epoch` epochs are done; `trainer.results` are those of the last one, over all ranks."""
 
@@ -44,7 +47,13 @@ class Callback:
 
 
 class CallbackError(RuntimeError):
-    """A callback has raised an exception. The message names the callback, the moment and the exception."""
+    """A callback has raised an exception. The message names the callback, the moment and the exception.
+
+    Attributes:
+        moment: the name of the method. But for "batch_end", all ranks raise this.
+    """
+
+    moment = ""
 
 
 def overridden(callback: Callback, moment: str) -> bool:
@@ -66,7 +75,9 @@ def call(callback: Callback, moment: str, trainer: Any) -> None:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise CallbackError(f"the callback {type(callback).__name__} failed in {moment}: {what}") from error
+        problem = CallbackError(f"the callback {type(callback).__name__} failed in {moment}: {what}")
+        problem.moment = moment
+        raise problem from error
 
 
 def call_on_ranks(callback: Callback, moment: str, trainer: Any) -> None:

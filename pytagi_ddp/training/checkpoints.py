@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytagi_ddp.checkpoint import CheckpointManager, StopOnSignal
+from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.training.callback import Callback
 
 AVERAGE = "average.safetensors"
@@ -98,7 +98,7 @@ class Checkpoints(Callback):
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average)
 
     def _load(self, trainer: Any) -> None:
-        path = None if self._resume is True else Path(self._resume)
+        path = None if isinstance(self._resume, bool) else Path(self._resume)
         manager = self._manager or CheckpointManager(path)  # type: ignore[arg-type]  # there is one of them
         found = manager.load(trainer.savable, path, self._settings, self._allow_changes, average=trainer.average)
         if found is None:

@@ -23,8 +23,8 @@ class Progress(Callback):
     """Shows how far an epoch is, samples per second and the time that is left; and each epoch's results in a line.
 
     Args:
-        mode: "bar": on standard error. "lines": on standard output, at most every `seconds`. "auto": a bar on a terminal
-            or in a notebook, and nothing elsewhere.
+        mode: "bar": on standard error. "lines": on standard output, at most every `seconds`. "auto": a bar on a
+            terminal or in a notebook, and nothing elsewhere.
         seconds: time between two lines.
         unit: what the samples are called.
 

@@ -19,10 +19,10 @@ from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, rows_of, samples_of
+from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
 from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
 
-FORGETS_UNTIL = 0.7  # share of the epochs
+FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
 Net = Sequential | TrainedOnRanks | DataParallel
 
 
@@ -62,9 +62,9 @@ class Trainer:
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
     an observation; "train_error" of classes, or "train_rmse" of numbers, and those of `metrics`, also with "val_";
-    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d also "bn_seconds", "bn_mean_shift"
-    and "bn_var_ratio", medians of what `update_bn` found. Values of "train_" are those of predictions before the sample
-    was learnt; those of an epoch that was resumed in its middle are of the rest of it.
+    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d also "bn_seconds",
+    "bn_mean_shift" and "bn_var_ratio", medians of what `update_bn` found. Values of "train_" are those of predictions
+    before the sample was learnt; those of an epoch that was resumed in its middle are of the rest of it.
 
     Args:
         net: the network.
@@ -105,7 +105,7 @@ class Trainer:
         epochs: int = 10,
         batch_size: int = 32,
         seed: int = 0,
-        evidence: Mapping[str, Any] | None = {},  # noqa: B006  (it is only read)
+        evidence: Mapping[str, Any] | None = {},
         forget: float = 1.0,
         bn_batches: int = 40,
         average_last: float = 0.0,
@@ -146,7 +146,6 @@ class Trainer:
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
-        self._kept: Any = None
         self._evaluated: Any = None
         self.history, self.results = [], {}
 
@@ -329,7 +328,7 @@ class Trainer:
         """One epoch, or the rest of one: training, evaluation, callbacks."""
         begins, self._resumed_within = not self._resumed_within, False
         if begins:
-            if self._forget > 1 and 0 < self.epoch < FORGETS_UNTIL * self.epochs:
+            if self._forget > 1 and forgets_before(self.epoch, self.epochs):
                 self.net.forget_evidence(self._forget)
             if self.average is not None:
                 self.average.reset()
@@ -345,6 +344,7 @@ class Trainer:
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
         self.results = {"epoch": self.epoch + 1, **{f"train_{name}": value for name, value in found.items()}}
         self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
+        self._call("evaluation_begin")
         self.results |= self.refresh_statistics()
         if self.average is not None and self.average.n_averaged:  # not if it was resumed behind the last batch
             with self.average.average_parameters():
@@ -370,9 +370,10 @@ class Trainer:
             for x, y in epoch_of(self._train, self.epoch, self.batch):
                 samples = len(x)
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
-                    moments = self._learn(x, y)
+                    seen = observed(y)
+                    moments = self._learn(x, seen)
                     if self._has_outputs:
-                        self._score(self._sums, *moments, y, samples)
+                        self._score(self._sums, *moments, seen, samples)
                 self.net.step()
                 self.batch, self.step = self.batch + 1, self.step + 1
                 if self.average is not None and after is not None and self.batch > after:
@@ -468,7 +469,7 @@ class Trainer:
             if samples:
                 mu, var = self.net.predict(x, samples)
                 if self._has_outputs:
-                    self._score(sums, mu, var, y, samples)
+                    self._score(sums, mu, var, observed(y), samples)
         if isinstance(self.net, TrainedOnRanks):
             self.net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
         return sums.over_ranks(self.ranks)[0]
@@ -485,6 +486,14 @@ class Trainer:
         if self.likelihood is None:
             raise ValueError("predict needs a likelihood: give it to the Trainer, or call fit first")
         return self.likelihood.prediction(*self.net.predict(x))
+
+
+def forgets_before(epoch: int, epochs: int) -> bool:
+    """Whether `forget` makes earlier evidence count less before an epoch, counted from 0.
+
+    Data that are seen again are no new evidence. So variances may shrink for good in the last epochs only.
+    """
+    return 0 < epoch < FORGETS_UNTIL * epochs
 
 
 def share_of(net: Net) -> tuple[int, int]:
