@@ -41,7 +41,7 @@ class RemaxHead:
         self._updater.update(output_states, obs, np.full_like(obs, self.sigma_v**2), delta_states)
 
     def prediction(self, mu: np.ndarray, var: np.ndarray) -> ClassPrediction:
-        return ClassPrediction(mu.reshape(-1, self.classes))
+        return ClassPrediction(mu.reshape(-1, self.classes).astype(np.float64))
 
 
 class HierarchicalHead(RemaxHead):

@@ -73,11 +73,10 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
     model = mnist.MODELS[args.model](HEADS[args.head](10).outputs)
     net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
     log = [Log(args.log_dir, settings=vars(args))] if args.log_dir else []
-    callbacks = [Tests(args, test), JobProgress(args), *log]
+    step = f"images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}"
+    progress = JobProgress(args, f"ranks: {net.world_size}, {step}")
+    callbacks = [Tests(args, test), progress, *log]
     trainer = Trainer(net, epochs=args.epochs, callbacks=callbacks, **training_options(args, 10))
-    if communicator.rank == 0:
-        step = f"images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}"
-        print(f"ranks: {net.world_size}, {step}", flush=True)
     return trainer.fit(train, test)[-1]["test_error"]
 
 

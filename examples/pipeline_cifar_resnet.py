@@ -90,9 +90,14 @@ def choose_balance(args: argparse.Namespace, model: Sequential, stages: int) -> 
 
 
 class Times(Callback):
-    """Keeps the timelines of the second batch, as the first step compiles, or of the only one."""
+    """Says how parameters are shared, and keeps the timelines of the second batch, as the first step compiles."""
 
     on_all_ranks = True
+
+    def fit_begin(self, trainer: Any) -> None:
+        counts = trainer.ranks.all_gather_object(trainer.network.num_parameters)
+        if trainer.ranks.rank == 0:
+            print(f"parameters per rank: {', '.join(f'{count:,}' for count in counts)}", flush=True)
 
     def batch_end(self, trainer: Any) -> None:
         if trainer.batch <= 2:

@@ -110,6 +110,10 @@ def train_and_test(
     net = on_all_ranks(communicator, lambda: make(model, config))
     train, test = make_loaders(*share_of(net))
     log = on_all_ranks(communicator, lambda: Log(args.log_dir, args.track, vars(args)))
+    header = (
+        f"{args.model}: {parameters:,} parameters, each with a mean and a variance\n{described(args, net)}\n"
+        f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}"
+    )
     given = [
         Checkpoints(
             args.checkpoint_dir,
@@ -121,16 +125,10 @@ def train_and_test(
             allow_changes=args.allow_changes,
         ),
         *([] if args.head == "categorical" else [FallingNoise(args.sigma_v, args.sigma_v_min, args.sigma_v_decay)]),
-        *(Tests(args, test), *callbacks, JobProgress(args), log),
+        *(Tests(args, test), *callbacks, JobProgress(args, header), log),
     ]
     options = training_options(args, len(train_set.classes)) | {"metrics": metrics, "bn_batches": args.bn_batches}
     trainer = Trainer(net, epochs=args.epochs, average_last=args.average_last or 0.0, callbacks=given, **options)
-    if communicator.rank == 0:
-        print(
-            f"{args.model}: {parameters:,} parameters, each with a mean and a variance\n{described(args, net)}\n"
-            f"images: {len(train_set):,} of {train_set.name}, {len(test_set):,} of {test_set.name}",
-            flush=True,
-        )
     trainer.fit(train, test)
     if communicator.rank == 0:
         print(f"log and curves: {log.folder}", flush=True)
@@ -183,12 +181,16 @@ class Tests(Callback):
 
 
 class JobProgress(Progress):
-    """Progress in images, and the jobs' report of an epoch."""
+    """Progress in images, a header, and the jobs' report of an epoch."""
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace, header: str):
+        self._header = header
         lines = args.progress == "auto" and not sys.stderr.isatty()
         super().__init__("lines" if lines else args.progress, unit="images")
         self._bn_batches = getattr(args, "bn_batches", 40)
+
+    def fit_begin(self, trainer: Any) -> None:
+        print(self._header, flush=True)
 
     def line(self, results: dict[str, float]) -> str:
         tops = {name: value for name, value in results.items() if name.startswith("test_error_top")}

@@ -354,8 +354,8 @@ class Trainer:
         else:
             self._validate(validation)
         self.epoch, self.batch = self.epoch + 1, 0
-        self._call("epoch_end")
         self.history.append(self.results)
+        self._call("epoch_end")
 
     def _learn_all(self) -> None:
         """The steps of an epoch, from the present batch on."""

@@ -30,7 +30,7 @@ def network(outputs: int = 3, norm: bool = False) -> nn.Sequential:
 
 
 def on_ranks(way: str, ranks: int, train) -> list:
-    """What `train(net)` returns on each of so many ranks, which are threads; "one": one process; "parallel": devices."""
+    """What `train(net)` returns on each of so many ranks, threads; "one" is one process, "parallel" so many devices."""
     if way == "one":
         return [train(network())]
     if way == "parallel":
@@ -52,7 +52,9 @@ def without_times(history: list[dict]) -> list[dict]:
 
 
 def state_of(net) -> bytes:
-    """All parameters and running statistics."""
+    """All parameters and running statistics, or this rank's part of them."""
+    if isinstance(net, FSDPSequential):
+        return b"".join(net.to_host(part.array).tobytes() for part in net.slices())
     arena = (net if isinstance(net, nn.Sequential) else net.model).arena
     return arena.theta.tobytes() + arena.statistics.tobytes()
 

@@ -198,7 +198,7 @@ def test_any_iterable_of_batches():
     def endless():
         yield from cut(X, LABELS)
 
-    with pytest.raises(ValueError, match='no length.* give evidence={"steps_per_epoch": '):
+    with pytest.raises(ValueError, match=r'no length.* give evidence={"steps_per_epoch": '):
         network().fit(endless(), likelihood=Categorical(3))
     one = network()
     one.fit(endless(), likelihood=Categorical(3), epochs=1, evidence={"steps_per_epoch": 11})
@@ -262,7 +262,9 @@ def test_a_likelihood_is_chosen_where_only_one_can_be_meant():
         assert isinstance(trainer.likelihood, kind)
 
 
-@pytest.mark.parametrize(("outputs", "y"), [(1, Y), (1, LABELS), (4, LABELS), (3, LABELS.astype(float)), (3, LABELS + 1)])
+@pytest.mark.parametrize(
+    ("outputs", "y"), [(1, Y), (1, LABELS), (4, LABELS), (3, LABELS.astype(float)), (3, LABELS + 1)]
+)
 def test_else_the_message_says_which_to_give(outputs, y):
     with pytest.raises(ValueError, match=rf"which likelihood is meant\? y is {y.dtype} .* {outputs} outputs.*Gaussian"):
         network(outputs).fit(X, y)
@@ -285,7 +287,7 @@ def test_options_that_cannot_be(options, message):
 
 
 def test_data_and_networks_that_cannot_be():
-    with pytest.raises(TypeError, match="Trainer takes a network first, .* got int"):
+    with pytest.raises(TypeError, match=r"Trainer takes a network first, .* got int"):
         Trainer(3)
     with pytest.raises(TypeError, match=r"got ImageDataset: make a BatchLoader of it"):
         network().fit(synthetic_images(10, 10)[0])
