@@ -10,14 +10,14 @@ Runs without mpirun too (one rank), and with any number of ranks. `--help` lists
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytagi_ddp
 from examples.classifier import HEADS
-from examples.image_data import find_or_download, load_images
+from examples.image_data import load_or_exit
 from examples.options import parse_arguments
-from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
+from examples.rank_training import Loaders, run_on_ranks, train_and_test
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
@@ -36,41 +36,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_on_ranks(parse_arguments(argv), run)
 
 
-def run(args: argparse.Namespace, communicator: Communicator) -> None:
-    """Trains on this rank; all ranks run it together.
+def run(args: argparse.Namespace, communicator: Communicator, **more: Any) -> Any:
+    """Trains on this rank, and returns the network; all ranks run it together.
 
     Args:
         args: of `parse_arguments`; what was left to be chosen here is filled in.
         communicator: for what has to be settled before training.
+        more: arguments of `train_and_test`.
     """
-    folder, reason = find_or_download(args, communicator)
-    if folder is None and args.data == "cifar10":
-        sys.exit(f"error: {reason}" if communicator.rank == 0 else 1)
-    if folder is None and args.data == "auto" and communicator.rank == 0:
-        print(f"no CIFAR-10 (see --data-dir), training on synthetic images: {reason}", flush=True)
-    if args.batch_size is None:
-        args.batch_size = 8 if folder is None else 128
-    if args.augment is None:
-        args.augment = folder is not None
-    if args.through_statistics is None:
-        args.through_statistics = folder is not None or args.head == "categorical"
-    if args.average_last is None:
-        args.average_last = 0.5 if folder is not None and args.parallel == "ddp" else 0.0
-    args.threads = args.threads or get_threads()
-
-    train_set, test_set = on_all_ranks(communicator, lambda: load_images(args, folder))
-    mean, std = train_set.mean(), train_set.std()
+    sets, synthetic = load_or_exit(args, communicator)
+    chosen = {
+        "batch_size": 8 if synthetic else 128,
+        "augment": not synthetic,
+        "through_statistics": not synthetic or args.head == "categorical",
+        "average_last": 0.5 if not synthetic and args.parallel == "ddp" else 0.0,
+        "threads": get_threads(),
+    }
+    for name, value in chosen.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    mean, std = sets[0].mean(), sets[0].std()
     transform = random_crop_flip if args.augment else None
 
     def make_loaders(share: int, shares: int) -> Loaders:
+        train: dict[str, Any] = {"seed": args.seed, "transform": transform, "mean": mean, "std": std}
         return Loaders(
-            BatchLoader(
-                train_set, args.batch_size, share, shares, seed=args.seed, transform=transform, mean=mean, std=std
-            ),
-            BatchLoader(test_set, args.batch_size, share, shares, evaluation=True, mean=mean, std=std),
+            BatchLoader(sets[0], args.batch_size, share, shares, **train),
+            BatchLoader(sets[1], args.batch_size, share, shares, evaluation=True, mean=mean, std=std),
         )
 
-    train_and_test(args, communicator, (train_set, test_set), make_model, make_loaders)
+    return train_and_test(args, communicator, sets, make_model, make_loaders, **more)
 
 
 def make_model(args: argparse.Namespace) -> Sequential:
@@ -85,7 +80,7 @@ def make_model(args: argparse.Namespace) -> Sequential:
         args.gain_w,
         args.gain_b,
         is_remax=args.head == "remax",
-        outputs=HEADS[args.head](10, "cpu").outputs,
+        outputs=HEADS[args.head](10).outputs,
         checkpoint_blocks=args.checkpoint_blocks,
         through_statistics=args.through_statistics,
     )

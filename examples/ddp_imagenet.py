@@ -16,13 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytagi_ddp
 from examples.classifier import HEADS
 from examples.option_types import natural, positive_int
 from examples.options import add_limits, job_parser, parse
-from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, train_and_test
+from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, top_5, train_and_test
 from pytagi_ddp.data import FolderLoader, ImageFolder, image_workers, synthetic_images
 from pytagi_ddp.data.decoding import pillow
 from pytagi_ddp.distributed.communicator import Communicator
@@ -92,7 +93,6 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
             args.data_dir = communicator.broadcast_object(made and str(write_images(Path(made))))
         workers = stack.enter_context(image_workers(args.workers)) if args.workers else 0
         sets = on_all_ranks(communicator, lambda: find_images(args, communicator, workers))
-        classes = len(sets[0].classes)
 
         def make_loaders(share: int, shares: int) -> Loaders:
             ranks = {"rank": share, "world_size": shares, "size": args.image_size, "workers": workers}
@@ -101,7 +101,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
                 FolderLoader(sets[1], args.batch_size, evaluation=True, **ranks),
             )
 
-        train_and_test(args, communicator, sets, lambda args: make_model(args, classes), make_loaders, top=(1, 5))
+        make = partial(make_model, classes=len(sets[0].classes))
+        train_and_test(args, communicator, sets, make, make_loaders, metrics={"error_top5": top_5})
         communicator.barrier()  # before rank 0 removes images that it has made
 
 
@@ -137,7 +138,7 @@ def make_model(args: argparse.Namespace, classes: int) -> Sequential:
     set_threads(args.threads)
     pytagi_ddp.manual_seed(args.seed)
     remax = args.head == "remax"
-    outputs = HEADS[args.head](classes, "cpu").outputs
+    outputs = HEADS[args.head](classes).outputs
     sizes = args.gain_w, args.gain_b, outputs, args.image_size
     options = {"checkpoint_blocks": args.checkpoint_blocks, "through_statistics": args.through_statistics}
     model = MODELS[args.model](*sizes, is_remax=remax, **options)

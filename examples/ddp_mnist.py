@@ -11,26 +11,24 @@ Every rank learns from its own share of each batch, and one all-reduce per step 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import pytagi_ddp
 from examples import mnist
-from examples.classifier import HEADS, forget_before, noise_of
-from examples.image_data import find_or_download, load_digits
+from examples.classifier import HEADS, training_options
+from examples.image_data import load_or_exit
 from examples.option_types import positive_int
 from examples.options import only_rank_0_prints
-from examples.progress import NoProgress, show_progress
-from examples.rank_training import evaluate, on_all_ranks, run_epoch, run_on_ranks
-from examples.run_log import RunLog
-from examples.torch_loading import torch_loader
-from pytagi_ddp.data import BatchLoader, ImageDataset
+from examples.rank_training import JobProgress, Tests, on_all_ranks, run_on_ranks
+from pytagi_ddp.data import BatchLoader, DistributedSampler, EvaluationSampler, ImageDataset
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential
+from pytagi_ddp.training import Log, Trainer
 
 QUICK = {"data": "synthetic", "epochs": 1, "limit_train": 500, "limit_test": 200}
-REPORT = "train error {train_error:.2%}, test error {test_error:.2%}, {images_per_second:,.0f} images/s"
 
 
 def main(argv: Sequence[str] | None = None) -> float:
@@ -42,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> float:
     with only_rank_0_prints():
         args = mnist.parse_arguments(argv, add_options)
         if args.quick:
-            args = mnist.parse_arguments(argv, add_quick_options)  # options that are given override the quick defaults
+            args = mnist.parse_arguments(argv, lambda parser: add_options(parser, QUICK))  # what is given counts
     return run_on_ranks(args, run)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, defaults: dict[str, Any] | None = None) -> None:
     """Adds the options of several ranks to those of `examples.mnist`."""
     parser.prog, parser.description = "ddp_mnist", __doc__.partition("\n")[0]
     parser.add_argument("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
@@ -54,71 +52,64 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loader", choices=("own", "torch"), default="own", help="what makes the batches")
     deltas = parser.add_mutually_exclusive_group()
     deltas.add_argument("--average", action="store_true", default=None, help="average the ranks' deltas")
-    deltas.add_argument(
-        "--sum", dest="average", action="store_false", help="add them (default of the categorical head)"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="one epoch of a few synthetic images, which other options change"
-    )
+    deltas.add_argument("--sum", dest="average", action="store_false", help="add them (default of --head categorical)")
+    parser.add_argument("--quick", action="store_true", help="one epoch of a few synthetic images; others change it")
     parser.add_argument("--backend", choices=("auto", "mpi", "serial"), default="auto", help="how ranks communicate")
     parser.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
     parser.add_argument("--log-dir", metavar="DIR", help="write log.jsonl and curves.png there")
-
-
-def add_quick_options(parser: argparse.ArgumentParser) -> None:
-    """`add_options`, with the defaults of a quick run."""
-    add_options(parser)
-    parser.set_defaults(**QUICK)
+    parser.set_defaults(**(defaults or {}))
 
 
 def run(args: argparse.Namespace, communicator: Communicator) -> float:
     """Trains on this rank; all ranks run it together."""
-    is_first, rank, ranks = communicator.rank == 0, communicator.rank, communicator.world_size
-    folder, reason = find_or_download(args, communicator, "mnist")
-    if folder is None and args.data == "mnist":
-        sys.exit(f"error: {reason}" if is_first else 1)
-    if folder is None and args.data == "auto" and is_first:
-        print(f"no MNIST (see --data-dir), training on synthetic images: {reason}", flush=True)
-    train_set, test_set = on_all_ranks(communicator, lambda: load_digits(args, folder))
-    train, test = on_all_ranks(communicator, lambda: make_loaders(args, train_set, test_set, rank, ranks))
+    (train_set, test_set), _ = load_or_exit(args, communicator, "mnist")
+    make = torch_loader if args.loader == "torch" else BatchLoader
+    share: dict[str, Any] = {"rank": communicator.rank, "world_size": communicator.world_size}
+    share |= {"mean": train_set.mean(), "std": train_set.std()}
+    train = on_all_ranks(communicator, lambda: make(train_set, args.batch_size, seed=args.seed, **share))
+    test = make(test_set, 500, evaluation=True, **share)
 
     pytagi_ddp.manual_seed(args.seed)
-    head = HEADS[args.head](len(train_set.classes), "cpu")
-    net = DDPSequential(mnist.MODELS[args.model](head.outputs), DDPConfig(backend=args.backend), average=args.average)
-    head.plan(net, len(train), args)
-    log = on_all_ranks(communicator, lambda: RunLog(args.log_dir) if is_first and args.log_dir else None)
-    if is_first:
-        print(f"ranks: {ranks}, images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}")
-    if log:
-        log.write("start", ranks=ranks, **vars(args))
-    for epoch in range(args.epochs):
-        title = f"epoch {epoch + 1}/{args.epochs}"
-        forget_before(args, net, epoch)
-        (train if isinstance(train, BatchLoader) else train.sampler).set_epoch(epoch)  # another order
-        progress = show_progress(args.progress, title, len(train_set)) if is_first else NoProgress()
-        trained = run_epoch(net, head, train, noise_of(args, epoch), progress)
-        assert trained is not None  # nothing stops an epoch
-        result = trained | evaluate(net, head, test, train, mnist.BN_BATCHES)
-        if is_first:
-            print(f"{title}: {REPORT.format(**result)}", flush=True)
-        if log:
-            log.write("epoch", epoch=epoch + 1, **result)
-            log.plot()
-    return result["test_error"]
+    model = mnist.MODELS[args.model](HEADS[args.head](10).outputs)
+    net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
+    log = [Log(args.log_dir, settings=vars(args))] if args.log_dir else []
+    step = f"images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}"
+    progress = JobProgress(args, f"ranks: {net.world_size}, {step}")
+    callbacks = [Tests(args, test), progress, *log]
+    trainer = Trainer(net, epochs=args.epochs, callbacks=callbacks, **training_options(args, 10))
+    return trainer.fit(train, test)[-1]["test_error"]
 
 
-def make_loaders(
-    args: argparse.Namespace, train_set: ImageDataset, test_set: ImageDataset, rank: int, ranks: int
-) -> tuple[Any, Any]:
-    """This rank's batches for training, and its share of the test set.
+def torch_loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    *,
+    rank: int,
+    world_size: int,
+    mean: np.ndarray,
+    std: np.ndarray,
+    seed: int = 0,
+    evaluation: bool = False,
+) -> Any:
+    """A `DataLoader` of PyTorch with (images, labels) for one rank; arguments as for `BatchLoader`.
+
+    In training every rank gets as many images, so that all step equally often; evaluation counts every image once.
 
     Raises:
-        RuntimeError: PyTorch is asked for and not installed.
+        RuntimeError: PyTorch is not installed.
     """
-    make = torch_loader if args.loader == "torch" else BatchLoader
-    mean, std = train_set.mean(), train_set.std()
-    train = make(train_set, args.batch_size, rank, ranks, seed=args.seed, mean=mean, std=std)
-    return train, make(test_set, 500, rank, ranks, evaluation=True, mean=mean, std=std)
+    try:
+        import torch  # here, because nothing else needs it
+    except ImportError:
+        raise RuntimeError("--loader torch needs PyTorch, which is not installed: pip install torch") from None
+    x = (dataset.images / np.float32(255) - mean[:, None, None]) / std[:, None, None]
+    shard = EvaluationSampler(len(dataset), rank, world_size)
+    ours = DistributedSampler(dataset, rank, world_size, seed=seed)
+    return torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(dataset.labels)),
+        batch_size,
+        sampler=range(shard.begin, shard.end) if evaluation else ours,
+    )
 
 
 if __name__ == "__main__":

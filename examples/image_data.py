@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from examples.rank_training import on_all_ranks
 from pytagi_ddp.data import (
     DatasetNotFoundError,
     ImageDataset,
@@ -20,6 +22,22 @@ from pytagi_ddp.data import (
 from pytagi_ddp.distributed.communicator import Communicator
 
 SYNTHETIC_TRAIN, SYNTHETIC_TEST = 1500, 300  # so that ResNet18 sees them twice in some minutes on two cores
+TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
+Sets = tuple[ImageDataset, ImageDataset]
+
+
+def load_or_exit(args: argparse.Namespace, communicator: Communicator, name: str = "cifar10") -> tuple[Sets, bool]:
+    """Training and test set that the options ask for, and whether they are synthetic; collective.
+
+    Raises:
+        SystemExit: they are not there, or damaged.
+    """
+    folder, reason = find_or_download(args, communicator, name)
+    if folder is None and args.data == name:
+        sys.exit(f"error: {reason}" if communicator.rank == 0 else 1)
+    if folder is None and args.data == "auto" and communicator.rank == 0:
+        print(f"no {TITLES[name]} (see --data-dir), training on synthetic images: {reason}", flush=True)
+    return on_all_ranks(communicator, lambda: load_images(args, folder, name)), folder is None
 
 
 def find_or_download(
@@ -47,30 +65,22 @@ def find_or_download(
     return communicator.broadcast_object(found)
 
 
-def load_digits(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:
-    """As `load_images`, for MNIST; the synthetic set becomes grey and 28 x 28."""
-    if folder is None:
-        train, test = synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
-        return _as_digits(train), _as_digits(test)
-    train, test = load_mnist(folder, download=False)
-    return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))
-
-
-def _as_digits(coloured: ImageDataset) -> ImageDataset:
-    return replace(coloured, images=coloured.images[..., 2:30, 2:30].max(1, keepdims=True))
-
-
-def load_images(args: argparse.Namespace, folder: Path | None) -> tuple[ImageDataset, ImageDataset]:
+def load_images(args: argparse.Namespace, folder: Path | None, name: str = "cifar10") -> Sets:
     """Training and test set, as many images as asked for.
 
     Args:
         args: `limit_train`, `limit_test` and `seed`.
-        folder: where CIFAR-10 is; None for the synthetic set.
+        folder: where they are; None for the synthetic set, which for "mnist" becomes grey and 28 x 28.
 
     Raises:
         ValueError: a truncated or corrupt file. OSError: no such file on this node.
     """
-    if folder is None:
-        return synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
-    train, test = load_cifar10(folder, download=False)
-    return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))
+    if folder is not None:
+        train, test = (load_cifar10 if name == "cifar10" else load_mnist)(folder, download=False)
+        return train.subset(args.limit_train or len(train)), test.subset(args.limit_test or len(test))
+    train, test = synthetic_images(args.limit_train or SYNTHETIC_TRAIN, args.limit_test or SYNTHETIC_TEST)
+    return (train, test) if name == "cifar10" else (_as_digits(train), _as_digits(test))
+
+
+def _as_digits(coloured: ImageDataset) -> ImageDataset:
+    return replace(coloured, images=coloured.images[..., 2:30, 2:30].max(1, keepdims=True))

@@ -3,33 +3,22 @@
     python -m examples.mnist --model mlp
     python -m examples.mnist --model cnn
 
-A complete TAGI classifier: data, network, likelihood, one loop. The same on many ranks is `examples.ddp_mnist`.
+A complete TAGI classifier: data, network, likelihood, training. The same on many ranks is `examples.ddp_mnist`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import pytagi_ddp
-from examples.classifier import HEADS, forget_before, noise_of
+from examples.classifier import HEADS, training_options
 from examples.option_types import natural, positive_int
 from examples.options import add_observation_options, settle_observation
 from pytagi_ddp.data import BatchLoader, load_mnist
-from pytagi_ddp.nn import (
-    AvgPool2d,
-    BatchNorm2d,
-    Conv2d,
-    Linear,
-    MixtureReLU,
-    ReLU,
-    Sequential,
-    update_bn,
-)
-
-BN_BATCHES = 40  # that the statistics of BatchNorm2d are taken from, before each evaluation
+from pytagi_ddp.nn import AvgPool2d, BatchNorm2d, Conv2d, Linear, MixtureReLU, ReLU, Sequential
+from pytagi_ddp.training import Progress, Trainer
 
 
 def make_mlp(outputs: int = 10) -> Sequential:
@@ -74,42 +63,16 @@ def main(argv: Sequence[str] | None = None) -> float:
     test = BatchLoader(test_set, batch_size=500, evaluation=True, mean=mean, std=std)
 
     pytagi_ddp.manual_seed(args.seed)
-    head = HEADS[args.head](10, "cpu")
-    net = MODELS[args.model](head.outputs)
-    head.plan(net, len(train), args)
-
-    for epoch in range(args.epochs):
-        start, wrong = time.perf_counter(), 0
-        forget_before(args, net, epoch)
-        net.train()
-        train.set_epoch(epoch)
-        for x, labels in train:
-            wrong += head.count_errors(*net(x), labels)
-            head.observe(net, labels, noise_of(args, epoch))
-            net.backward()
-            net.step()
-        seconds = time.perf_counter() - start
-
-        update_bn(train, net, BN_BATCHES)  # an MLP has no statistics and is left alone
-        net.eval()
-        test_error = sum(head.count_errors(*net(x), labels) for x, labels in test) / len(test_set)
-        print(
-            f"epoch {epoch + 1}/{args.epochs}: train error {wrong / len(train_set):.2%}, test error {test_error:.2%}, "
-            f"{len(train_set) / seconds:,.0f} images/s",
-            flush=True,
-        )
-    return test_error
+    net = MODELS[args.model](HEADS[args.head](10).outputs)
+    progress = Progress("lines", unit="images")
+    trainer = Trainer(net, epochs=args.epochs, callbacks=[progress], **training_options(args, 10))
+    return trainer.fit(train, test)[-1]["val_error"]
 
 
 def parse_arguments(
     argv: Sequence[str] | None, change: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 ) -> argparse.Namespace:
-    """Reads the options.
-
-    Args:
-        argv: None: those of the program.
-        change: what another job with these options does to the parser, such as adding its own.
-    """
+    """Reads the options; `change` is what another job with these options does to the parser, such as adding its own."""
     parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=MODELS, default="mlp", help="network (mlp)")
     parser.add_argument("--epochs", type=positive_int, default=2, help="passes over the data (2)")

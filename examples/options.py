@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from examples.option_types import factor, natural, positive_float, positive_int, share
-from examples.trackers import TRACKERS
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
+from pytagi_ddp.training.trackers import TRACKERS
 
 DESCRIPTION = """\
 Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pytagi_ddp import _version, cuda, metric, moved, nn
 from pytagi_ddp.metric import HRCSoftmaxMetric
+from pytagi_ddp.nn.core import fitting
 from pytagi_ddp.nn.core.init import manual_seed
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Normalizer, Utils, exponential_scheduler
@@ -22,16 +23,17 @@ __all__ = [
 ]
 
 moved.install()
+fitting.provide(lambda: import_module(f"{__name__}.training.trainer").fit)
 
 if TYPE_CHECKING:
-    from pytagi_ddp import checkpoint, data, distributed, estimators, likelihoods, models, plot  # noqa: F401
+    from pytagi_ddp import checkpoint, data, distributed, estimators, likelihoods, models, plot, training  # noqa: F401
 
     __version__: str
 else:
 
     def __getattr__(name):
         """Packages that are imported when they are asked for, and `__version__`, which stands in pyproject.toml."""
-        if name in ("checkpoint", "data", "distributed", "estimators", "likelihoods", "models", "plot"):
+        if name in ("checkpoint", "data", "distributed", "estimators", "likelihoods", "models", "plot", "training"):
             return import_module(f"{__name__}.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,29 +157,41 @@ def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | N
     return ax
 
 
-def learning_curves(ax: Axes, log: str | Path, names: Sequence[str] = ERRORS) -> Axes:
-    """Curves over the epochs of a `log.jsonl`, as `examples.ddp_cifar_resnet` writes it; shares from 0 to 1.
+def learning_curves(ax: Axes, log: str | Path, names: Sequence[str] | None = None) -> Axes:
+    """Curves over the epochs of a `log.jsonl`, as `pytagi_ddp.training.Log` writes it; errors are shares from 0 to 1.
 
     Args:
-        log: the file. names: what to draw of each epoch. If an epoch occurs twice, the later record is used.
+        log: the file. If an epoch occurs twice, the later record is used.
+        names: what to draw of each epoch; None: the errors in the training and outside of it, of numbers their RMSE.
 
     Raises:
         OSError: the file cannot be read. ValueError: it has no epoch with these.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter  # here, because matplotlib is an extra
 
+    names = _names_in(Path(log)) if names is None else names
     epochs = {record["epoch"]: record for record in read_epochs(Path(log), names)}
     if not epochs:
         raise ValueError(f"{log} has no epoch with {', '.join(names)}")
     numbers = sorted(epochs)
     for name in names:
         ax.plot(numbers, [epochs[n][name] for n in numbers], marker="o", label=name.replace("_", " "))
-    ax.set(xlabel="epoch", ylabel="error", ylim=(0, 1))
+    ax.set(xlabel="epoch")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    if all("error" in name for name in names):
+        ax.set(ylabel="error", ylim=(0, 1))
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.grid(alpha=0.3)
     ax.legend()
     return ax
+
+
+def _names_in(log: Path) -> Sequence[str]:
+    """What the epochs of a log have, and is drawn by default."""
+    record = deque(read_epochs(log, ()), 1)
+    kinds = ([f"{part}_{kind}" for part in ("train", "val", "test")] for kind in ("error", "rmse", "nll"))
+    found = ([name for name in names if record and name in record[0]] for names in kinds)
+    return next(filter(None, found), ERRORS)
 
 
 def read_epochs(path: Path, names: Sequence[str] = ERRORS) -> Iterator[dict]:

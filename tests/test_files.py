@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from examples.figures import draw
-from examples.run_log import LOG_NAME, RunLog
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
@@ -22,6 +21,7 @@ from pytagi_ddp.data.image_shard import write_shard
 from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn import Linear, Sequential
+from pytagi_ddp.training.log import LOG_NAME, Log
 
 # Saves networks whose parameters are all of one value, 0, 1, 2, ..., and says so after each.
 WRITER = """
@@ -114,7 +114,7 @@ WRITERS = {
     "download": (fetch, "file"),
     "images": (lambda folder: write_shard(folder / "file", [np.zeros((1, 1, 3), np.uint8)], ""), "file"),
     "compiled code": (cache, "file"),
-    "log": (RunLog, LOG_NAME),
+    "log": (lambda folder: Log(folder).begin(), LOG_NAME),
     "picture": (lambda folder: draw(str(folder / "file.png"), lambda figure: None), "file.png"),
 }
 

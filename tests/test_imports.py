@@ -157,6 +157,7 @@ ROOMS = {
     "estimators": "estimators.*",
     "onnx": "onnx",
     "plot": "plot",
+    "training": "training.*",
     "package": "pytagi_ddp",
     "selfcheck": "selfcheck.*",
     "doctor": "doctor",

@@ -24,10 +24,10 @@ from benchmarks.forgetting import Job
 from benchmarks.merging import Replicas, evaluate
 from benchmarks.quality.done import append, read
 from benchmarks.report import table
-from examples.classifier import forgets_before
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
+from pytagi_ddp.training.trainer import forgets_before
 
 SMALL = 16  # images of a small step
 BATCHES = (16, 64, 256, 1024)

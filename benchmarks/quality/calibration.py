@@ -27,7 +27,7 @@ import pytagi_ddp
 from benchmarks.quality.done import append, read, with_error
 from benchmarks.report import table
 from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn, tree_head
-from examples.classifier import HierarchicalHead, RemaxHead, forgets_before
+from examples.classifier import HierarchicalHead, RemaxHead
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
@@ -35,6 +35,7 @@ from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 from pytagi_ddp.nn.run.evidence import FIRST, LAST
+from pytagi_ddp.training.trainer import forgets_before
 
 LAST_STEPS = 0.2  # what share of all steps an average is of
 STATISTICS = 40  # batches that give BatchNorm2d its statistics
@@ -137,22 +138,22 @@ def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
         return Learner(net, lambda labels: likelihood.observe(net, labels, schedule.weight), expected, False)
     if method == TREE:
         net = job.make(nn, tree_head(nn))
-        tree, head = hierarchical_softmax(10), HierarchicalHead(10, "cpu")
+        tree, head = hierarchical_softmax(10), HierarchicalHead(10, job.sigma_v)
 
         def by_tree(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mu, var = net.predict(x)
             return class_probabilities(mu, var, tree), var.mean(1)
 
-        return Learner(net, lambda labels: head.observe(net, labels, job.sigma_v), by_tree, True)
+        return Learner(net, lambda labels: head.observe(net, labels), by_tree, True)
     last, gain = ONE_HOT[method]
     net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
-    ones = RemaxHead(10, "cpu")  # ones and zeros, whatever layer gives the probabilities
+    ones = RemaxHead(10, job.sigma_one_hot)  # ones and zeros, whatever layer gives the probabilities
 
     def given(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mu, var = net.predict(x)
         return mu, var.mean(1)
 
-    return Learner(net, lambda labels: ones.observe(net, labels, job.sigma_one_hot), given, True)
+    return Learner(net, lambda labels: ones.observe(net, labels), given, True)
 
 
 def train_tagi(

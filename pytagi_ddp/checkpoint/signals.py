@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-
 # SIGTERM: sent by batch systems before they kill. SIGUSR1: can be requested from them earlier; not on Windows.
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -22,7 +20,7 @@ class StopOnSignal:
     end of the block.
 
     Args:
-        ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`.
+        ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`; or a `Trainer`.
         signals: which ones.
 
     Attributes:
@@ -43,8 +41,8 @@ class StopOnSignal:
         ...             break
     """
 
-    def __init__(self, ddp: TrainedOnRanks, signals: Iterable[int] = STOP_SIGNALS):
-        if not isinstance(ddp, TrainedOnRanks):
+    def __init__(self, ddp: Any, signals: Iterable[int] = STOP_SIGNALS):
+        if not callable(getattr(ddp, "request_stop", None)):
             raise TypeError(
                 "StopOnSignal takes a DDPSequential (also on one process), FSDPSequential or PipelineSequential, got "
                 f"{type(ddp).__name__}"

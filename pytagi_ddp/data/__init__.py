@@ -5,6 +5,7 @@ loader = BatchLoader(train, 128, rank, world_size, transform=random_crop_flip, m
 for x, labels in loader: ...
 """
 
+from pytagi_ddp.data.array_loader import ArrayLoader
 from pytagi_ddp.data.augment import ShardRandom, random_crop_flip
 from pytagi_ddp.data.cifar10 import download_cifar10, find_cifar10, load_cifar10
 from pytagi_ddp.data.dataset import ImageDataset
@@ -19,6 +20,7 @@ from pytagi_ddp.data.synthetic import synthetic_images
 from pytagi_ddp.data.uci import RegressionSplits, download_uci, find_uci, load_uci
 
 __all__ = [
+    "ArrayLoader",
     "BatchLoader",
     "DatasetNotFoundError",
     "DistributedSampler",

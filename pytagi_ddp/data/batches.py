@@ -1,4 +1,4 @@
-"""Batches of a data set for one rank: which samples, from which one on, made ahead, and normalised."""
+"""Batches of a data set for one rank: which samples, from which one on, and made ahead; images normalised."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ Own = TypeVar("Own", bound="RankBatches")
 
 
 class RankBatches(ABC):
-    """What `BatchLoader` and `FolderLoader` do alike; see there.
+    """What all loaders do alike: shares of ranks, the order of an epoch, and the position in it.
 
-    A subclass says which images a batch has, by `_images`.
+    A subclass makes the batches, by `_make_batches`.
 
     Args:
         dataset: Whose length counts.
-        shape: (C, H, W) of its images.
-        batch_size, rank, world_size, shuffle, seed, drop_last, mean, std, prefetch, evaluation: as of `BatchLoader`.
+        batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: as of `BatchLoader`.
 
     Raises:
         ValueError: as `BatchLoader`.
@@ -36,15 +35,12 @@ class RankBatches(ABC):
     def __init__(
         self,
         dataset: Sized,
-        shape: tuple[int, int, int],
         batch_size: int,
         rank: int,
         world_size: int,
         shuffle: bool,
         seed: int,
         drop_last: bool,
-        mean: float | Sequence[float] | np.ndarray | None,
-        std: float | Sequence[float] | np.ndarray | None,
         prefetch: int,
         evaluation: bool,
     ) -> None:
@@ -67,16 +63,19 @@ class RankBatches(ABC):
         self.seed = seed
         self.prefetch = prefetch
         self._num_samples = len(dataset)
-        self._scale, self._shift = _affine(mean, std, shape[0])
-        self._features = shape[0] * shape[1] * shape[2]
         self._epoch = 0
         self._start_batch = 0  # where the next iteration begins
         self._position = 0  # batches of the epoch that were handed out
         self._iterations: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
     @abstractmethod
-    def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
-        """Images, uint8 of shape (B, C, H, W), and labels of each of this rank's parts."""
+    def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        """The batch of each of this rank's parts."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the data set, those of all ranks."""
+        return self._num_samples
 
     def __len__(self) -> int:
         """Batches in a whole epoch."""
@@ -176,6 +175,36 @@ class RankBatches(ABC):
         # has the former.
         key = [self.seed, epoch, part.batch + 1]
         return ShardRandom(key, part.global_size, part.offset, len(part.indices))
+
+
+class ImageBatches(RankBatches):
+    """What `BatchLoader` and `FolderLoader` do alike; see there.
+
+    A subclass says which images a batch has, by `_images`.
+
+    Args:
+        shape: (C, H, W) of the images.
+        dataset, mean, std, sampling: as of `RankBatches` and `BatchLoader`.
+
+    Raises:
+        ValueError: as `BatchLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        shape: tuple[int, int, int],
+        mean: float | Sequence[float] | np.ndarray | None,
+        std: float | Sequence[float] | np.ndarray | None,
+        **sampling: Any,
+    ) -> None:
+        super().__init__(dataset, **sampling)
+        self._scale, self._shift = _affine(mean, std, shape[0])
+        self._features = shape[0] * shape[1] * shape[2]
+
+    @abstractmethod
+    def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        """Images, uint8 of shape (B, C, H, W), and labels of each of this rank's parts."""
 
     def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
         with closing(self._images(parts, epoch)) as source:

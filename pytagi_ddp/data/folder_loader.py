@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.data.batches import Batch, RankBatches
+from pytagi_ddp.data.batches import Batch, ImageBatches
 from pytagi_ddp.data.decoding import NUMBERS, ImageError, SerialExecutor, image_workers, read_parts
 from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.sampler import IndexBatch
@@ -20,7 +20,7 @@ CHUNK = 8  # images that a worker reads at a time
 AHEAD = 2  # batches that workers are given beside the one that is waited for
 
 
-class FolderLoader(RankBatches):
+class FolderLoader(ImageBatches):
     """Iterate over this rank's batches of images in files: `for x, labels in loader`.
 
     As `BatchLoader`: the same form of batches, order, shares of ranks and position in it. In training an image is a
@@ -69,8 +69,20 @@ class FolderLoader(RankBatches):
             raise ValueError("evaluation counts every sample: no drop_last")
         if size < 1 or (isinstance(workers, int) and workers < 0):
             raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
-        sampling = (batch_size, rank, world_size, shuffle, seed, drop_last)
-        super().__init__(dataset, (3, size, size), *sampling, mean, std, prefetch, evaluation)
+        super().__init__(
+            dataset,
+            (3, size, size),
+            mean,
+            std,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            evaluation=evaluation,
+        )
         self.dataset = dataset
         self.size = size
         self.augment = augment and not evaluation

@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import numpy as np
 
 from pytagi_ddp.data.augment import ShardRandom
-from pytagi_ddp.data.batches import Batch, RankBatches
+from pytagi_ddp.data.batches import Batch, ImageBatches
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.sampler import IndexBatch
 
 Transform = Callable[[np.ndarray, ShardRandom], np.ndarray]
 
 
-class BatchLoader(RankBatches):
+class BatchLoader(ImageBatches):
     """Iterate over this rank's batches: `for x, labels in loader`.
 
     x is float32, shape (B, C*H*W), contiguous, each image flattened in NCHW order and normalised to
@@ -68,8 +68,20 @@ class BatchLoader(RankBatches):
         if evaluation and (drop_last or transform is not None):
             raise ValueError("evaluation counts every sample as it is: no drop_last, no transform")
         shape = dataset.images.shape[1:]
-        sampling = (batch_size, rank, world_size, shuffle, seed, drop_last)
-        super().__init__(dataset, shape, *sampling, mean, std, prefetch, evaluation)
+        super().__init__(
+            dataset,
+            shape,
+            mean,
+            std,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            evaluation=evaluation,
+        )
         self.dataset = dataset
         self.transform = transform
 

@@ -15,6 +15,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.alone import Method, alone
 from pytagi_ddp.nn.core.alone import Network as OneThreadNetwork
 from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
+from pytagi_ddp.nn.core.fitting import fit
 from pytagi_ddp.nn.files.state_dicts import StateDict
 from pytagi_ddp.nn.layers.chain import listing
 from pytagi_ddp.nn.sequential import Sequential
@@ -63,6 +64,7 @@ class Wrapper(KnownAttributes):
     _settled: tuple[str, ...] = ()
     _made = False
     _not_copied = "belongs to the ranks of its job"
+    fit = fit
 
     def _unknown(self, name: str) -> str:
         if hasattr(self.__dict__.get("model"), name):

@@ -20,6 +20,7 @@ from pytagi_ddp.nn.core.arena import DeferredArena, ParameterArena
 from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes, Moved, MovedMethod
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.deferred import is_deferring
+from pytagi_ddp.nn.core.fitting import fit
 from pytagi_ddp.nn.core.forgetting import check_factor
 from pytagi_ddp.nn.core.hooks import Hook, HookHandle
 from pytagi_ddp.nn.core.layer import BaseLayer
@@ -292,6 +293,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             return snapshot(state.mu), snapshot(state.var)
 
     __call__ = forward
+    fit = fit
 
     @alone
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:

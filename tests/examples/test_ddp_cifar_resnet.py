@@ -37,7 +37,7 @@ def test_trains_and_reports(tmp_path, np):
             wrong = record[name] * images
             assert wrong == pytest.approx(round(wrong)), "every image counts once"
             assert 0 < wrong <= images
-        assert record["images_per_second"] == pytest.approx(61 / record["train_seconds"])
+        assert record["samples_per_second"] == pytest.approx(61 / record["train_seconds"])
         assert 0 <= record["communication_share"] < 1
         assert ("bn_seconds" in record) == ("bn_mean_shift" in record) == (np < 3)
     assert ["test_error_running" in record for record in epochs] == [False, np < 3]
@@ -84,7 +84,8 @@ def test_an_error_is_one_line_on_one_rank(tmp_path):
     assert result.returncode != 0
     assert result.stdout == ""
     lines = [line for line in result.stderr.splitlines() if "none.safetensors" in line]
-    assert lines == [f"error on rank 0: [Errno 2] No such file or directory: '{tmp_path}/none.safetensors'"]
+    what = f"FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}/none.safetensors'"
+    assert lines == [f"error: the callback Checkpoints failed in fit_begin: {what}"]
     assert "Traceback" not in result.stderr
 
 

@@ -47,7 +47,7 @@ def test_trains_and_reports(job, options, tmp_path, monkeypatch, capsys):
         wrong = [record[name] * 21 for name in ("test_error", "test_error_top5")]
         assert wrong == pytest.approx(list(map(round, wrong))), "every image counts once"
         assert wrong[1] < wrong[0] <= 21
-        assert record["images_per_second"] == pytest.approx(60 / record["train_seconds"])
+        assert record["samples_per_second"] == pytest.approx(60 / record["train_seconds"])
     assert epochs[1]["train_error"] < 0.92
     out = capsys.readouterr().out
     assert "images: 60 of train, 21 of val\n" in out and f", top5 {epochs[1]['test_error_top5']:.2%}, " in out

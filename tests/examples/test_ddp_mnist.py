@@ -58,7 +58,7 @@ def test_bad_options(tmp_path, capsys):
     assert "--sigma-v: must be above 0 and finite, got 0" in capsys.readouterr().err
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(SystemExit, match=r"error on rank 0: .*File exists"):
+    with pytest.raises(SystemExit, match=r"error: the callback Log failed in fit_begin: FileExistsError: "):
         main(["--quick", "--log-dir", str(file)])
 
 

@@ -34,7 +34,7 @@ def test_learns(data_dir, capsys, options):
     assert error < 0.05
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
-    assert f"test error {error:.2%}" in lines[1]
+    assert f"val error {error:.1%}" in lines[1]
 
 
 def test_a_damaged_file_is_one_line(data_dir, tmp_path):

@@ -30,8 +30,8 @@ _FLOAT32 = "parameters are float32; `precision` of a network may be 'mixed'"
 _FIXED = "the layers of a network are fixed: make a new one, Sequential([*copy.deepcopy(net.layers), ...])"
 _NO_GRADIENTS = "there are no gradients: backward() begins anew after each step()"
 _LOOP = (
-    "a training step is forward, OutputUpdater.update, backward, step; fit and predict on tables are those of "
-    "pytagi_ddp.estimators.TAGIRegressor and TAGIClassifier"
+    "fit trains it; pytagi_ddp.training.Trainer evaluates too, and pytagi_ddp.estimators.TAGIRegressor and "
+    "TAGIClassifier have scikit-learn's methods"
 )
 _WALK = "layers give the layers, named_layers() those in blocks too, with their keys"
 _BY_KEY = "state_dict() has the parameters by layer, parameters() without names"
@@ -42,7 +42,7 @@ NETWORK = {
     **dict.fromkeys(("half", "double", "float", "bfloat16"), _FLOAT32),
     **dict.fromkeys(("append", "extend", "insert", "add", "pop", "add_module"), _FIXED),
     "zero_grad": _NO_GRADIENTS,
-    **dict.fromkeys(("fit", "compile", "evaluate", "score", "predict_proba", "partial_fit"), _LOOP),
+    **dict.fromkeys(("compile", "evaluate", "score", "predict_proba", "partial_fit"), _LOOP),
     **dict.fromkeys(("children", "named_children", "modules", "named_modules"), _WALK),
     **dict.fromkeys(("named_parameters", "get_weights", "set_weights"), f"{_BY_KEY}; load_state_dict() sets"),
     **dict.fromkeys(("buffers", "named_buffers"), "state_dict() has the running statistics, too"),

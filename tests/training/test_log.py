@@ -5,9 +5,16 @@ import json
 
 import pytest
 
-from examples import run_log
-from examples.run_log import RunLog
 from pytagi_ddp.plot import MAX_LINE, read_epochs
+from pytagi_ddp.training import Log
+from pytagi_ddp.training import log as log_module
+from tests.training.data import LABELS, TEST, X, network
+
+
+def begun(folder, append=False):
+    log = Log(folder)
+    log.begin(append)
+    return log
 
 
 def events(folder):
@@ -15,41 +22,50 @@ def events(folder):
 
 
 def test_a_new_run_keeps_the_log_that_is_there_and_a_resumed_one_adds_to_it(tmp_path):
-    RunLog(tmp_path).write("start", threads=2, path=None)
-    log = RunLog(tmp_path, append=True)
+    begun(tmp_path).write("start", threads=2, path=None)
+    log = begun(tmp_path, append=True)
     log.write("epoch", epoch=1)
     assert events(tmp_path) == ["start", "epoch"]
     record = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
     assert (record["threads"], record["path"]) == (2, None)
-    RunLog(tmp_path).write("start")
+    begun(tmp_path).write("start")
     assert events(tmp_path) == ["start"]
-    RunLog(tmp_path).write("other")
+    begun(tmp_path).write("other")
     assert events(tmp_path) == ["other"]
     kept = [(tmp_path / f"log-{k}.jsonl").read_text().count("event") for k in (1, 2)]
     assert kept == [2, 1] and len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_training_writes_its_settings_and_results(tmp_path):
+    history = network().fit(X, LABELS, epochs=2, validation=TEST, callbacks=[Log(tmp_path)])
+    started, *epochs = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    assert (started["ranks"], started["parameters"], started["epochs"]) == (1, 16 * 2 + 16 + 3 * 16 + 3, 2)
+    assert (started["likelihood"], started["global_batch"]) == ("Categorical(3)", 32)
+    assert [{key: epoch[key] for key in history[0]} for epoch in epochs] == history
+    assert list(read_epochs(tmp_path / "log.jsonl", ("train_error", "val_error"))) == epochs
+
+
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_log.time, "strftime", lambda _: "now")
-    monkeypatch.setattr(run_log.Path, "exists", lambda _: False)  # as if the other one had come just behind a look
-    assert [str(RunLog(None).folder) for _ in range(3)] == ["runs/now", "runs/now_2", "runs/now_3"]
+    monkeypatch.setattr(log_module.time, "strftime", lambda _: "now")
+    monkeypatch.setattr(log_module.Path, "exists", lambda _: False)  # as if the other one had come just behind a look
+    assert [str(begun(None).folder) for _ in range(3)] == ["runs/now", "runs/now_2", "runs/now_3"]
 
 
 def test_curves(tmp_path):
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
-    log = RunLog(tmp_path)
+    log = begun(tmp_path)
     for epoch in (1, 2, 2):  # the second epoch twice: stopped after its log line, and resumed before it
         log.write("epoch", epoch=epoch, train_error=0.5, test_error=0.6)
-    assert log.plot() == tmp_path / "curves.png"
+    assert log.draw() == tmp_path / "curves.png"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_there_are_no_curves(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    log = RunLog(tmp_path)
+    log = begun(tmp_path)
     log.write("epoch", epoch=1, train_error=0.5, test_error=0.6)
-    assert log.plot() is None
+    assert log.draw() is None
     assert not (tmp_path / "curves.png").exists()
 
 
@@ -58,13 +74,13 @@ EPOCH = {"train_error": 0.5, "test_error": 0.6}
 
 def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
     """A full disk or a kill leaves half a line; the next run begins a new one."""
-    log = RunLog(tmp_path)
+    log = begun(tmp_path)
     for epoch in (1, 2):
         log.write("epoch", epoch=epoch, **EPOCH)
     path = tmp_path / "log.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    RunLog(tmp_path, append=True).write("epoch", epoch=3, **EPOCH)
-    RunLog(tmp_path, append=True).write("epoch", epoch=4, **EPOCH)
+    begun(tmp_path, append=True).write("epoch", epoch=3, **EPOCH)
+    begun(tmp_path, append=True).write("epoch", epoch=4, **EPOCH)
     assert len(path.read_text().splitlines()) == 4
     assert [record["epoch"] for record in read_epochs(path)] == [1, 3, 4]
 
@@ -88,12 +104,12 @@ def test_lines_of_anything_else_are_passed_over(tmp_path):
 
 def test_what_cannot_be_drawn_stops_nothing(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
-    log = RunLog(tmp_path)
+    log = begun(tmp_path)
     log.write("epoch", epoch=10**400, **EPOCH)
-    assert log.plot() is None
+    assert log.draw() is None
     (tmp_path / "curves.png").mkdir()
-    log = RunLog(tmp_path)
+    log = begun(tmp_path)
     log.write("epoch", epoch=1, **EPOCH)
-    assert log.plot() is None
+    assert log.draw() is None
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith(f"{tmp_path}/curves.png was not drawn: ") for line in lines] == [True, True]

@@ -1,0 +1,68 @@
+"""Batches of arrays, for one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.data.batches import Batch, RankBatches
+from pytagi_ddp.data.sampler import IndexBatch
+
+
+class ArrayLoader(RankBatches):
+    """Iterate over this rank's batches of arrays: `for x, y in loader`.
+
+    Order, shares of ranks and the position in them are those of `BatchLoader`. Batches are copies of rows.
+
+    Args:
+        x: Inputs, (samples, ...): an array, or what `to_numpy` takes (tensors of PyTorch, tables of pandas).
+        y: Observations, (samples, ...) likewise; a tuple of them, as `Joint` observes, gives batches with a tuple.
+        batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As of `BatchLoader`.
+
+    Raises:
+        ValueError: As `BatchLoader`; x and y of different lengths. TypeError: What does not hold numbers.
+    """
+
+    def __init__(
+        self,
+        x: ArrayLike,
+        y: ArrayLike | tuple[ArrayLike, ...],
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        evaluation: bool = False,
+    ) -> None:
+        self.x = to_numpy(x, "x")
+        self.y: Any = tuple(to_numpy(part, "y") for part in y) if isinstance(y, tuple) else to_numpy(y, "y")
+        for array in (self.x, *(self.y if isinstance(self.y, tuple) else (self.y,))):
+            if not array.ndim:
+                raise ValueError("x and y need a first dimension, which counts samples")
+            if len(array) != len(self.x):
+                raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}")
+        if evaluation and drop_last:
+            raise ValueError("evaluation counts every sample: no drop_last")
+        super().__init__(
+            self.x,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=0,
+            evaluation=evaluation,
+        )
+
+    def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+        for part in parts:
+            yield np.take(self.x, part.indices, 0), self._observed(part.indices)
+
+    def _observed(self, rows: np.ndarray) -> Any:
+        return tuple(part[rows] for part in self.y) if isinstance(self.y, tuple) else self.y[rows]

@@ -1,0 +1,38 @@
+"""`fit` of networks. The loop stands in `pytagi_ddp.training`, which imports networks: it is handed in from above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class _Loop:
+    find: Callable[[], Callable[..., Any]]
+
+
+def provide(find: Callable[[], Callable[..., Any]]) -> None:
+    """Says where the loop is; `find` imports it when it is needed. The package calls this when it is imported."""
+    _Loop.find = staticmethod(find)
+
+
+def fit(
+    net: Any, x: Any, y: Any = None, likelihood: Any = None, epochs: int = 10, **options: Any
+) -> list[dict[str, float]]:
+    """Trains the network for some epochs: the short way to `pytagi_ddp.training.Trainer`, whose loop it is.
+
+        history = net.fit(x, y, Gaussian(0.1), epochs=20, validation=(x_validation, y_validation))
+
+    Args:
+        x: inputs, a row for each sample; or, without y, a loader or an iterable of batches (x, y).
+        y: observations.
+        likelihood: how outputs are observed. None: `Categorical` or `Bernoulli`, where only that can be meant.
+        epochs: passes over the data.
+        options: of the `Trainer` (batch_size, seed, evidence, callbacks, ...), and validation.
+
+    Returns:
+        The results of each epoch, as `Trainer.fit`.
+
+    Raises:
+        ValueError, TypeError: as `Trainer` and `Trainer.fit`.
+    """
+    return _Loop.find()(net, x, y, likelihood, epochs, **options)

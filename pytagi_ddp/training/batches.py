@@ -1,0 +1,100 @@
+"""The batches of a rank, of whatever a program has: arrays, a loader, or any iterable; and what was observed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.data import ArrayLoader
+from pytagi_ddp.data.batches import RankBatches
+from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
+
+KINDS = "a tuple (x, y) of arrays, a BatchLoader, FolderLoader or ArrayLoader, or an iterable of batches (x, y)"
+
+
+def as_batches(
+    data: Any, batch_size: int, share: int, shares: int, seed: int = 0, evaluation: bool = False
+) -> Iterable[Any]:
+    """`data` as batches (x, y) of one share of them; arrays are divided here.
+
+    Raises:
+        TypeError: something else than `KINDS`. ValueError: a loader that was made for another number of ranks.
+    """
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise TypeError(f"data are {KINDS}; got a tuple of {len(data)}")
+        return ArrayLoader(*data, batch_size, share, shares, seed=seed, evaluation=evaluation)
+    if isinstance(data, RankBatches) and data.world_size != shares:
+        raise ValueError(
+            f"the {type(data).__name__} is for {data.world_size} ranks, and {shares} train: make it with rank={share} "
+            f"and world_size={shares}, those of net (of a pipeline, those of net.data_group)"
+        )
+    if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
+        hint = ": make a BatchLoader of it" if hasattr(data, "images") else ""
+        raise TypeError(f"data are {KINDS}; got {type(data).__name__}{hint}")
+    return data
+
+
+def length(batches: Iterable[Any]) -> int | None:
+    """How many batches there are; None: nobody knows."""
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def epoch_of(batches: Iterable[Any], epoch: int, start: int) -> Iterator[Any]:
+    """The batches of an epoch, from `start` on; loaders and samplers with a `set_epoch` are told."""
+    if isinstance(batches, RankBatches):
+        batches.set_epoch(epoch, start)
+        return iter(batches)
+    for place in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
+        set_epoch = getattr(place, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+    return islice(batches, start, None)
+
+
+def samples_of(batches: Iterable[Any]) -> int | None:
+    """Samples of all ranks in an epoch, where the loader knows."""
+    return batches.num_samples if isinstance(batches, RankBatches) else None
+
+
+def observed(y: Any) -> Any:
+    """Observations as NumPy's arrays; of several parts a tuple, where None stands for a part without any."""
+    if isinstance(y, tuple | list) and any(part is None or hasattr(part, "__len__") for part in y):
+        return tuple(None if part is None else to_numpy(part, "y") for part in y)
+    return to_numpy(y, "y")
+
+
+def rows_of(y: Any, rows: slice) -> Any:
+    """The observations of some samples."""
+    return tuple(part if part is None else part[rows] for part in y) if isinstance(y, tuple) else y[rows]
+
+
+def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:
+    """The likelihood of these observations, where only one is meant.
+
+    Classes 0 to n - 1, all of which occur, and n outputs: `Categorical`. True and False: `Bernoulli`.
+
+    Raises:
+        ValueError: others may be meant.
+    """
+    y = getattr(batches, "y", getattr(getattr(batches, "dataset", None), "labels", None))
+    if isinstance(y, np.ndarray):
+        if y.dtype.kind == "b" and y.size == len(y) * outputs:
+            return Bernoulli()
+        if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(outputs)):
+            return Categorical(outputs)
+        what = f"y is {y.dtype} of the shape {y.shape}, and the network has {outputs} outputs"
+    else:
+        what = f"the observations are not known before the training, and the network has {outputs} outputs"
+    raise ValueError(
+        f"which likelihood is meant? {what}. Give it: Gaussian(sigma) for numbers whose noise has the standard "
+        "deviation sigma, Categorical(n) for classes 0 to n - 1 and n outputs, or another one of "
+        "pytagi_ddp.likelihoods"
+    )

@@ -1,0 +1,87 @@
+"""What a program adds to the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP, errors_of_all_ranks
+
+
+class Callback:
+    """Has methods that a `Trainer` calls at certain moments. A subclass overrides those that it needs.
+
+        class FirstLayer(Callback):
+            def epoch_end(self, trainer):
+                print(trainer.epoch, trainer.results["val_nll"], trainer.network[0].mu_w.mean())
+
+    Callbacks are called in the order in which they are given. They may change the trainer's `results` and its
+    `likelihood`, and call `trainer.stop()`. The moments are the same on all ranks, but for `batch_end`: a rank may have
+    fewer batches than another. An exception ends the training on all ranks with a `CallbackError`; in `batch_end` it is
+    raised on its rank, which ends the job.
+
+    Attributes:
+        on_all_ranks: whether the methods are called on every rank, and may communicate. False: on rank 0 alone.
+    """
+
+    on_all_ranks = False
+    _goes_first = False
+
+    def fit_begin(self, trainer: Any) -> None:
+        """The network, its schedule and the data are ready; `trainer.stack` is closed at the end, whatever happens."""
+
+    def epoch_begin(self, trainer: Any) -> None:
+        """`trainer.epoch` epochs are done, and `trainer.batch` batches of the coming one: 0, unless it was resumed."""
+
+    def batch_end(self, trainer: Any) -> None:
+        """A step was made: `trainer.step` in all, `trainer.batch` in this epoch."""
+
+    def evaluation_begin(self, trainer: Any) -> None:
+        """The steps of an epoch are made, and `trainer.results` are those of the training; validation follows."""
+
+    def epoch_end(self, trainer: Any) -> None:
+        """`trainer.epoch` epochs are done; `trainer.results` are those of the last one, over all ranks."""
+
+    def fit_end(self, trainer: Any) -> None:
+        """The training is over; `trainer.stopped` says whether a signal has stopped it in the middle of an epoch."""
+
+
+class CallbackError(RuntimeError):
+    """A callback has raised an exception. The message names the callback, the moment and the exception.
+
+    Attributes:
+        moment: the name of the method. But for "batch_end", all ranks raise this.
+    """
+
+    moment = ""
+
+
+def overridden(callback: Callback, moment: str) -> bool:
+    return getattr(type(callback), moment) is not getattr(Callback, moment)
+
+
+def call(callback: Callback, moment: str, trainer: Any) -> None:
+    """Calls a method of a callback on this rank, if it is one of those that run it.
+
+    Raises:
+        CallbackError: it has raised an exception.
+    """
+    if trainer.ranks.rank and not callback.on_all_ranks:
+        return
+    method: Callable[[Any], None] = getattr(callback, moment)
+    try:
+        method(trainer)
+    except (*OUT_OF_STEP, CallbackError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        problem = CallbackError(f"the callback {type(callback).__name__} failed in {moment}: {what}")
+        problem.moment = moment
+        raise problem from error
+
+
+def call_on_ranks(callback: Callback, moment: str, trainer: Any) -> None:
+    """`call` on all ranks, which all raise its error; collective."""
+    if overridden(callback, moment):
+        with errors_of_all_ranks(trainer.ranks):
+            call(callback, moment, trainer)

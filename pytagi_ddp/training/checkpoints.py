@@ -1,0 +1,125 @@
+"""When a training writes checkpoints, and how it goes on from one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.training.callback import Callback
+
+AVERAGE = "average.safetensors"
+
+
+class Checkpoints(Callback):
+    """Writes a checkpoint after every epoch, and goes on from one, bit for bit: see `CheckpointManager`.
+
+    With the same number of ranks and of threads, a training that is resumed ends with the bits of one that was never
+    stopped, also in the middle of an epoch. The batches have to come in the same order: those of arrays, `BatchLoader`
+    and `FolderLoader` do, as they follow from the seed and the epoch; of other iterables the first ones are skipped.
+
+    With an average of posteriors (`average_last`), a checkpoint holds the network and the average. The network that was
+    evaluated, the average with its statistics, is written to `average.safetensors`: `net.load` reads it.
+
+    Args:
+        folder: of the checkpoints; None: none are written.
+        every: steps after which one is written within an epoch; None: after epochs only.
+        keep: how many are kept; None: all.
+        on_signal: whether SIGTERM and SIGUSR1 stop the training behind the present step, with a checkpoint: see
+            `StopOnSignal`. `trainer.stopped` is True then.
+        resume: whether to go on from the newest checkpoint in the folder, if there is one; or a checkpoint, or a folder
+            of them. False: it is a new training, and a folder with checkpoints is an error.
+        settings: JSON values that have to be equal in a run that goes on, besides the global batch; None: the seed, and
+            the number of samples.
+        allow_changes: whether to warn about settings that differ, instead of raising an error.
+
+    Raises:
+        ValueError: numbers below 1; options that need a folder.
+
+    In `fit_begin`, as the cause of a `CallbackError`:
+        OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load`. ValueError: all epochs of the
+            checkpoint are done; a folder for a new training that has checkpoints of another one.
+    """
+
+    on_all_ranks = True
+    _goes_first = True  # what others write and draw may fail, and they know from here where a training goes on
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        every: int | None = None,
+        keep: int | None = 3,
+        on_signal: bool = False,
+        resume: bool | str | Path = False,
+        settings: Mapping[str, Any] | None = None,
+        allow_changes: bool = False,
+    ):
+        if every is not None and operator.index(every) < 1:
+            raise ValueError(f"every must be at least 1 step, got {every}")
+        if folder is None and (every or on_signal or resume is True):
+            raise ValueError("every, on_signal and resume=True need the folder of the checkpoints")
+        self._manager = None if folder is None else CheckpointManager(folder, keep)
+        self._every, self._on_signal, self._resume = every, on_signal, resume
+        self._given, self._allow_changes = settings, allow_changes
+
+    def fit_begin(self, trainer: Any) -> None:
+        default = {"seed": trainer.position.seed}
+        if trainer.samples_per_epoch is not None:
+            default["samples"] = trainer.samples_per_epoch
+        self._settings = dict(default if self._given is None else self._given)
+        if trainer.global_batch is not None:
+            self._settings = {"global batch": trainer.global_batch, **self._settings}
+        if self._resume:
+            self._load(trainer)
+        else:
+            self._refuse_others()
+        if self._on_signal:
+            trainer.stop_on_signal()
+
+    def batch_end(self, trainer: Any) -> None:
+        # The last step of an epoch is left to epoch_end.
+        if self._every and trainer.step % self._every == 0 and trainer.batch != trainer.batches_per_epoch:
+            self._save(trainer)
+
+    def epoch_end(self, trainer: Any) -> None:
+        if self._manager and trainer.averages:
+            with trainer.evaluated():
+                trainer.net.save(self._manager.folder / AVERAGE)
+        self._save(trainer)
+
+    def fit_end(self, trainer: Any) -> None:
+        if trainer.stopped:
+            self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        if self._manager:
+            self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average)
+
+    def _load(self, trainer: Any) -> None:
+        path = None if isinstance(self._resume, bool) else Path(self._resume)
+        manager = self._manager or CheckpointManager(path)  # type: ignore[arg-type]  # there is one of them
+        found = manager.load(trainer.savable, path, self._settings, self._allow_changes, average=trainer.average)
+        if found is None:
+            return
+        if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
+            self._refuse_others()
+        position = found.position
+        if position.epoch >= trainer.epochs:
+            raise ValueError(
+                f"{found.path} was written after {position.epoch} epochs: to go on, ask for more than "
+                f"{trainer.epochs} epochs"
+            )
+        batches, now = position.batch, self._settings.get("global batch")
+        if now is not None:
+            batches = batches * found.settings.get("global batch", now) // now  # so that no sample is left out
+        trainer.go_on_from(position, batches)
+
+    def _refuse_others(self) -> None:
+        """Raises ValueError if the folder for the checkpoints of a new training already contains some."""
+        if self._manager and self._manager.latest(fall_back=True):
+            raise ValueError(
+                f"{self._manager.folder} has checkpoints of another training, which this one would delete by and by: "
+                "continue that one with resume, or give another folder"
+            )

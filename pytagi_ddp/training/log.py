@@ -1,0 +1,128 @@
+"""What a training leaves behind: a log of JSON lines, and its curves as a picture."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytagi_ddp import plot
+from pytagi_ddp.files import check_replaceable
+from pytagi_ddp.training.callback import Callback
+from pytagi_ddp.training.trackers import Tracker, tracker_of
+
+LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
+
+
+class Log(Callback):
+    """Writes `log.jsonl`, a JSON object per line with "event" and "time", and draws `curves.png`.
+
+    Events are "start" with the settings, "epoch" with the results, and "stop" where a signal ended the training. A log
+    that is there is kept as `log-1.jsonl`, or with the next number; a training that was resumed adds to it. Where
+    matplotlib is not installed there are no curves. `pandas.read_json("log.jsonl", lines=True)` reads the log as a
+    table, `pytagi_ddp.plot.read_epochs` its epochs.
+
+    Args:
+        folder: where; None: a new folder `runs/<date and time>`.
+        track: programs that are told the same: "tensorboard", "wandb", "mlflow", or a `Tracker`.
+        settings: what the "start" holds, as JSON can hold it; None: the options of the trainer.
+
+    Attributes:
+        folder: as given, or the new one.
+
+    Raises:
+        ValueError: an unknown name to track by. ImportError: what tracks is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        track: Iterable[str | Tracker] = (),
+        settings: Mapping[str, Any] | None = None,
+    ):
+        self.folder = None if folder is None else Path(folder)
+        self._trackers = [tracker_of(name) for name in track]
+        self._settings = settings
+
+    def fit_begin(self, trainer: Any) -> None:
+        self.begin(append=trainer.step > 0)
+        for tracker in self._trackers:
+            tracker.open(self.folder)  # type: ignore[arg-type]  # `begin` has made it
+            trainer.stack.callback(tracker.close)
+        settings = trainer.options if self._settings is None else self._settings
+        self.write("start", ranks=trainer.ranks.world_size, parameters=trainer.num_parameters, **settings)
+
+    def epoch_end(self, trainer: Any) -> None:
+        self.write("epoch", **trainer.results)
+        self.draw()
+
+    def fit_end(self, trainer: Any) -> None:
+        if trainer.stopped:
+            self.write("stop", epoch=trainer.epoch, batch=trainer.batch, step=trainer.step)
+
+    def begin(self, append: bool = False) -> None:
+        """Makes the folder, and keeps a log that is there, or adds to it.
+
+        A line that a full disk or a kill has cut short is ended there.
+
+        Raises:
+            OSError: the folder or the file cannot be written.
+        """
+        self.folder = _new_folder() if self.folder is None else self.folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / LOG_NAME
+        if path.exists() and not append:
+            check_replaceable(path)
+            numbered = (self.folder / f"{path.stem}-{k}{path.suffix}" for k in itertools.count(1))
+            path.rename(next(other for other in numbered if not other.exists()))
+        with path.open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                file.write(b"" if file.read() == b"\n" else b"\n")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Adds a line; `values` must be what JSON knows."""
+        assert self.folder is not None
+        with (self.folder / LOG_NAME).open("a") as file:
+            file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")
+        for tracker in self._trackers:
+            tracker.write(event, **values)
+
+    def draw(self) -> Path | None:
+        """Draws the curves of all epochs in the log.
+
+        Returns:
+            The picture; None where matplotlib is not installed, or could not draw, which a line on standard error says.
+        """
+        assert self.folder is not None
+        try:
+            figure = plot.figure()
+        except ImportError:
+            return None
+        try:
+            log = self.folder / LOG_NAME
+            plot.learning_curves(figure.add_subplot(), log)
+            check_replaceable(self.folder / PLOT_NAME)
+            figure.savefig(self.folder / PLOT_NAME, dpi=150)
+        except Exception as error:  # whatever it is: the training is worth more than its picture
+            print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
+            return None
+        return self.folder / PLOT_NAME
+
+
+def _new_folder() -> Path:
+    """Makes `runs/<date and time>`, with a number behind it where several runs begin in the same second."""
+    base = Path("runs", time.strftime("%Y-%m-%d_%H-%M-%S"))
+    number, folder = 1, base
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # maybe only just made by another run
+            number += 1
+            folder = base.with_name(f"{base.name}_{number}")

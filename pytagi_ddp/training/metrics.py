@@ -1,0 +1,80 @@
+"""How good predictions are: sums over the samples of all batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.likelihoods.prediction import BinaryPrediction
+
+# (prediction, observations) -> a number for each observation; NaN where it does not count.
+Metric = Callable[[Any, Any], ArrayLike]
+
+
+def standard_metrics(prediction: Any) -> dict[str, Metric]:
+    """The metrics of predictions of this kind: "nll" always, "error" of classes, "rmse" of numbers."""
+    found: dict[str, Metric] = {"nll": negative_log_likelihood}
+    if hasattr(prediction, "probabilities"):
+        found["error"] = is_wrong
+    elif hasattr(prediction, "mean"):
+        found["rmse"] = squared_error
+    return found
+
+
+def negative_log_likelihood(prediction: Any, y: Any) -> np.ndarray:
+    return -prediction.log_prob(y)
+
+
+def is_wrong(prediction: Any, y: Any) -> np.ndarray:
+    """1 where the most probable class is not the one that was observed, NaN where that is missing."""
+    p = prediction.probabilities
+    chosen = p > 0.5 if isinstance(prediction, BinaryPrediction) else p.argmax(-1)
+    observed = to_numpy(y, "y").reshape(chosen.shape)
+    return np.where(observed >= 0, chosen != observed, np.nan)
+
+
+def squared_error(prediction: Any, y: Any) -> np.ndarray:
+    mean = prediction.mean
+    return (mean - np.asarray(to_numpy(y, "y"), np.float64).reshape(mean.shape)) ** 2
+
+
+class Sums:
+    """Sums of metrics over the batches of this rank.
+
+    Args:
+        metrics: functions by their names; of "rmse" the root of the mean is the result.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]):
+        self._metrics = metrics
+        self._sums = np.zeros((len(metrics), 2))  # of values, and how many they are
+        self.samples = 0
+
+    def add(self, prediction: Any, y: Any, samples: int) -> None:
+        """Adds a batch."""
+        self.samples += samples
+        for sums, metric in zip(self._sums, self._metrics.values(), strict=True):
+            values = np.asarray(metric(prediction, y), np.float64)
+            known = values[~np.isnan(values)]
+            sums += known.sum(), known.size
+
+    def means(self) -> dict[str, float]:
+        """The metrics so far, of this rank."""
+        return self._results(self._sums)
+
+    def over_ranks(self, ranks: Communicator, *more: float) -> tuple[dict[str, float], list[float]]:
+        """The metrics of all ranks, and the sums of `more` over ranks; collective."""
+        everything = np.concatenate([self._sums.reshape(-1), more])
+        ranks.all_reduce(everything)
+        return self._results(everything[: self._sums.size].reshape(-1, 2)), everything[self._sums.size :].tolist()
+
+    def _results(self, sums: np.ndarray) -> dict[str, float]:
+        means = {
+            name: float(total / n) if n else float("nan") for name, (total, n) in zip(self._metrics, sums, strict=True)
+        }
+        return {name: float(np.sqrt(mean)) if name == "rmse" else mean for name, mean in means.items()}

@@ -1,0 +1,512 @@
+"""One training loop for networks on one process, and for all ways to train on many ranks."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
+from pytagi_ddp.data.batches import RankBatches
+from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
+from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
+from pytagi_ddp.training import metrics as metric
+from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
+from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
+
+FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
+Net = Sequential | TrainedOnRanks | DataParallel
+
+
+class Observed(Protocol):
+    """What the trainer calls of a likelihood. Programs may have one of their own."""
+
+    def update(self, output_states: Any, y: Any, delta_states: Any, weight: float = 1.0) -> None: ...
+    def prediction(self, mu: Any, var: Any) -> Any: ...
+
+
+class Trainer:
+    """Trains a network: epochs, evidence, statistics of BatchNorm2d, metrics, and what callbacks add.
+
+        trainer = Trainer(net, Gaussian(0.1), epochs=20, callbacks=[EarlyStopping(patience=3)])
+        history = trainer.fit((x, y), (x_validation, y_validation))
+        print(history[-1]["val_rmse"], trainer.evaluate((x_test, y_test)))
+        low, high = trainer.predict(x_new).interval(0.9)
+
+    The network is a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`. All ranks
+    run the same program. Data are given as
+
+    * a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each batch. With
+      `Joint`, y is a tuple of arrays;
+    * a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the rank and number of ranks;
+    * any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the samples of this rank alone.
+      Ranks may have different numbers of batches. `set_epoch`, of it or its sampler, is called before each epoch.
+
+    `batch_size` is that of a rank, so R ranks learn R times as many samples in a step. Data are taken as they are:
+    standardise them before.
+
+    **Evidence.** An `EvidenceSchedule` lets each sample count a set number of times, however many epochs there are. A
+    network that has one keeps it: the training extends it by its epochs. With `evidence=None` steps are those of plain
+    TAGI, and `forget` is the factor by which earlier evidence counts less before each of the first 70 % of the epochs,
+    but not before the first one. Where ranks add deltas (`average=False`), a step is that of one process with the
+    samples of all ranks. Where they average them, the balance of the schedule is the same, and it is reached more
+    slowly: with a schedule, prefer `average=False`.
+
+    **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
+    an observation; "train_error" of classes, or "train_rmse" of numbers, and those of `metrics`, also with "val_";
+    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d also "bn_seconds",
+    "bn_mean_shift" and "bn_var_ratio", medians of what `update_bn` found. Values of "train_" are those of predictions
+    before the sample was learnt; those of an epoch that was resumed in its middle are of the rest of it.
+
+    Args:
+        net: the network.
+        likelihood: how outputs are observed. None: `Categorical` for all classes 0 to n - 1 with n outputs, and
+            `Bernoulli` for bools; anything else is an error that says what to give.
+        epochs: passes over the data, in all: those before a checkpoint included.
+        batch_size: samples of a step on each rank (or in each pipeline), of arrays.
+        seed: of the order of the samples of arrays, the same on every rank.
+        evidence: options of the `EvidenceSchedule`: count, prior_factor, first, last, and steps_per_epoch for an
+            iterable without a length. None: none.
+        forget: as above; 1: nothing is forgotten.
+        bn_batches: training batches that give BatchNorm2d its statistics before each evaluation; 0: the running ones
+            are kept.
+        average_last: share of the steps of each epoch, the last ones, whose posteriors are averaged. The average is
+            evaluated, and in the end the network gets it. 0: there is none. Not for networks in shards or stages.
+        metrics: more metrics by name: functions (prediction, y) that return a number for each observation, of which
+            the mean is the result; NaN does not count. The prediction is that of the likelihood.
+        callbacks: see `Callback`.
+
+    Attributes:
+        net, likelihood, epochs, callbacks: as given, or chosen. network: the `Sequential` in `net`, on this rank.
+        epoch, batch, step: epochs that are done, batches of the present one, and steps in all.
+        results: of the last epoch. history: those of all epochs of this run.
+        stopped: whether a signal has stopped the training.
+        average: the `PosteriorAverage`, or None.
+        ranks: the `Communicator` of all ranks.
+        stack: an `ExitStack` that is closed at the end of `fit`, whatever happens.
+
+    Raises:
+        ValueError, TypeError: options that are out of range, exclude each other, or do not fit the network.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        likelihood: Observed | None = None,
+        *,
+        epochs: int = 10,
+        batch_size: int = 32,
+        seed: int = 0,
+        evidence: Mapping[str, Any] | None = {},
+        forget: float = 1.0,
+        bn_batches: int = 40,
+        average_last: float = 0.0,
+        metrics: Mapping[str, metric.Metric] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ):
+        if not isinstance(net, Net):
+            raise TypeError(f"Trainer takes a network first, a Sequential or what wraps one, got {type(net).__name__}")
+        for name, number, least in (
+            ("epochs", epochs, 1),
+            ("batch_size", batch_size, 1),
+            ("bn_batches", bn_batches, 0),
+        ):
+            if operator.index(number) < least:
+                raise ValueError(f"{name} must be at least {least}, got {number}")
+        if not 0 <= average_last <= 1:
+            raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")
+        if average_last and isinstance(net, ShardedNetwork):
+            raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
+        if forget != 1 and (evidence is not None or not forget >= 1):
+            raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"callbacks are instances of Callback, got {callback!r:.60}")
+        self.net, self.likelihood, self.epochs, self.batch_size, self.seed = net, likelihood, epochs, batch_size, seed
+        self._evidence, self._forget, self._bn_batches, self._share = evidence, forget, bn_batches, average_last
+        self._metrics = dict(metrics or {})
+        self.callbacks = sorted(callbacks, key=lambda callback: not callback._goes_first)
+        self.network: Sequential = net if isinstance(net, Sequential) else net.model
+        self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
+        self._has_outputs = not isinstance(net, PipelineSequential) or net.is_last
+        self.history: list[dict[str, float]] = []
+        self.results: dict[str, float] = {}
+        self.average: PosteriorAverage | None = None
+        self.stack = ExitStack()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.epoch = self.batch = self.step = 0
+        self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
+        self._evaluated: Any = None
+        self.history, self.results = [], {}
+
+    # -- what callbacks ask ------------------------------------------------------------------------------------
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the training, as JSON can hold them."""
+        options = {"likelihood": repr(self.likelihood), "epochs": self.epochs, "seed": self.position.seed}
+        options |= {"global_batch": self.global_batch, "forget": self._forget, "average_last": self._share}
+        schedule = self.network.schedule
+        return options | {"bn_batches": self._bn_batches, "evidence": None if schedule is None else repr(schedule)}
+
+    @property
+    def position(self) -> TrainingPosition:
+        """Where the training is."""
+        return TrainingPosition(self.epoch, self.batch, self.step, getattr(self._train, "seed", self.seed))
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches of this rank in an epoch; None: the iterable has no length."""
+        return length(self._train)
+
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Samples of all ranks in an epoch; None: the iterable does not say."""
+        return samples_of(self._train)
+
+    @property
+    def global_batch(self) -> int | None:
+        """Samples of a step on all ranks; None: the iterable does not say."""
+        size = getattr(self._train, "batch_size", None)
+        return size * self._shares if isinstance(size, int) else None
+
+    @property
+    def samples_done(self) -> int:
+        """Samples of all ranks in this epoch, or a few more; of this rank where the iterable does not say."""
+        return self._sums.samples if self.global_batch is None else self.batch * self.global_batch
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole network, each of which has a mean and a variance."""
+        return getattr(self.net, "num_parameters", 0) or self.network.num_parameters
+
+    @property
+    def savable(self) -> Any:
+        """What a `CheckpointManager` takes: the network, or the one in a `DataParallel`."""
+        return self.network if isinstance(self.net, DataParallel) else self.net
+
+    @property
+    def averages(self) -> bool:
+        """Whether what was evaluated is an average of posteriors."""
+        return self._evaluated is not None
+
+    def running(self) -> dict[str, float]:
+        """The metrics of this rank in this epoch so far; none where a rank of a pipeline has no outputs."""
+        return self._sums.means() if self._sums.samples else {}
+
+    def stop(self) -> None:
+        """Ends the training after this epoch, on all ranks; any rank may call it."""
+        self._stop = True
+
+    def request_stop(self) -> None:
+        """Ends the training after the present step, on all ranks, if `stop_on_signal` was called; as a signal does."""
+        self._asked = True
+        if isinstance(self.net, TrainedOnRanks):
+            self.net.request_stop()
+
+    def stop_on_signal(self) -> None:
+        """From now on, SIGTERM and SIGUSR1 end this training after the present step."""
+        self._watches = True
+        self.stack.enter_context(StopOnSignal(self))
+
+    def go_on_from(self, position: TrainingPosition, batches: int) -> None:
+        """Takes up a training there: for callbacks, in `fit_begin`.
+
+        Args:
+            position: where it was. batches: how many batches of the present size are done in its epoch.
+        """
+        per_epoch = self.batches_per_epoch
+        self.epoch, self.step = position.epoch, position.step
+        self.batch = batches if per_epoch is None else min(batches, per_epoch)
+        self._resumed_within = position.batch > 0
+
+    def keep(self) -> Any:
+        """A copy of the parameters and statistics that were evaluated in this epoch, or this rank's part of them."""
+        if isinstance(self.net, ShardedNetwork):
+            return [(part, self.net.to_host(part.array)) for part in self.net.slices()]
+        return self.net.state_dict() if self._evaluated is None else self._evaluated
+
+    def put_back(self, kept: Any) -> None:
+        """Gives the network what `keep` returned; on all ranks."""
+        if isinstance(self.net, ShardedNetwork):
+            self.net.take(kept)
+        else:
+            self.net.load_state_dict(kept)
+
+    @contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """Inside, the network holds what was evaluated: the average with its statistics, where there is one."""
+        if self._evaluated is None or self.average is None:
+            yield
+            return
+        with self.average.average_parameters():
+            self.net.load_state_dict(self._evaluated)
+            yield
+
+    # -- training ----------------------------------------------------------------------------------------------
+
+    def fit(self, train: Any, validation: Any = None) -> list[dict[str, float]]:
+        """Trains for as many epochs as asked for; collective.
+
+        Args:
+            train, validation: see the class.
+
+        Returns:
+            The results of each epoch.
+
+        Raises:
+            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit.
+            Other errors are those of the network and of the data.
+        """
+        self._begin()
+        self._share_of_data, self._shares = share_of(self.net)
+        self._train = as_batches(train, self.batch_size, self._share_of_data, self._shares, self.seed)
+        own = None if validation is None else self._for_evaluation(validation)
+        outputs = self._outputs()
+        if self.likelihood is None:
+            self.likelihood = choose_likelihood(self._train, outputs)
+        self._all_metrics = self._metrics_of(outputs)
+        self._sums = metric.Sums(self._all_metrics)
+        self._plan()
+        self.average = PosteriorAverage(self.network) if self._share else None
+        with ExitStack() as self.stack:
+            for loader in (self._train, own):
+                if isinstance(loader, RankBatches):
+                    self.stack.enter_context(loader)
+            self._call("fit_begin")
+            while self.epoch < self.epochs and not self._ends():
+                self._run_epoch(own)
+            if self._evaluated is not None and not self.stopped:
+                self.net.load_state_dict(self._evaluated)
+            self._call("fit_end")
+        return self.history
+
+    def _plan(self) -> None:
+        """Makes the schedule, or extends the one that the network has."""
+        schedule = self.network.schedule
+        if self._evidence is None:
+            if schedule is not None:
+                schedule.remove()
+            return
+        given = dict(self._evidence)
+        steps = given.pop("steps_per_epoch", None)
+        if steps is None:
+            every = [length(self._train)]
+            if not isinstance(self._train, RankBatches):  # ranks may have different numbers of batches
+                every = self.ranks.all_gather_object(every[0])
+            if None in every:
+                raise ValueError(
+                    "the training data have no length, and an EvidenceSchedule needs the steps of an epoch: give "
+                    'evidence={"steps_per_epoch": ...}, or evidence=None for plain TAGI'
+                )
+            steps = max(count for count in every if count is not None)
+        if schedule is None or schedule.epochs is None:
+            EvidenceSchedule(self.network, steps, self.epochs, **given)
+            return
+        schedule.steps_per_epoch = steps
+        schedule.extend(self.epochs)
+        for name, value in given.items():
+            setattr(schedule, name, value)
+
+    def _ends(self) -> bool:
+        """Whether a rank has asked to stop after this epoch; collective."""
+        if self.ranks.world_size == 1 or self.stopped:
+            return self._stop or self.stopped
+        return any(self.ranks.all_gather_object(self._stop))
+
+    def _run_epoch(self, validation: Iterable[Any] | None) -> None:
+        """One epoch, or the rest of one: training, evaluation, callbacks."""
+        begins, self._resumed_within = not self._resumed_within, False
+        if begins:
+            if self._forget > 1 and forgets_before(self.epoch, self.epochs):
+                self.net.forget_evidence(self._forget)
+            if self.average is not None:
+                self.average.reset()
+        self._sums, self._evaluated = metric.Sums(self._all_metrics), None
+        self._call("epoch_begin")
+        start, reduced = time.perf_counter(), self.ranks.reduce_seconds
+        self._learn_all()
+        seconds, reduced = time.perf_counter() - start, self.ranks.reduce_seconds - reduced
+        if self.stopped:
+            return
+        share = reduced / seconds
+        found, (seen, seconds, share) = self._sums.over_ranks(self.ranks, self._sums.samples, seconds, share)
+        seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
+        self.results = {"epoch": self.epoch + 1, **{f"train_{name}": value for name, value in found.items()}}
+        self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
+        self._call("evaluation_begin")
+        self.results |= self.refresh_statistics()
+        if self.average is not None and self.average.n_averaged:  # not if it was resumed behind the last batch
+            with self.average.average_parameters():
+                self.refresh_statistics()
+                self._validate(validation)
+                self._evaluated = self.net.state_dict()
+        else:
+            self._validate(validation)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.history.append(self.results)
+        self._call("epoch_end")
+
+    def _learn_all(self) -> None:
+        """The steps of an epoch, from the present batch on."""
+        at_end = [callback for callback in self.callbacks if overridden(callback, "batch_end")]
+        averaged = self.batches_per_epoch
+        after = None if averaged is None else averaged - max(1, round(self._share * averaged))
+        if self.average is not None and after is None:
+            raise ValueError("average_last needs training data with a length")
+        self.net.train()
+        # At its end, ranks that have no more batches take part in the steps of others, and merge what they merge.
+        with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
+            for x, y in epoch_of(self._train, self.epoch, self.batch):
+                samples = len(x)
+                if samples:  # at the end of an epoch there may be fewer samples than ranks
+                    seen = observed(y)
+                    moments = self._learn(x, seen)
+                    if self._has_outputs:
+                        self._score(self._sums, *moments, seen, samples)
+                self.net.step()
+                self.batch, self.step = self.batch + 1, self.step + 1
+                if self.average is not None and after is not None and self.batch > after:
+                    self.average.update()
+                for callback in at_end:
+                    call(callback, "batch_end", self)
+                if self._watches and self._is_asked():
+                    self.stopped = True
+                    break
+
+    def _is_asked(self) -> bool:
+        return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
+
+    def _learn(self, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The passes of a batch; returns the flat outputs before, which are empty where a pipeline has none."""
+        net, likelihood, schedule = self.net, self.likelihood, self.network.schedule
+        assert likelihood is not None
+        weight = 1.0 if schedule is None else schedule.weight
+        if isinstance(net, PipelineSequential):
+            return net.forward_backward(
+                x, lambda states, rows, deltas: likelihood.update(states, rows_of(y, rows), deltas, weight)
+            )
+        moments = net(x)
+        likelihood.update(net.output_z_buffer, y, net.input_delta_z_buffer, weight)
+        net.backward()
+        return moments
+
+    def _score(self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int) -> None:
+        shape = self.network.out_shape
+        one = (samples, *(shape.image or shape.sequence or (shape.size,)))
+        assert self.likelihood is not None
+        sums.add(self.likelihood.prediction(mu.reshape(one), var.reshape(one)), y, samples)
+
+    def _outputs(self) -> int:
+        """Outputs of a sample, or of each time step; collective over a pipeline."""
+        shape = self.network.out_shape
+        width = shape.sequence[1] if shape.sequence else shape.size
+        if isinstance(self.net, PipelineSequential):
+            group = self.net.pipe_group
+            return group.broadcast_object(width, group.world_size - 1)
+        return width
+
+    def _metrics_of(self, outputs: int) -> dict[str, metric.Metric]:
+        """The metrics of the likelihood's predictions, and those that were given."""
+        assert self.likelihood is not None
+        kind = self.likelihood.prediction(np.zeros((1, outputs)), np.ones((1, outputs)))
+        return metric.standard_metrics(kind) | self._metrics
+
+    def _call(self, moment: str) -> None:
+        for callback in self.callbacks:
+            call_on_ranks(callback, moment, self)
+
+    # -- evaluation --------------------------------------------------------------------------------------------
+
+    def refresh_statistics(self) -> dict[str, float]:
+        """Computes the statistics of BatchNorm2d for the present parameters, by `update_bn`; collective.
+
+        Returns:
+            The time, and how far the former statistics were off; nothing without BatchNorm2d or `bn_batches`.
+        """
+        start = time.perf_counter()
+        changes = self.net.update_bn(self._train, self._bn_batches) if self._bn_batches else []
+        if not changes:
+            return {}
+        return {
+            "bn_seconds": time.perf_counter() - start,
+            "bn_mean_shift": float(np.median([change.mean_shift for change in changes])),
+            "bn_var_ratio": float(np.median([change.var_ratio for change in changes])),
+        }
+
+    def _for_evaluation(self, data: Any) -> Iterable[Any]:
+        share, shares = share_of(self.net)
+        return as_batches(data, self.batch_size, share, shares, evaluation=True)
+
+    def _validate(self, batches: Iterable[Any] | None) -> None:
+        if batches is not None:
+            self.results |= {f"val_{name}": value for name, value in self.evaluate(batches).items()}
+
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """The metrics of data, over all ranks, with the network as it is: "nll", "error" or "rmse", and `metrics`.
+
+        Args:
+            data: as for `fit`; of arrays, every rank evaluates its share, and every sample counts once. Collective.
+
+        Raises:
+            ValueError: no likelihood was given, and `fit` has not chosen one. Others as `fit`.
+        """
+        if self.likelihood is None:
+            raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
+        sums = metric.Sums(self._metrics_of(self._outputs()))
+        for x, y in self._for_evaluation(data):
+            samples = len(x)
+            if samples:
+                mu, var = self.net.predict(x, samples)
+                if self._has_outputs:
+                    self._score(sums, mu, var, observed(y), samples)
+        if isinstance(self.net, TrainedOnRanks):
+            self.net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
+        return sums.over_ranks(self.ranks)[0]
+
+    def predict(self, x: ArrayLike) -> Any:
+        """The distribution of observations at x, a `Prediction`: its mean, variance, probabilities, intervals.
+
+        Args:
+            x: inputs, a row for each sample; on each rank its own, of a pipeline the same on all of its ranks.
+
+        Raises:
+            ValueError: no likelihood was given, and `fit` has not chosen one. Others as `Sequential.predict`.
+        """
+        if self.likelihood is None:
+            raise ValueError("predict needs a likelihood: give it to the Trainer, or call fit first")
+        return self.likelihood.prediction(*self.net.predict(x))
+
+
+def forgets_before(epoch: int, epochs: int) -> bool:
+    """Whether `forget` makes earlier evidence count less before an epoch, counted from 0.
+
+    Data that are seen again are no new evidence. So variances may shrink for good in the last epochs only.
+    """
+    return 0 < epoch < FORGETS_UNTIL * epochs
+
+
+def share_of(net: Net) -> tuple[int, int]:
+    """(index, number) of the shares of the data. The ranks of one pipeline have one share together."""
+    if not isinstance(net, TrainedOnRanks):
+        return 0, 1
+    group = net.data_group if isinstance(net, PipelineSequential) else net.communicator
+    return group.rank, group.world_size
+
+
+def fit(
+    net: Net, x: Any, y: Any = None, likelihood: Observed | None = None, epochs: int = 10, **options: Any
+) -> list[dict[str, float]]:
+    """`net.fit`."""
+    validation = options.pop("validation", None)
+    return Trainer(net, likelihood, epochs=epochs, **options).fit(x if y is None else (x, y), validation)

@@ -1,0 +1,66 @@
+"""Small data and networks that trainings of the tests share."""
+
+import numpy as np
+
+import pytagi_ddp
+from pytagi_ddp import nn
+from pytagi_ddp.distributed import DataParallel, run_threads
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential
+from pytagi_ddp.training import Trainer
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(61, 2)).astype(np.float32)
+LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+Y = np.sin(X[:, 0]) + RNG.normal(0, 0.1, len(X))
+TEST = X[:19] + np.float32(0.1), LABELS[:19]
+OF_TIME = {"samples_per_second", "train_seconds", "communication_share", "bn_seconds"}
+WAYS = {
+    "ddp": lambda model: DDPSequential(model, average=False),
+    "fsdp": lambda model: FSDPSequential(model, average=False),
+    "pipeline": lambda model: PipelineSequential(model, n_microbatches=3),
+}
+
+
+def network(outputs: int = 3, norm: bool = False) -> nn.Sequential:
+    pytagi_ddp.manual_seed(0)
+    if norm:  # two pixels in, two channels behind a convolution
+        first = [nn.Conv2d(1, 4, 1, in_width=2, in_height=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Linear(8, outputs)]
+        return nn.Sequential(first)
+    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+def on_ranks(way: str, ranks: int, train) -> list:
+    """What `train(net)` returns on each of so many ranks, threads; "one" is one process, "parallel" so many devices."""
+    if way == "one":
+        return [train(network())]
+    if way == "parallel":
+        net = DataParallel(network(), ["cpu"] * ranks, average=False)
+        try:
+            return [train(net)]
+        finally:
+            net.close()
+    return run_threads(lambda: train(WAYS[way](network())), ranks)
+
+
+def shares(net) -> int:
+    """How many ranks share a batch of the trainer."""
+    return 1 if isinstance(net, nn.Sequential | DataParallel | PipelineSequential) else net.world_size
+
+
+def without_times(history: list[dict]) -> list[dict]:
+    return [{name: value for name, value in results.items() if name not in OF_TIME} for results in history]
+
+
+def state_of(net) -> bytes:
+    """All parameters and running statistics, or this rank's part of them."""
+    if isinstance(net, FSDPSequential):
+        return b"".join(net.to_host(part.array).tobytes() for part in net.slices())
+    arena = (net if isinstance(net, nn.Sequential) else net.model).arena
+    return arena.theta.tobytes() + arena.statistics.tobytes()
+
+
+def trained(**options) -> nn.Sequential:
+    """A network after a training on one process."""
+    net = network()
+    Trainer(net, **options).fit((X, LABELS))
+    return net

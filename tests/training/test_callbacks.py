@@ -1,0 +1,207 @@
+"""Callbacks: when and where they are called, what becomes of their errors, and early stopping."""
+
+import os
+import signal
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.training import Callback, CallbackError, EarlyStopping, Trainer
+from tests.mpi.programs import training
+from tests.mpi.run import MpiJob, mpirun
+from tests.training.data import LABELS, TEST, X, network, on_ranks, shares, state_of
+
+
+class Seen(Callback):
+    """Takes down the moments."""
+
+    def __init__(self, on_all_ranks):
+        self.on_all_ranks, self.moments = on_all_ranks, []
+
+    def fit_begin(self, trainer):
+        self.moments.append("fit begins")
+        trainer.stack.callback(self.moments.append, "closed")
+
+    def epoch_begin(self, trainer):
+        self.moments.append(("begin", trainer.epoch, trainer.batch))
+
+    def batch_end(self, trainer):
+        self.moments.append((trainer.epoch, trainer.batch, trainer.step))
+
+    def evaluation_begin(self, trainer):
+        self.moments.append(("evaluate", trainer.results["epoch"], "val_nll" in trainer.results))
+
+    def epoch_end(self, trainer):
+        self.moments.append(("end", trainer.epoch, "val_nll" in trainer.results, len(trainer.history)))
+
+    def fit_end(self, trainer):
+        self.moments.append(("fit ends", trainer.stopped, len(trainer.history)))
+
+
+EXPECTED = [
+    "fit begins",
+    *[("begin", 0, 0), (0, 1, 1), (0, 2, 2), ("evaluate", 1, False), ("end", 1, True, 1)],
+    *[("begin", 1, 0), (1, 1, 3), (1, 2, 4), ("evaluate", 2, False), ("end", 2, True, 2)],
+    *[("fit ends", False, 2), "closed"],
+]
+
+
+def test_moments_and_the_ranks_that_see_them():
+    def train():
+        everywhere, first = Seen(True), Seen(False)
+        net = DDPSequential(network(), average=False)
+        Trainer(net, epochs=2, batch_size=16, callbacks=[first, everywhere]).fit((X, LABELS), TEST)
+        return first.moments, everywhere.moments
+
+    assert run_threads(train, 2) == [(EXPECTED, EXPECTED), ([], EXPECTED)]
+
+
+class Fails(Callback):
+    def __init__(self, moment, on_rank=0):
+        self.on_all_ranks, self._on_rank = on_rank > 0, on_rank
+        setattr(type(self), moment, self._fail)
+
+    def _fail(self, trainer):
+        if trainer.ranks.rank == self._on_rank:
+            raise ZeroDivisionError("in the log")
+
+
+@pytest.mark.parametrize("moment", ["fit_begin", "epoch_begin", "evaluation_begin", "epoch_end", "fit_end"])
+@pytest.mark.parametrize("on_rank", [0, 1])
+def test_an_error_of_a_callback_is_raised_on_all_ranks_and_names_it(moment, on_rank):
+    def train():
+        own = type("Fails", (Fails,), {})(moment, on_rank)
+        net = DDPSequential(network(), average=False)
+        with pytest.raises(CallbackError) as caught:
+            Trainer(net, epochs=1, callbacks=[own, Seen(True)]).fit((X, LABELS))
+        net.barrier()  # the ranks are in step
+        return str(caught.value), caught.value.moment, isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    text = f"the callback Fails failed in {moment}: ZeroDivisionError: in the log"
+    assert run_threads(train, 2) == [(text, moment, rank == on_rank) for rank in range(2)]
+
+
+def test_an_error_within_an_epoch_names_the_callback():
+    own = type("Fails", (Fails,), {})("batch_end")
+    with pytest.raises(CallbackError, match="the callback Fails failed in batch_end: ZeroDivisionError: in the log"):
+        network().fit(X, LABELS, callbacks=[own])
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["epoch_end", "batch_end"])
+def test_an_error_ends_a_job_of_real_ranks(moment):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    result = mpirun(partial(training.fails, moment=moment), 2, 60)
+    assert result.returncode == 1
+    assert f"the callback Fails failed in {moment}: OSError: the disk is full" in result.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks through /proc")
+def test_a_signal_to_one_rank_stops_all_behind_the_same_step(tmp_path):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    job = MpiJob(partial(training.until_a_signal, folder=str(tmp_path)), 2)
+    os.kill(job.wait_ready(60)[1], signal.SIGUSR1)
+    result = job.finish(60)
+    assert (result.returncode, result.stderr) == (0, "")
+    stopped, epoch, batch, step = (tmp_path / "position").read_text().split()
+    (path,) = tmp_path.glob(f"step-{int(step):010}-*")
+    assert stopped == "True" and int(step) == 8 * int(epoch) + int(batch)
+    network().load(path)
+
+
+def test_a_signal_stops_one_process():
+    class Signals(Callback):
+        def batch_end(self, trainer):
+            if trainer.step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def fit_begin(self, trainer):
+            trainer.stop_on_signal()
+
+    former, seen = signal.getsignal(signal.SIGTERM), Seen(True)
+    network().fit(X, LABELS, epochs=2, batch_size=6, callbacks=[Signals(), seen])
+    assert seen.moments[-3:] == [(0, 3, 3), ("fit ends", True, 0), "closed"]
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
+def test_any_rank_may_end_the_training_after_an_epoch():
+    class Stops(Callback):
+        on_all_ranks = True
+
+        def batch_end(self, trainer):
+            if trainer.ranks.rank == 1 and trainer.step == 3:
+                trainer.stop()
+
+    def train():
+        return len(Trainer(DDPSequential(network()), epochs=9, batch_size=16, callbacks=[Stops()]).fit((X, LABELS)))
+
+    assert run_threads(train, 2) == [2, 2]
+
+
+class Values(Callback):
+    """Gives the epochs these values of a metric, and keeps what they end with."""
+
+    on_all_ranks = True
+
+    def __init__(self, values):
+        self._values, self.states = values, []
+
+    def epoch_end(self, trainer):
+        trainer.results["metric"] = self._values[trainer.epoch - 1]
+        self.states.append(state_of(trainer.net))
+
+
+@pytest.mark.parametrize(("way", "ranks"), [("one", 1), ("ddp", 2), ("fsdp", 2), ("pipeline", 2), ("parallel", 2)])
+def test_early_stopping_restores_the_best_epoch(way, ranks):
+    def train(net):
+        values, stopping = Values([0.5, 0.3, 0.4, 0.35, 0.1]), EarlyStopping(2, "metric")
+        batch_size = 12 // shares(net)
+        trainer = Trainer(net, epochs=5, batch_size=batch_size, callbacks=[values, stopping])
+        assert len(trainer.fit((X, LABELS))) == 4
+        assert (stopping.best, stopping.best_epoch) == (0.3, 2)
+        return state_of(net) == values.states[1] != values.states[3]
+
+    assert on_ranks(way, ranks, train) == [True] * (1 if way == "parallel" else ranks)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "epochs", "best"),
+    [
+        ({}, [0.5, 0.4, 0.4, 0.3], 4, 4),
+        ({"largest": True}, [0.5, 0.4, 0.6, 0.5, 0.5, 0.9], 5, 3),
+        ({"least": 0.2}, [0.5, 0.4, 0.35, 0.1], 3, 1),
+        ({}, [np.nan, 0.4, np.nan, np.nan, 0.1], 4, 2),
+    ],
+)
+def test_what_counts_as_better(options, values, epochs, best):
+    net, stopping = network(), EarlyStopping(2, "metric", restore=False, **options)
+    given = Values(values)
+    assert len(net.fit(X, LABELS, epochs=len(values), callbacks=[given, stopping])) == epochs
+    assert stopping.best_epoch == best and state_of(net) == given.states[-1]
+
+
+def test_early_stopping_watches_the_validation():
+    stopping = EarlyStopping()
+    history = network().fit(X, LABELS, epochs=2, validation=TEST, callbacks=[stopping])
+    assert stopping.best == min(results["val_nll"] for results in history)
+    history = network().fit(X, LABELS, epochs=2, callbacks=[stopping])
+    assert stopping.best == min(results["train_nll"] for results in history)
+    with pytest.raises(CallbackError, match="there is no metric 'loss'; there are 'epoch', 'train_nll'"):
+        network().fit(X, LABELS, epochs=1, callbacks=[EarlyStopping(metric="loss")])
+    with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
+        EarlyStopping(0)
+
+
+def test_the_average_is_what_is_restored():
+    net, stopping = network(norm=True), EarlyStopping(1, "metric")
+    trainer = Trainer(net, Categorical(3), epochs=3, average_last=0.5, callbacks=[Values([0.1, 0.2, 0.3]), stopping])
+    history = trainer.fit((X, LABELS), TEST)
+    assert len(history) == 2 and trainer.evaluate(TEST)["nll"] == history[0]["val_nll"] != history[1]["val_nll"]

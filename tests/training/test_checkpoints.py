@@ -1,0 +1,168 @@
+"""A training that is stopped and goes on ends with the bits of one that was never stopped."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Trainer
+from tests.training.data import LABELS, TEST, WAYS, X, network, state_of, without_times
+
+ALL = {"epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
+
+
+def files(folder) -> dict[int, Path]:
+    return {int(path.name[5:15]): path for path in Path(folder).glob("step-*")}
+
+
+def one(folder, checkpoints=(), **options):
+    """History and network of a training on one process, with statistics of BatchNorm2d and averages."""
+    net = network(norm=True)
+    callbacks = [Checkpoints(folder, **dict(checkpoints))]
+    trainer = Trainer(net, Categorical(3), callbacks=callbacks, **{**ALL, **options})
+    return without_times(trainer.fit((X, LABELS), TEST)), state_of(net), trainer
+
+
+def test_resumed_after_an_epoch_and_within_one(tmp_path):
+    history, state, _ = one(tmp_path / "a", {"every": 2, "keep": None})
+    assert sorted(files(tmp_path / "a")) == [2, 4, 6, 8, 10, 12, 14, 16, 18]
+    for step in (4, 6, 12, 16):
+        resumed, end, trainer = one(tmp_path / f"{step}", {"resume": files(tmp_path / "a")[step]})
+        assert end == state and trainer.step == 18
+        assert resumed[-1]["val_nll"] == history[-1]["val_nll"] and resumed[-1]["epoch"] == 3
+        assert (step in (6, 12)) == (resumed == history[step // 6 :])
+    assert files(tmp_path / "4")[18].read_bytes() == files(tmp_path / "a")[18].read_bytes()
+    averaged = network(norm=True)
+    averaged.load(tmp_path / "a" / "average.safetensors")
+    assert state_of(averaged) == state, "the network ends with the average"
+
+
+@pytest.mark.parametrize(("way", "ranks"), [("ddp", 2), ("fsdp", 2), ("pipeline", 2)])
+def test_ranks_resume_within_an_epoch(tmp_path, way, ranks):
+    def train(**options):
+        net = WAYS[way](network())
+        checkpoints = Checkpoints(tmp_path, every=2, keep=None, **options)
+        history = Trainer(net, epochs=2, batch_size=8, callbacks=[checkpoints]).fit((X, LABELS), TEST)
+        return history[-1]["val_nll"], state_of(net)
+
+    whole = run_threads(train, ranks)
+    path = files(tmp_path)[6]
+    assert run_threads(lambda: train(resume=path), ranks) == whole
+
+
+def test_an_iterable_goes_on_behind_the_batches_that_are_done(tmp_path):
+    batches = [(X[k : k + 7], LABELS[k : k + 7]) for k in range(0, 61, 7)]
+
+    def train(resume=False):
+        net = network()
+        checkpoints = Checkpoints(tmp_path, every=4, keep=None, resume=resume)
+        Trainer(net, Categorical(3), epochs=2, callbacks=[checkpoints]).fit(batches)
+        return state_of(net)
+
+    whole = train()
+    assert train(files(tmp_path)[12]) == whole
+
+
+class Kill(Callback):
+    """Sends a signal to this process behind a step."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def batch_end(self, trainer):
+        if trainer.step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("wrap", "after"), [(lambda net: net, 0), (DDPSequential, 1)])
+def test_a_signal_writes_a_checkpoint_and_the_same_program_goes_on(tmp_path, wrap, after):
+    """Ranks hear of it in their next exchange."""
+
+    def train(folder, *more):
+        net = wrap(network())
+        callbacks = [Log(folder), *more, Checkpoints(folder, on_signal=True, resume=True)]
+        trainer = Trainer(net, Categorical(3), epochs=2, batch_size=6, callbacks=callbacks)
+        trainer.fit((X, LABELS))
+        return trainer.stopped, trainer.step, state_of(net)
+
+    whole = train(tmp_path / "a")
+    assert train(tmp_path / "b", Kill(15 - after))[:2] == (True, 15)
+    entry = json.loads((tmp_path / "b" / "manifest.json").read_text())["checkpoints"][-1]
+    assert (entry["epoch"], entry["batch"], entry["step"]) == (1, 4, 15)
+    assert train(tmp_path / "b") == whole == (False, 22, whole[2])
+    events = [json.loads(line) for line in (tmp_path / "b" / "log.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["start", "epoch", "stop", "start", "epoch"]
+    assert (events[2]["epoch"], events[2]["batch"], events[2]["step"]) == (1, 4, 15)
+
+
+def test_another_global_batch_goes_on_so_that_no_sample_is_left_out(tmp_path):
+    one(tmp_path / "a", {"every": 5, "keep": None}, average_last=0.0)
+    path = files(tmp_path / "a")[5]  # 60 samples
+    with pytest.raises(
+        CallbackError, match="the callback Checkpoints failed in fit_begin: .* global batch was 12 and is"
+    ):
+        one(tmp_path / "b", {"resume": path}, batch_size=16, average_last=0.0)
+    with pytest.warns(UserWarning, match="global batch was 12 and is 16"):
+        trainer = one(tmp_path / "c", {"resume": path, "allow_changes": True}, batch_size=16, average_last=0.0)[2]
+    assert trainer.step == 5 + 1 + 8, "60 of 61 samples are 3 of 4 batches"
+
+
+def test_settings_are_compared(tmp_path):
+    one(tmp_path, {"settings": {"sigma": 0.1}})
+    with pytest.raises(CallbackError, match=r"sigma was 0.1 and is 0.2"):
+        one(tmp_path, {"settings": {"sigma": 0.2}, "resume": True}, epochs=4)
+    other = tmp_path / "other"
+    one(other)
+    with pytest.raises(CallbackError, match="seed was 0 and is 1"):
+        one(other, {"resume": True}, epochs=4, seed=1)
+
+
+def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
+    one(tmp_path / "a")
+    kept = files(tmp_path / "a")
+    with pytest.raises(CallbackError, match=f"{tmp_path}/a has checkpoints of another training.*with resume"):
+        one(tmp_path / "a")
+    assert files(tmp_path / "a") == kept
+    with pytest.raises(CallbackError, match="was written after 3 epochs: to go on, ask for more than 3 epochs"):
+        one(tmp_path / "a", {"resume": True})
+    assert len(one(tmp_path / "a", {"resume": True}, epochs=4)[0]) == 1
+    one(tmp_path / "b", {"resume": True})  # from the start, as there is nothing
+    with pytest.raises(CallbackError, match=f"{tmp_path}/b has checkpoints of another training"):
+        one(tmp_path / "b", {"resume": tmp_path / "a"}, epochs=9)
+    with pytest.raises(CallbackError, match=r"FileNotFoundError: .*nothing"):
+        one(tmp_path / "c", {"resume": tmp_path / "nothing"})
+    assert CheckpointManager(tmp_path / "c").latest() is None
+
+
+def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):
+    def train(epochs, resume=False):
+        callbacks = [Log(tmp_path), Checkpoints(tmp_path, resume=resume)]
+        network().fit(X, LABELS, epochs=epochs, callbacks=callbacks)
+
+    train(1)
+    log, curves = tmp_path / "log.jsonl", tmp_path / "curves.png"
+    log.write_bytes(log.read_bytes()[:-9])
+    curves.unlink(missing_ok=True)
+    curves.mkdir()
+    train(2, resume=True)
+    assert 4 in files(tmp_path)
+    assert [json.loads(line).get("epoch") for line in log.read_text().splitlines()[-2:]] == [None, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folder": None, "every": 3}, "need the folder"),
+        ({"folder": "x", "every": 0}, "every must be at least 1 step, got 0"),
+        ({"folder": "x", "keep": 0}, "keep_last must be at least 1"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        Checkpoints(**options)

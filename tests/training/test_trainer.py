@@ -1,0 +1,299 @@
+"""One loop for all ways of training: it gives what a loop by hand on one process gives."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
+from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.likelihoods import Bernoulli, Categorical, Gaussian, Joint
+from pytagi_ddp.nn import DDPSequential, FSDPSequential
+from pytagi_ddp.training import Trainer
+from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
+
+EPOCHS = 3
+
+
+def loop(net, x, y, likelihood, batch_size=6, epochs=EPOCHS, evidence=None, forget=1.0, average=None, seed=0):
+    """The training by hand, as the pages show it."""
+    loader = ArrayLoader(x, y, batch_size, seed=seed)
+    if evidence is not None:
+        nn.EvidenceSchedule(net, len(loader), epochs, **evidence)
+    for epoch in range(epochs):
+        if forget > 1 and 0 < epoch < 0.7 * epochs:
+            net.forget_evidence(forget)
+        if average is not None:
+            average.reset()
+        loader.set_epoch(epoch)
+        for k, (a, b) in enumerate(loader, 1):
+            net(a)
+            likelihood.observe(net, b, 1.0 if net.schedule is None else net.schedule.weight)
+            net.backward()
+            net.step()
+            if average is not None and k > len(loader) - round(len(loader) / 2):
+                average.update()
+
+
+@pytest.mark.parametrize(
+    ("way", "ranks"),
+    [("ddp", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2), ("parallel", 2)],
+)
+def test_every_way_gives_the_history_of_one_process(way, ranks):
+    """61 samples in steps of 12: in the last one there is one, and ranks without samples step along."""
+
+    def train(net):
+        trainer = Trainer(net, epochs=EPOCHS, batch_size=12 // shares(net))
+        history = trainer.fit((X, LABELS), TEST)
+        return history, trainer.evaluate(TEST), trainer.predict(TEST[0]).probabilities
+
+    ((one, scores, p),) = on_ranks("one", 1, train)
+    assert list(without_times(one)[0]) == ["epoch", "train_nll", "train_error", "val_nll", "val_error"]
+    assert one[-1]["val_error"] < 0.2 and one[-1]["train_nll"] < one[0]["train_nll"]
+    for history, theirs, probabilities in on_ranks(way, ranks, train):
+        for ours, expected in zip(without_times(history), without_times(one), strict=True):
+            assert ours == pytest.approx(expected, rel=2e-3)
+        assert theirs == pytest.approx(scores, rel=2e-3)
+        np.testing.assert_allclose(probabilities, p, atol=2e-3)
+
+
+def test_results_are_equal_on_all_ranks():
+    histories = run_threads(lambda: Trainer(WAYS["ddp"](network()), epochs=2).fit((X, LABELS), TEST), 3)
+    assert histories[0] == histories[1] == histories[2]
+
+
+def test_an_epoch_with_a_schedule_is_that_of_a_loop_by_hand():
+    expected, net = network(), network()
+    loop(expected, X, LABELS, Categorical(3), evidence={"count": 4.0, "prior_factor": 10.0})
+    evidence = {"count": 4.0, "prior_factor": 10.0}
+    Trainer(net, epochs=EPOCHS, batch_size=6, evidence=evidence).fit((X, LABELS))
+    assert state_of(net) == state_of(expected)
+    assert net.schedule.steps == EPOCHS * 11
+
+
+def test_plain_tagi_with_forgetting_is_that_of_a_loop_by_hand():
+    expected, net = network(1), network(1)
+    loop(expected, X, Y, Gaussian(0.1), epochs=4, forget=2.0, seed=5)
+    Trainer(net, Gaussian(0.1), epochs=4, batch_size=6, evidence=None, forget=2.0, seed=5).fit((X, Y))
+    assert net.schedule is None and state_of(net) == state_of(expected)
+
+
+def test_the_network_ends_with_the_average_that_was_evaluated():
+    expected, net = network(norm=True), network(norm=True)
+    average = nn.PosteriorAverage(expected)
+    loop(expected, X, LABELS, Categorical(3), average=average, evidence={})
+    trainer = Trainer(net, Categorical(3), epochs=EPOCHS, batch_size=6, average_last=0.5)
+    history = trainer.fit((X, LABELS), TEST)
+    loader = ArrayLoader(X, LABELS, 6)
+    loader.set_epoch(EPOCHS - 1)
+    with average.average_parameters():
+        expected.update_bn(loader, 40)
+        assert state_of(net) == state_of(expected)
+        nll = -Categorical(3).predict(expected, TEST[0]).log_prob(TEST[1]).mean()
+    assert history[-1]["val_nll"] == pytest.approx(nll, rel=1e-6)
+    assert trainer.evaluate(TEST)["nll"] == history[-1]["val_nll"]
+
+
+def test_statistics_are_those_of_the_parameters():
+    net = network(norm=True)
+    history = Trainer(net, Categorical(3), epochs=2, batch_size=6).fit((X, LABELS))
+    assert {"bn_seconds", "bn_mean_shift", "bn_var_ratio"} <= history[0].keys()
+    before = state_of(net)
+    loader = ArrayLoader(X, LABELS, 6)
+    loader.set_epoch(1)
+    net.update_bn(loader, 40)
+    assert state_of(net) == before
+    other = network(norm=True)
+    history = Trainer(other, Categorical(3), epochs=2, batch_size=6, bn_batches=0).fit((X, LABELS))
+    assert "bn_seconds" not in history[0] and state_of(other) != before
+
+
+def test_metrics_are_means_over_the_samples():
+    net = network(1)
+
+    def far(prediction, y):
+        return np.abs(prediction.mean[:, 0] - y) > 0.3
+
+    trainer = Trainer(net, Gaussian(0.1), epochs=2, metrics={"far": far})
+    history = trainer.fit((X, Y))
+    assert {"train_nll", "train_rmse", "train_far"} <= history[0].keys()
+    prediction = trainer.predict(X)
+    y = Y.copy()
+    y[3] = np.nan  # missing: it does not count
+    found, known = trainer.evaluate((X, y)), np.isfinite(y)
+    assert found["nll"] == pytest.approx(-prediction.log_prob(y)[known].mean(), rel=1e-6)
+    assert found["rmse"] == pytest.approx(np.sqrt(((prediction.mean[:, 0] - y)[known] ** 2).mean()), rel=1e-6)
+    assert found["far"] == pytest.approx(far(prediction, y).mean())
+
+
+def test_net_fit_is_the_short_way():
+    expected, net = network(), network()
+    history = Trainer(expected, epochs=2, batch_size=6, seed=3).fit((X, LABELS), TEST)
+    assert without_times(net.fit(X, LABELS, epochs=2, batch_size=6, seed=3, validation=TEST)) == without_times(history)
+    assert state_of(net) == state_of(expected)
+    wrapped = DDPSequential(network(), average=False)
+    wrapped.fit(ArrayLoader(X, LABELS, 6, seed=3), likelihood=Categorical(3), epochs=2)
+    assert state_of(wrapped) == state_of(expected)
+
+
+def test_a_second_fit_goes_on_with_the_schedule():
+    net = network()
+    net.fit(X, LABELS, epochs=2, batch_size=6)
+    net.fit(X, LABELS, epochs=3, batch_size=6)
+    assert (net.schedule.epochs, net.schedule.steps) == (5, 5 * 11)
+    net.fit(X, LABELS, epochs=1, batch_size=6, evidence=None)
+    assert net.schedule is None
+
+
+def test_batches_of_a_loader_are_those_of_the_ranks():
+    images, test = synthetic_images(40, 20)
+
+    def train(ranks):
+        def run():
+            net = DDPSequential(nn.Sequential(nn.Linear(3072, 4), nn.ReLU(), nn.Linear(4, 10)), average=False)
+            loader = BatchLoader(images, 12 // ranks, net.rank, ranks)
+            return Trainer(net, epochs=1).fit(loader, BatchLoader(test, 8, net.rank, ranks, evaluation=True))
+
+        return run_threads(run, ranks)[0]
+
+    for ours, one in zip(without_times(train(3)), without_times(train(1)), strict=True):
+        assert ours == pytest.approx(one, rel=1e-3)
+    net = network()
+    with pytest.raises(ValueError, match=r"the BatchLoader is for 3 ranks, and 1 train: make it with rank=0 and world"):
+        net.fit(BatchLoader(images, 4, 1, 3), likelihood=Categorical(3))
+
+
+def cut(x, y, size=6):
+    return [(x[k : k + size], y[k : k + size]) for k in range(0, len(x), size)]
+
+
+class Loader:
+    """As a `DataLoader` of PyTorch: without a position, and its sampler is told the epoch."""
+
+    class Sampler:
+        epoch = -1
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+    def __init__(self):
+        self.sampler, self.epochs = self.Sampler(), []
+
+    def __len__(self):
+        return 11
+
+    def __iter__(self):
+        self.epochs.append(self.sampler.epoch)
+        return iter([[list(map(list, x)), list(map(int, y))] for x, y in cut(X, LABELS)])
+
+
+def test_any_iterable_of_batches():
+    expected, net = network(), network()
+    history = expected.fit(cut(X, LABELS), likelihood=Categorical(3), epochs=2)
+    loader = Loader()
+    assert without_times(net.fit(loader, likelihood=Categorical(3), epochs=2)) == without_times(history)
+    assert loader.epochs == [0, 1] and state_of(net) == state_of(expected)
+
+    def endless():
+        yield from cut(X, LABELS)
+
+    with pytest.raises(ValueError, match=r'no length.* give evidence={"steps_per_epoch": '):
+        network().fit(endless(), likelihood=Categorical(3))
+    one = network()
+    one.fit(endless(), likelihood=Categorical(3), epochs=1, evidence={"steps_per_epoch": 11})
+    assert one.schedule.steps == 11
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_loader_of_pytorch():
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(LABELS))
+    expected, net = network(), network()
+    expected.fit(cut(X, LABELS), likelihood=Categorical(3), epochs=2)
+    net.fit(torch.utils.data.DataLoader(data, 6), likelihood=Categorical(3), epochs=2)
+    assert state_of(net) == state_of(expected)
+
+
+@pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
+def test_ranks_may_have_different_numbers_of_batches(way):
+    """Rank 0 has seven batches, rank 1 three: no sample is lost, and both end alike."""
+
+    def train():
+        net = way(network(), average=False)
+        own = cut(X, LABELS)[:7] if net.rank == 0 else cut(X, LABELS)[7:10]
+        history = Trainer(net, Categorical(3), epochs=2).fit(own, cut(*TEST)[net.rank :: 2])
+        assert net.model.schedule.steps == 2 * 7
+        return without_times(history)
+
+    first, second = run_threads(train, 2)
+    assert first == second
+    assert first[0]["train_error"] * 60 == pytest.approx(round(first[0]["train_error"] * 60)), "each counts once"
+
+
+def test_ranks_that_merge_posteriors_end_alike():
+    def train():
+        net = DDPSequential(network(), every=4)
+        history = Trainer(net, epochs=2, batch_size=3).fit((X, LABELS), TEST)
+        return without_times(history), state_of(net)
+
+    first, second = run_threads(train, 2)
+    assert first == second and first[0][-1]["val_error"] < 0.5
+
+
+def test_tables_and_several_observations():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    expected, net = network(), network()
+    expected.fit(X, LABELS, epochs=1)
+    table = pandas.DataFrame(X, index=range(100, 161))
+    net.fit(table, pandas.Series(LABELS, index=table.index), epochs=1)
+    assert state_of(net) == state_of(expected)
+    both = Joint(Categorical(3), Gaussian(0.1))
+    history = network(4).fit(X, (LABELS, Y), both, epochs=4, batch_size=6)
+    assert without_times(history)[1].keys() == {"epoch", "train_nll"}
+    assert history[-1]["train_nll"] < history[0]["train_nll"]
+
+
+def test_a_likelihood_is_chosen_where_only_one_can_be_meant():
+    for net, y, kind in ((network(), LABELS, Categorical), (network(1), LABELS > 0, Bernoulli)):
+        trainer = Trainer(net, epochs=1)
+        trainer.fit((X, y))
+        assert isinstance(trainer.likelihood, kind)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "y"), [(1, Y), (1, LABELS), (4, LABELS), (3, LABELS.astype(float)), (3, LABELS + 1)]
+)
+def test_else_the_message_says_which_to_give(outputs, y):
+    with pytest.raises(ValueError, match=rf"which likelihood is meant\? y is {y.dtype} .* {outputs} outputs.*Gaussian"):
+        network(outputs).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"average_last": 1.5}, "average_last is a share from 0 to 1"),
+        ({"forget": 2.0}, "needs evidence=None"),
+        ({"callbacks": ["log"]}, "callbacks are instances of Callback, got 'log'"),
+        ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        network().fit(X, LABELS, **options)
+
+
+def test_data_and_networks_that_cannot_be():
+    with pytest.raises(TypeError, match=r"Trainer takes a network first, .* got int"):
+        Trainer(3)
+    with pytest.raises(TypeError, match=r"got ImageDataset: make a BatchLoader of it"):
+        network().fit(synthetic_images(10, 10)[0])
+    with pytest.raises(ValueError, match="x has 61 samples, and y has 60"):
+        network().fit(X, LABELS[:60])
+    with pytest.raises(ValueError, match="average_last needs all parameters on each rank, and a FSDPSequential"):
+        run_threads(lambda: Trainer(FSDPSequential(network()), average_last=0.5), 2)
+    with pytest.raises(ValueError, match="evaluate needs a likelihood"):
+        Trainer(network()).evaluate(TEST)
