@@ -353,8 +353,8 @@ def main(argv: list[str] | None = None) -> None:
             train, test = held_out(train, args.held_out)
         train = train.subset(min(args.limit_train or job.limit or len(train), len(train)))
         run = {"job": name, "images": len(train), "epochs": epochs}
-        if trial := trial_of(args):
-            run["trial"] = trial
+        if changed_options := trial_of(args):
+            run["trial"] = changed_options
         kind = kind_of(run)
         for method in args.method or METHODS:
             for seed in args.seed:

@@ -620,8 +620,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             curves = [function.predict(x)[0] for function in functions]
 
         A parameter N(m, S) becomes m + sqrt(S) e, with e ~ N(0, 1). A function gives outputs without variance, at all
-        inputs by the same parameters: its values at two inputs belong together, which `predict` does not say. Use it for
-        paths, maxima, Thompson sampling and expectations of what is not linear in the outputs.
+        inputs by the same parameters: its values at two inputs belong together, which `predict` does not say. Use them
+        for paths, maxima, Thompson sampling and expectations of what is not linear in the outputs.
 
         The draws have the mean of `predict` and its variance only approximately: `predict` linearises activations and
         takes units as independent, and a function does neither. Neither holds the noise of observations.

@@ -98,7 +98,7 @@ class PiecewiseLinearEncoding(BaseLayer):
         return saved.constant("first", lambda: np.cumsum([0, *self._bins], dtype=np.float32))
 
     def _all_edges(self) -> np.ndarray:
-        return np.concatenate([np.float32(AS_IT_IS if some is None else some) for some in self.edges])
+        return np.concatenate([np.asarray(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
 
     def settings(self) -> dict[str, Any]:
         return {"edges": self.edges}
