@@ -311,7 +311,10 @@ class Gathering(Exchange):
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
         self.arena.share()
-        if array.to_host(any_bad).any():
+        if not array.to_host(any_bad).any():
+            self.arena.keep_state()
+        else:
+            self.arena.undo_step()
             bad = np.array(self.communicator.all_gather_object(mine))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
