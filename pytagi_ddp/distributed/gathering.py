@@ -278,7 +278,9 @@ class Gathering(Exchange):
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         passes = self.model.passes
-        if passes.waiting and not passes.adds:
+        if passes.waiting and not passes.adds and self.communicator.world_size == 1:
+            self._shard_counts = ShardCounts()  # as after an interrupt: no other rank has them
+        elif passes.waiting and not passes.adds:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
