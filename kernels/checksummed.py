@@ -1,13 +1,13 @@
 """Files of a cache, which end with a checksum of their content. A damaged file counts as missing, and is made again.
 
-The checksum protects from accidents only. Compiled code is trusted: anyone who may write to the cache may run code
-here.
+The checksum protects from accidents only. Compiled code is trusted, as it runs: so a file that another user than this
+one or root may have written counts as missing too.
 """
 
 import hashlib
 from pathlib import Path
 
-from pytagi_ddp.files import read_file
+from pytagi_ddp.files import read_private
 
 SIZE = hashlib.sha256().digest_size
 
@@ -18,9 +18,9 @@ def with_checksum(content: bytes) -> bytes:
 
 
 def read_checksummed(path: str | Path) -> bytes | None:
-    """The content of a file made by `with_checksum`; None if the file is missing, damaged or cannot be read."""
+    """The content of a file made by `with_checksum`; None if it is missing, damaged, or not to be trusted."""
     try:
-        data = read_file(path)
+        data = read_private(path)
     except OSError:
         return None
     content = data[:-SIZE]

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 MAX_NAME = 255  # bytes of a name, in nearly every file system
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor is a pipe waited for
 MARK = 32  # characters that tell temporary files of one name apart
 
 
@@ -44,6 +45,44 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
     return as_path(path).read_bytes()
 
 
+def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:
+    """Refuses to trust what another user may have put there, or may change.
+
+    Args:
+        path: of a file or folder. status: of the open file; None: of what stands there now.
+
+    Raises:
+        PermissionError: it is a link, belongs to another user than this one or root, or a group or all may write to it.
+        OSError: nothing is there.
+    """
+    status = os.lstat(path) if status is None else status
+    if os.name != "posix":
+        return
+    problem = ""
+    if stat.S_ISLNK(status.st_mode):
+        problem = "is a link"
+    elif status.st_uid not in (os.geteuid(), 0):
+        problem = f"belongs to user {status.st_uid}"
+    elif status.st_mode & 0o022:
+        problem = f"may be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    if problem:
+        raise PermissionError(errno.EPERM, f"not used, as it {problem}", os.fsdecode(path))
+
+
+def read_private(path: AnyPath) -> bytes:
+    """The content of a regular file that passes `check_private`.
+
+    Raises:
+        OSError: as there, and as `file_size`.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOFOLLOW)) as file:
+        status = os.fstat(file.fileno())
+        check_private(path, status)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: not a regular file", os.fsdecode(path))
+        return file.read()
+
+
 def check_replaceable(path: str | Path) -> None:
     """Refuses to write where something stands that a file must not take the place of.
 
@@ -62,13 +101,14 @@ def check_replaceable(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_file(path: AnyPath) -> Iterator[BinaryIO]:
+def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write, which appears as `path` once the block has ended without an error.
 
     It is written beside `path`, synced to disk and renamed. If the process dies before that, the previous file is
     unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
     link is replaced and not followed, as in a folder where others can write it may lead to any file of this user. What
-    is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced.
+    is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced. A `private` file is
+    its user's alone (mode 0600).
 
     Raises:
         OSError: such a thing is there; no space, no permission, ...; names `path`. The previous file is as it was.
@@ -77,7 +117,7 @@ def atomic_file(path: AnyPath) -> Iterator[BinaryIO]:
     if not path.name:  # of "", "." and "/"
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     check_replaceable(path)
-    mode = _own_mode(path)
+    mode = 0o600 if private and os.name == "posix" else _own_mode(path)
     temporary = path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,13 +159,13 @@ def _own_mode(path: Path) -> int | None:
     return status.st_mode & 0o777 if own else None
 
 
-def atomic_write(path: AnyPath, data: bytes) -> None:
+def atomic_write(path: AnyPath, data: bytes, private: bool = False) -> None:
     """Writes `data` to a file by `atomic_file`.
 
     Raises:
         OSError: as there.
     """
-    with atomic_file(path) as file:
+    with atomic_file(path, private) as file:
         file.write(data)
 
 

@@ -13,6 +13,7 @@ parameter of which no rank has learnt anything (as in frozen layers) stays what 
 
 import numpy as np
 
+from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -35,7 +36,7 @@ def merged(m0, s0, first, second, ranks, weighted):
         mean_precision = prior + second / ranks
         precision = prior + second if second > ZERO else mean_precision
         return m0 + first / (ranks * mean_precision), (s0 if second == ZERO else ONE / precision)
-    return m0 + first / ranks, s0 + second / ranks
+    return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # where ranks began with other priors
 
 
 @formula

@@ -50,6 +50,7 @@ class Buckets(EveryStep):
         self._handles: list[Handle] = []
         self._started = 0
         self._done: set[BaseLayer] = set()  # leaves whose deltas are there
+        communicator.at_end(self._abandon)
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
@@ -138,6 +139,11 @@ class Buckets(EveryStep):
     def _collect_alone(self) -> None:
         """On a single rank, ends reductions that no step has ended; no other rank waits for them."""
         for handle in self._collect() if self._started and self.communicator.world_size == 1 else ():
+            handle.wait()
+
+    def _abandon(self) -> None:
+        """Ends reductions for which no step has come before the end of the program, on all ranks alike."""
+        for handle in self._collect():
             handle.wait()
 
     def _collect(self) -> list[Handle]:

@@ -278,7 +278,9 @@ class Gathering(Exchange):
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         passes = self.model.passes
-        if passes.waiting and not passes.adds:
+        if passes.waiting and not passes.adds and self.communicator.world_size == 1:
+            self._shard_counts = ShardCounts()  # as after an interrupt: no other rank has them
+        elif passes.waiting and not passes.adds:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
                 "all but the last one of a step into no_sync()"
@@ -311,7 +313,10 @@ class Gathering(Exchange):
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
         self.arena.share()
-        if array.to_host(any_bad).any():
+        if not array.to_host(any_bad).any():
+            self.arena.keep_state()
+        else:
+            self.arena.undo_step()
             bad = np.array(self.communicator.all_gather_object(mine))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 

@@ -50,7 +50,7 @@ class PosteriorMerge(Exchange):
         self._kernels = model.kernels
         empty = model.kernels.array.empty
         self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
-        self._begun = False
+        self._begun = self._refused = False
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
@@ -121,7 +121,7 @@ class PosteriorMerge(Exchange):
             try:
                 self.model.passes.step(self.communicator.world_size)
             except FloatingPointError as error:
-                problem = error
+                problem, self._refused = error, True
         elif self.model.schedule is not None:  # whose steps are those of all ranks
             self.model.schedule.moves_on()
         self._samples += samples
@@ -137,12 +137,23 @@ class PosteriorMerge(Exchange):
         else:
             array.clear(arena.buffer)
         counters = arena.tail[:HEADER]
-        array.copy(np.array([self._samples, self._samples > 0, stop], np.float32), counters)
+        # A posterior that is not finite, or no posterior, would become that of all ranks. Steps leave none behind, but
+        # refuse every batch where there is one: the samples of this rank are NaN then, and so are those of all ranks.
+        samples = np.nan if self._refused and not self._is_sound() else self._samples
+        array.copy(np.array([samples, self._samples > 0, stop], np.float32), counters)
         try:
             self.communicator.all_reduce(arena.buffer)
         except NonFiniteError:
             array.clear(arena.buffer)
             raise
+        if not array.asynchronous and np.isnan(counters[0]):
+            arena.drop_sums()
+            whose = [rank for rank, bad in enumerate(self.communicator.all_gather_object(np.isnan(samples))) if bad]
+            raise FloatingPointError(
+                f"merge refused: rank {', '.join(map(str, whose))} has parameters that are not finite, or negative "
+                "variances. No rank has changed: give that rank other parameters, by load() or, from rank 0, by "
+                "synchronize()"
+            )
         for moments, prior, sums, weighted in self._quantities():
             self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
         self.pooled = array.snapshot(counters)
@@ -151,6 +162,12 @@ class PosteriorMerge(Exchange):
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
+
+    def _is_sound(self) -> bool:
+        """Whether the parameters of this rank are finite, and variances not negative."""
+        self._refused = False
+        mu, var = self.model.kernels.array.to_host(self.model.arena.theta)
+        return bool(np.isfinite(mu).all() and np.isfinite(var).all() and (var >= 0).all())
 
     def _move_prior(self) -> None:
         """Moves the prior to the device of the network, if the network has moved."""

@@ -431,6 +431,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Assignments (`layer.mu_w = ...`), steps, and all methods that load or change parameters do so themselves.
         """
         self.passes.invalidate(Change.PARAMETERS)
+        self.arena.keep_state()
 
     @alone
     def forget_evidence(self, factor: float) -> None:

@@ -1,6 +1,7 @@
 """Checks of the ways in which a pass can run (recorded, recomputed, with hooks, in parts), and of what it changes."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,73 @@ from tests.battery.example import (
 )
 from tests.nn.networks import leaves, random_batch
 from tests.nn.twins import Both, walked_parts
+
+
+class Stop(Exception):
+    """Ends a pass at a leaf."""
+
+
+@check
+def a_pass_that_is_cut_short_changes_nothing(example: Example) -> None:
+    """An exception before or after any leaf: what outlasts a pass is as it was, and the network goes on as a copy."""
+    net = train(example.network(), 4, 4, 4)
+    twin, kept = copy.deepcopy(net), snapshot(net)
+    del kept["buffer"]  # a backward pass that is cut short leaves sums behind, which no step takes
+    moments = {"forward": 0, "backward": 0}
+
+    def stop(at: tuple[str, int]):
+        def count(leaf: nn.BaseLayer, direction: str) -> None:
+            if at == (direction, moments[direction]):
+                raise Stop
+            moments[direction] += 1
+
+        return count
+
+    def note(direction: str) -> None:
+        if direction == "backward":
+            kept.update(without_buffer(net))
+
+    for direction in moments:
+        at, reached = 0, True
+        while reached:
+            moments.update(forward=0, backward=0)
+            interrupted = stop((direction, at))
+            with net.add_hook(before=interrupted, after=interrupted):
+                try:
+                    observe(net, 4, between=partial(note, direction))
+                    reached = False
+                except Stop:
+                    assert_same_bits(snapshot(net), kept, f"{direction} pass cut short at moment {at}")
+            at += 1 + at // 3
+        net.load_state_dict(twin.state_dict(carried=True))
+        kept.update(without_buffer(net))
+    net.arena.buffer[...] = twin.arena.buffer
+    assert_continue_alike(net, twin, "after passes that were cut short")
+
+
+def without_buffer(net: nn.Sequential) -> dict[str, np.ndarray]:
+    return {name: array for name, array in snapshot(net).items() if name != "buffer"}
+
+
+@check
+def a_step_that_is_refused_moves_no_state(example: Example) -> str | None:
+    """Statistics and carried state go back to where they were after the step before, in walked and recorded steps."""
+    net = train(example.network(), 4)
+    if not net.arena.statistics.size + net.arena.carried.size:
+        return "no layer of it has state that it does not learn"
+    for step in range(4):
+        state = snapshot(net)
+        with net.accumulate():
+            observe(net, 4, step)
+        observe(net, 4, step + 1)
+        assert not np.array_equal(net.arena.statistics, state["statistics"]) or net.arena.carried.size
+        net.arena.delta[:, -1] = np.nan
+        with pytest.raises(FloatingPointError):
+            net.step()
+        del state["theta"], state["buffer"]  # parameters with finite deltas have made the step
+        assert_same_bits(snapshot(net), state, f"step {step}, refused")
+        train(net, 4, seed=step)
+    return None
 
 
 @check

@@ -14,7 +14,14 @@ import pytest
 import pytagi_ddp
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
-from pytagi_ddp.distributed import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
+from pytagi_ddp.distributed import (
+    DataParallel,
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    PipelineSequential,
+    run_threads,
+)
 from pytagi_ddp.interrupts import answer, held_back
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
@@ -234,6 +241,65 @@ def test_training_goes_on_after_an_interrupt_anywhere(way, micro):
             if not reached:
                 break
             line += 1 + line // 4
+
+
+SINGLE = {
+    **WAYS,
+    "shards": lambda net: FSDPSequential(net, DDPConfig(backend="serial")),
+    "whole parameters": lambda net: FSDPSequential(net, DDPConfig(backend="serial"), reshard_after_forward=False),
+    "replicas": lambda net: DataParallel(net, ["cpu"] * 2),
+}
+
+
+@pytest.mark.parametrize("batch_norm", [False, True], ids=["", "batch norm"])
+@pytest.mark.parametrize("way", SINGLE)
+def test_training_goes_on_after_an_exception_between_any_two_calls(way, batch_norm):
+    """As if the batch had not been there, but for the statistics that its forward pass has moved."""
+    if batch_norm and way == "replicas":
+        batch_norm = False
+
+    def trained(*batches, left_out=None, calls=0):
+        training = Training(SINGLE[way], False, batch_norm)
+        for k in batches:
+            training.step(k)
+        with suppress(KeyError):
+            for call in training.calls(left_out)[:calls] if calls else ():
+                call()
+            raise KeyError
+        for k in (2, 3):
+            training.step(k)
+        x = X[0]
+        found = training.net.predict(x)
+        if hasattr(training.net, "close"):
+            training.net.close()
+        return found
+
+    expected = trained(0)
+    for calls in (1, 2, 3):
+        found = trained(0, left_out=1, calls=calls)
+        if batch_norm:
+            assert all(np.isfinite(moments).all() for moments in found)
+        else:
+            assert all(map(np.array_equal, found, expected)), f"after {calls} calls"
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_ranks_that_are_threads_may_end_between_any_two_calls(calls):
+    ways = {
+        "ddp": DDPSequential,
+        "buckets": lambda net: DDPSequential(net, DDPConfig(buckets=2)),
+        "merges": lambda net: DDPSequential(net, every=2),
+        "shards": FSDPSequential,
+    }
+
+    def program():
+        trainings = [Training(way, False, False) for way in ways.values()]
+        for training in trainings:
+            for call in training.calls(1)[:calls]:
+                call()
+        return trainings[0].net.rank, trainings  # alive until the end
+
+    assert [rank for rank, _ in run_threads(program, 2)] == [0, 1]
 
 
 def test_deltas_that_were_cut_short_are_not_applied():

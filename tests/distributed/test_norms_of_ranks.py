@@ -5,6 +5,7 @@ import pytest
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import (
+    DDPConfig,
     DDPSequential,
     FSDPSequential,
     PipelineSequential,
@@ -12,7 +13,7 @@ from pytagi_ddp.distributed import (
     initialize,
     run_threads,
 )
-from pytagi_ddp.nn import BatchNorm2d, Linear, ReLU, Sequential
+from pytagi_ddp.nn import BatchNorm2d, Linear, OutputUpdater, ReLU, Sequential
 from tests.mpi.ddp_networks import backpropagate, batch, difference
 
 
@@ -143,3 +144,79 @@ def test_a_synchronised_rank_that_waits_takes_part_in_the_passes_of_others():
     sharded, replicated = (run_threads(waits_amid_passes, 2, kind) for kind in (FSDPSequential, DDPSequential))
     assert difference(sharded[0], replicated[0]) < 1e-5
     assert replicated[0] == replicated[1]
+
+
+WAYS = {
+    "ddp": lambda net: DDPSequential(net),
+    "buckets": lambda net: DDPSequential(net, DDPConfig(buckets=2)),
+    "synchronised": lambda net: DDPSequential(net, sync_batch_norm=True),
+    "weighted merges": lambda net: DDPSequential(net, every=2),
+    "mean merges": lambda net: DDPSequential(net, every=2, merge="mean"),
+    "shards": lambda net: FSDPSequential(net),
+    "whole parameters": lambda net: FSDPSequential(net, reshard_after_forward=False),
+    "pipeline": lambda net: PipelineSequential(net, n_microbatches=2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_that_one_rank_cannot_learn_moves_no_statistics_anywhere(way):
+    """One value of 1e20 made running variances infinite for good, and those of other ranks with them."""
+
+    def program():
+        net = WAYS[way](network())
+        piped = way == "pipeline"
+        model = net.stage if piped else net.model
+        rank, moved, outcomes = net.communicator.rank, [], []
+        for step in range(5):
+            x, y = batch(network(), 8, 10 * step + (0 if piped else rank))
+            if step == 2 and (piped or rank == 1):
+                x[0, 0] = 1e25
+            before = model.arena.statistics.copy()
+            try:
+                if piped:
+                    update = OutputUpdater("cpu").update
+                    net.forward_backward(x, lambda states, rows, deltas: update(states, y[rows], 1.0, deltas))  # noqa: B023
+                else:
+                    backpropagate(net, x, y)
+                net.step()
+                outcomes.append("learnt")
+            except FloatingPointError:
+                outcomes.append("refused")
+            moved.append(not np.array_equal(model.arena.statistics, before))
+        if "merges" not in way:
+            assert len({a.tobytes() for a in net.communicator.all_gather_object(model.arena.statistics)}) == 1 or piped
+        assert np.isfinite(model.arena.statistics).all()
+        return outcomes, moved
+
+    found = run_threads(program, 2)
+    merges = "merges" in way
+    assert found[1] == (["learnt"] * 2 + ["refused"] + ["learnt"] * 2, [True] * 2 + [False] + [True] * 2)
+    assert found[0] == ((["learnt"] * 5, [True] * 5) if merges else found[1])
+
+
+@pytest.mark.parametrize("merge", ["mean", "precision_weighted"])
+@pytest.mark.parametrize(("field", "value"), [("mu_w", np.nan), ("var_w", -1.0)])
+def test_ranks_do_not_take_parameters_that_are_none(merge, field, value):
+    def program():
+        net = DDPSequential(network(), every=2, merge=merge)
+        outcomes = []
+        for step in range(4):
+            if step == 2 and net.rank == 1:
+                getattr(net.model.layers[0], field)[:] = value
+            backpropagate(net, *batch(net.model, 8, 10 * step + net.rank))
+            try:
+                net.step()
+                outcomes.append("")
+            except FloatingPointError as error:
+                outcomes.append(str(error))
+        mu, var = net.model.arena.theta
+        sound = np.isfinite(mu).all() and np.isfinite(var).all() and (var >= 0).all()
+        net.synchronize()
+        for step in (5, 6):
+            backpropagate(net, *batch(net.model, 8, 10 * step + net.rank))
+            net.step()
+        return [text[:26] for text in outcomes], bool(sound)
+
+    (first, sound), (second, _) = run_threads(program, 2)
+    assert sound and first == ["", "", "", "merge refused: rank 1 has "]
+    assert second[2] and second[3] == first[3]

@@ -519,6 +519,7 @@ READERS: dict[str, tuple[str, ...] | str] = {
     "pytagi_ddp.distributed.engine.shared_memory:_mapped_files": OF_THE_SYSTEM,
     "pytagi_ddp.distributed.pipeline.files:StagedNetwork.load": ("safetensors",),
     "pytagi_ddp.files:read_file": THROUGH,
+    "pytagi_ddp.files:read_private": THROUGH,
     "pytagi_ddp.nn.files.csv_files:_numbers": ("csv",),
     "pytagi_ddp.nn.files.file_format:open_tensors": THROUGH,
     "pytagi_ddp.nn.files.persistence:check_path": ("safetensors", "earlier safetensors", "pytagi binary"),

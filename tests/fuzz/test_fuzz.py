@@ -66,7 +66,7 @@ def test_many_files(tmp_path):
 
 
 READS = re.compile(
-    r"(read_file|fromfile|open|safe_open|open_tensors|ZipFile|read_bytes|read_text|memmap|loadtxt|genfromtxt|urlopen)"
+    r"(read_file|read_private|fromfile|open|safe_open|open_tensors|ZipFile|read_bytes|read_text|memmap|loadtxt|genfromtxt|urlopen)"
 )
 NOT_FILES = ("os", "archive", "ImageShard", "self")  # of which `open` opens none that is read
 

@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -35,11 +36,16 @@ def tree(tmp_path) -> Path:
 
 
 def run(tree: Path, program: str = PROGRAM, launcher: Sequence[str] = ()) -> float:
+    return said(tree, program, launcher)[0]
+
+
+def said(tree: Path, program: str = PROGRAM, launcher: Sequence[str] = ()) -> tuple[float, str]:
+    """The number that a program prints, and its warnings."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tree / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [*launcher, sys.executable, "-c", program]
     result = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    return float(result.stdout)
+    return float(result.stdout), result.stderr
 
 
 def files(tree: Path) -> dict[Path, int]:
@@ -144,3 +150,111 @@ def test_loops_run_uncompiled_where_numba_is_told_not_to_compile(tree, monkeypat
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     assert run(tree) == pytest.approx(-0.8)
     assert not files(tree)
+
+
+OTHER = 65534  # another user of the machine, "nobody" on most systems
+needs_users = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to become another user"
+)
+
+# What another user does to a cache, in a process of its own: `folder` is below a folder that all may enter.
+ATTACK = """
+import glob, hashlib, os, pickle, sys
+folder, mark = sys.argv[1:]
+os.setgroups([]); os.setgid({gid}); os.setuid({uid})
+
+class Poison:
+    def __reduce__(self):
+        return os.system, (f"touch {{mark}}",)
+
+content, done = pickle.dumps(Poison()), []
+for path in glob.glob(folder + "/**", recursive=True):
+    try:
+        if os.path.isfile(path):
+            descriptor = os.open(path, os.O_RDONLY)  # enough to lock it
+            done.append("opened " + path)
+            open(path, "wb").write(content + hashlib.sha256(content).digest())
+        else:
+            open(os.path.join(path, "new"), "wb").close()
+        done.append("wrote " + path)
+    except OSError:
+        pass
+print(*done, sep="\\n")
+"""
+
+
+@pytest.fixture
+def open_tree(tree) -> Iterator[Path]:
+    """A tree in a folder that every user can enter, unlike pytest's."""
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        copied = Path(shutil.copytree(tree, Path(folder, "tree"), symlinks=True))
+        copied.chmod(0o755)
+        (copied / "cache").mkdir(mode=0o755)
+        yield copied
+
+
+def attack(cache: Path, uid: int, gid: int) -> list[str]:
+    """What another user could open or write of a cache; `poisoned` beside it appears if poison is read."""
+    command = [sys.executable, "-c", ATTACK.format(uid=uid, gid=gid), str(cache), str(cache.parent / "poisoned")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
+
+
+@needs_users
+def test_the_cache_is_its_users_alone_whatever_the_umask(open_tree):
+    """With the umask 002 it was open to the group, who could have code run; and all could lock its files."""
+    assert run(open_tree, "import os; os.umask(0o002)\n" + PROGRAM) == pytest.approx(-0.8)
+    (folder,) = (open_tree / "cache").iterdir()
+    made = [folder, *folder.rglob("*")]
+    assert len(made) > 5
+    for path in made:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    before = files(open_tree)
+    assert attack(folder, OTHER, os.getgid()) == []  # in the group of the user
+    assert run(open_tree) == pytest.approx(-0.8) and files(open_tree) == before
+
+
+@needs_users
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda folder: os.chown(folder, OTHER, OTHER), f"belongs to user {OTHER}"),
+        (lambda folder: folder.chmod(0o775), r"may be written by other users (mode 775)"),
+        (lambda folder: folder.chmod(0o707), r"may be written by other users (mode 707)"),
+        (lambda folder: folder.rename(folder.parent / "x") and folder.symlink_to(folder.parent / "x"), "is a link"),
+    ],
+    ids=["another owner", "group", "all", "link"],
+)
+def test_a_cache_that_others_may_have_filled_is_not_used_and_is_named(open_tree, spoil, why):
+    """Not even where its files can be read alone: their content would run."""
+    assert run(open_tree) == pytest.approx(-0.8)
+    (folder,) = (open_tree / "cache").iterdir()
+    for path in folder.rglob("*"):  # as if all had been made by the other user
+        os.chown(path, OTHER, OTHER)
+        path.chmod(0o777)
+    spoil(folder)
+    attack(folder, OTHER, OTHER)
+    before = files(open_tree)
+    number, warnings = said(open_tree)
+    assert number == pytest.approx(-0.8)
+    assert warnings.count(WARNING) == 1 and str(folder) in warnings and why in warnings
+    assert not (open_tree / "poisoned").exists() and files(open_tree) == before
+
+
+@needs_users
+def test_single_files_and_folders_of_others_in_the_cache_are_not_read(open_tree):
+    assert run(open_tree) == pytest.approx(-0.8)
+    (folder,) = (open_tree / "cache").iterdir()
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+    inner = sorted(folder.rglob("*.nbi"))[0].parent
+    for path in inner.iterdir():
+        os.chown(path, OTHER, OTHER)
+    assert attack(folder, OTHER, OTHER)
+    assert said(open_tree) == (pytest.approx(-0.8), "")  # they are made again
+    inner.chmod(0o777)
+    number, warnings = said(open_tree)
+    assert number == pytest.approx(-0.8) and str(inner) in warnings and "may be written by other users" in warnings
+    assert not (open_tree / "poisoned").exists()

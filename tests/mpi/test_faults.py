@@ -22,6 +22,13 @@ def test_a_normal_end_is_silent(np):
     assert result.stdout.count("reached the end") == np
 
 
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_training_may_end_between_any_two_calls(done):
+    """Whatever waits for a step then, also sums that are on their way to other ranks."""
+    result = mpirun(partial(faults.stopped_between_calls, done=done))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n" * 2, "")
+
+
 @pytest.mark.parametrize("np", [2, 3])
 def test_a_slow_rank_in_its_last_collective_is_not_taken_for_deserted(np):
     # Rank 0 only sends: it is through with both broadcasts, and leaves, while the others are still to receive them.

@@ -35,6 +35,18 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
         negative[k], non_finite[k] = below, bad
 
 
+@loop("n n k")
+def _settle(state, kept, non_finite):
+    refused = False
+    for k in range(non_finite.size):
+        refused |= non_finite[k] > NONE
+    for i in prange(state.size):
+        if refused:
+            state[i] = kept[i]
+        else:
+            kept[i] = state[i]
+
+
 @loop("3 4 _ _")
 def _pooled_factors(header, factors, average, rate):
     factors[0], factors[1], factors[3] = pooled(header[0], header[1], average, rate)
@@ -71,6 +83,11 @@ def step(
     parameters stay as they are).
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
+
+
+def settle(state: Array, kept: Array, non_finite: Array) -> None:
+    """Ends a step for the state that passes have moved: keeps a copy, or puts the copy back if a count is not 0."""
+    _settle(state, kept, non_finite)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool, rate: float) -> None:

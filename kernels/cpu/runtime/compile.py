@@ -16,6 +16,7 @@ from typing import Any
 import numba
 import platformdirs
 
+from pytagi_ddp.files import check_private
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.shapes import Shapes
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import share
@@ -44,25 +45,38 @@ def _source_hash() -> str:
 def cache_folder() -> Path | None:
     """The folder of this source tree's compiled loops, or None, with a warning, if there is none.
 
-    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory. A folder that holds compiled loops
-    may be one that can only be read, as in the image of a container; loops that it lacks are then not kept.
+    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory. It is made for this user alone
+    (mode 0700). One that another user than root may have filled is not used, as its code would run here. A folder that
+    holds compiled loops may be one that can only be read, as in the image of a container; loops that it lacks are then
+    not kept.
     """
     folder = None
     try:
         base = os.environ.get("NUMBA_CACHE_DIR") or _user_folder()
         folder = Path(base) / f"kernels-{_source_hash()}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        check_private(folder)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except (OSError, RuntimeError) as error:
-        if folder is not None and any(folder.rglob("*.nbi")):
+        if folder is not None and _may_be_read(folder):
             return folder
         warn(
             f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
-            "NUMBA_CACHE_DIR to a folder that you may write to",
+            "NUMBA_CACHE_DIR to a folder that you, and nobody else, may write to",
             RuntimeWarning,
         )
         return None
+
+
+def _may_be_read(folder: Path) -> bool:
+    """Whether the folder holds compiled loops that can be trusted."""
+    try:
+        check_private(folder)
+        return any(folder.rglob("*.nbi"))
+    except OSError:
+        return False
 
 
 def _user_folder() -> str:

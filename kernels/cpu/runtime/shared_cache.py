@@ -11,6 +11,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.files import atomic_write, check_private
 from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
+from pytagi_ddp.warn import warn
 
 try:
     import fcntl
@@ -29,11 +31,13 @@ except ImportError:  # Windows
 
 LAST_KNOWN_NUMBA = (0, 68)  # loading may need other things in a later version
 POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s
-WAIT_SECONDS = 60.0  # after that, the other process is assumed to be stopped, and this one compiles
+WAIT_SECONDS = 10.0  # after that, the other process is assumed to be stopped, and this one waits for none any more
 
 
 class FileLock:
-    """A lock between processes that can only delay them: if it is not available, work goes on without it.
+    """A lock between processes of a user that can only delay them: if it is not available, work goes on without it.
+
+    Nobody else can open the file, and so hold the lock.
 
     Args:
         path: of the file that is locked; created when needed, never written to or removed.
@@ -43,23 +47,27 @@ class FileLock:
         self.path = path
         self._file: int | None = None
 
-    def acquire(self, timeout: float = WAIT_SECONDS) -> bool:
+    patience = WAIT_SECONDS  # of all locks together, once one was waited for in vain
+
+    def acquire(self, timeout: float | None = None) -> bool:
         """Waits until this process has the lock, and returns whether it has; call `release` in either case.
 
-        Signals are handled while it waits. It gives up after `timeout` seconds, and at once if the file cannot be
-        opened or its file system has no locks.
+        Signals are handled while it waits. It gives up after `timeout` seconds (None: after `WAIT_SECONDS`, and from
+        then on at once), and if the file cannot be opened or its file system has no locks.
         """
         if fcntl is None:
             return False
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (FileLock.patience if timeout is None else timeout)
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.fchmod(self._file, 0o600)
             while True:
                 try:
                     fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return True
                 except BlockingIOError:
                     if time.monotonic() > deadline:
+                        FileLock.patience = FileLock.patience if timeout is not None else 0.0
                         return False
                     time.sleep(POLL_SECONDS)
         except OSError:
@@ -84,7 +92,7 @@ class ChecksummedFiles(IndexDataCacheFile):
     def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
         content = io.BytesIO()
         yield content
-        atomic_write(filepath, with_checksum(content.getvalue()))
+        atomic_write(filepath, with_checksum(content.getvalue()), private=True)
 
     def _load_index(self) -> dict:
         return {} if read_checksummed(self._index_path) is None else super()._load_index()
@@ -97,8 +105,10 @@ class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
     """Numba's place for the files of a function, without its trial to write there: the folder may be read-only."""
 
     def ensure_cache_path(self) -> None:
-        with contextlib.suppress(OSError):
-            os.makedirs(self.get_cache_path(), exist_ok=True)
+        path = Path(self.get_cache_path())
+        for folder in (path.parent, path):
+            with contextlib.suppress(OSError):
+                folder.mkdir(mode=0o700, exist_ok=True)
 
 
 class InAnyFolder(FunctionCache._impl_class):
@@ -119,10 +129,13 @@ class SharedCache(FunctionCache):
             filename_base=self._impl.filename_base,
             source_stamp=self._impl.locator.get_source_stamp(),
         )
+        self._trusted = all(map(_is_private, (self.cache_path, Path(self.cache_path).parent)))
         self.lock = FileLock(Path(self.cache_path, f"{function.__module__}.{function.__qualname__}.lock"))
 
     def load_overload(self, sig, target_context):
         """The compiled code for a signature, or None if this process is to compile it."""
+        if not self._trusted:
+            return None
         found = self._load(sig, target_context)
         if found is None and self.lock.acquire():
             found = self._load(sig, target_context)  # compiled by the process that had the lock
@@ -138,8 +151,22 @@ class SharedCache(FunctionCache):
 
     def save_overload(self, sig, data) -> None:
         """Stores compiled code. If that fails (full disk, read-only folder), the next process compiles again."""
-        with contextlib.suppress(OSError):
-            super().save_overload(sig, data)
+        if self._trusted:
+            with contextlib.suppress(OSError):
+                super().save_overload(sig, data)
+
+
+@cache
+def _is_private(folder: str | Path) -> bool:
+    """Whether a folder inside the cache can be trusted; a warning names one that is there and cannot."""
+    try:
+        check_private(folder)
+    except PermissionError as error:
+        warn(f"compiled loops are made anew by every process: {error}", RuntimeWarning)
+        return False
+    except OSError:
+        return False
+    return True
 
 
 def share(dispatcher, folder: Path) -> None:
@@ -148,7 +175,7 @@ def share(dispatcher, folder: Path) -> None:
         previous = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder)
         try:
-            dispatcher._cache = cache = SharedCache(dispatcher.py_func)
+            dispatcher._cache = shared = SharedCache(dispatcher.py_func)
         finally:
             numba.config.CACHE_DIR = previous
     compile_or_load = dispatcher.compile
@@ -158,6 +185,6 @@ def share(dispatcher, folder: Path) -> None:
             try:
                 return compile_or_load(sig)
             finally:
-                cache.lock.release()
+                shared.lock.release()
 
     dispatcher.compile = compile_once

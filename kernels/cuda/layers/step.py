@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.runtime.compile import cuda, float32, floats, int32, ints, kernel, tree_sum
+from pytagi_ddp.kernels.cuda.runtime.compile import block_sum, cuda, float32, floats, int32, ints, kernel, tree_sum
 from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
@@ -33,6 +33,21 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     if cuda.threadIdx.x == 0:
         negative[k] = int32(below)
         non_finite[k] = int32(bad)
+
+
+@kernel(floats, floats, ints, int32, int32, threads=THREADS)
+def _settle(state, kept, non_finite, size, parts):
+    scratch = cuda.shared.array(THREADS, float32)
+    refused = ZERO
+    for k in range(cuda.threadIdx.x, parts, THREADS):
+        if non_finite[k] > 0:
+            refused = ONE
+    refused = block_sum(refused, scratch, THREADS)
+    for i in range(cuda.threadIdx.x, size, THREADS):
+        if refused > ZERO:
+            state[i] = kept[i]
+        else:
+            kept[i] = state[i]
 
 
 @kernel(floats, floats, int32, float32, threads=32)
@@ -72,6 +87,14 @@ def step(
     """
     segments = (starts, stops, steps, prior_mu, prior_var)
     _step.launch(starts.size, *parameters, factors, *segments, negative, non_finite)
+
+
+def settle(state: Array, kept: Array, non_finite: Array) -> None:
+    """Ends a step for the state that passes have moved: keeps a copy, or puts the copy back if a count is not 0.
+
+    It is one block of threads, as state is small.
+    """
+    _settle.launch(1, state, kept, non_finite, state.size, non_finite.size)
 
 
 def pooled_factors(header: Array, factors: Array, average: bool, rate: float) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from pytagi_ddp.files import atomic_write
+from pytagi_ddp.files import atomic_write, check_private
 from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
 from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder
 
@@ -47,7 +47,8 @@ def folder() -> Path | None:
         return None
     made = base / f"cuda-{version('numba-cuda')}"
     try:
-        made.mkdir(exist_ok=True)
+        made.mkdir(mode=0o700, exist_ok=True)
+        check_private(made)
     except OSError:
         return None
     return made
@@ -63,4 +64,4 @@ def keep(file: str, cubin: bytes) -> None:
     """Writes a cubin into this file of the folder, if there is one and it can be written."""
     if place := folder():
         with suppress(OSError):
-            atomic_write(place / file, with_checksum(cubin))  # other ranks see the whole file or none
+            atomic_write(place / file, with_checksum(cubin), private=True)  # other ranks see the whole file or none

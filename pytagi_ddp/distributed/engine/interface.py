@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -354,6 +355,9 @@ class Communicator(CommunicatorBase, ABC):
             raise ValueError(f"barrier: timeout must be a number of seconds above 0, got {timeout}")
         self._prepare("barrier")
         self._engine_of()._barrier(timeout)
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Has a method called before the program ends, unless its object is gone: one that waits for handles."""
 
     def in_background(self) -> AbstractContextManager:
         """A context in which handles make progress while the body computes, if the engine can do so.

@@ -13,7 +13,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
 from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
-from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, LaunchError, time_limit
+from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, FOLLOWED, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Counts
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
@@ -161,6 +161,10 @@ class Job(MPIMember):
             return
         try:
             operations = self.operations
+            try:
+                operations.finish()
+            except FOLLOWED as error:
+                self.hook.end_with(f"ends the job: {error}")
             if operations.broken is not None:
                 code = 130 if isinstance(operations.broken, KeyboardInterrupt) else 1
                 self.hook.end_with(f"ends the job: {operations.broken_in} was cut short by {operations.broken!r}", code)

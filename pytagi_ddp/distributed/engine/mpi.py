@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -116,6 +116,9 @@ class MPICommunicator(Communicator):
         with self._staging.for_mpi(buffer) as data:
             for piece in _pieces(bytes_of(data)):
                 yield self._group.channels["broadcast"].Ibcast(piece, root)
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        self._group.member.operations.at_end(call)
 
     def in_background(self) -> AbstractContextManager:
         """Lets a thread drive handles while the body computes, if this MPI can be called from several threads."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 from pytagi_ddp.interrupts import answer
 
@@ -91,12 +92,23 @@ class Operations:
         self.unclaimed: dict[Operation, None] = {}
         self.lock = threading.Lock()  # of what `advance` changes
         self.ended = ""  # why no other operation may follow
+        self._at_end: list[WeakMethod] = []
         self._rank = rank
 
     @property
     def forgotten(self) -> Operation | None:
         """The first operation that nobody has waited for."""
         return next(iter(self.unclaimed), None)
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Has a method called before the program ends, unless its object is gone: one that waits for operations."""
+        self._at_end.append(WeakMethod(call))
+
+    def finish(self) -> None:
+        """Makes the calls of `at_end`, of which those of a rank that was cut short would wait in vain."""
+        while self._at_end and self.broken is None:
+            if (call := self._at_end.pop()()) is not None:
+                call()
 
     def end(self, reason: str) -> None:
         """Refuses all further operations, with `reason`."""

@@ -159,6 +159,7 @@ class ThreadMember(Member):
         """Raises if this rank ends although a collective of it was interrupted, or was started and not waited for."""
         if self.operations.broken is not None:
             raise self.operations.broken
+        self.operations.finish()
         if (forgotten := self.operations.forgotten) is not None:
             raise RuntimeError(f"{forgotten.what} was started, and nobody waited for it; call wait() on its handle")
 
@@ -210,6 +211,9 @@ class ThreadCommunicator(Communicator):
         self._group = group = group or member.world
         super().__init__(group.rank, group.world_size, group.rank, group.world_size)
         self.timeout = timeout
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        self._group.member.operations.at_end(call)
 
     def _split(self, color: int | None, key: int | None) -> ThreadCommunicator | None:
         own = SplitRequest.of(color, key, self._group)

@@ -311,6 +311,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._refuse_unread_deltas()
         self._under_way = False
         problem = None
+        arena = self.stage.arena
+        before = arena.kept_state
         try:
             self._exchange.step(False)
         except FloatingPointError as error:
@@ -318,7 +320,9 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         flags = np.array([problem is not None, self._stop], np.float32)
         self.communicator.all_reduce(flags)
         self._stop_requested = bool(flags[1] > 0)
-        if flags[0] > 0:
+        if flags[0] > 0:  # on another stage, maybe
+            arena.kept_state = before
+            arena.undo_step()
             self._raise_alike(problem)
 
     def _refuse_unread_deltas(self) -> None:

@@ -7,7 +7,7 @@ all-reduce serves all layers. `Arena` is the interface that every such memory ha
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -73,9 +73,12 @@ class Arena(ABC):
         self._factors = kernels.array.zeros(4)  # scale, samples, caps and rate of the step
 
     def _attach_state(self) -> None:
-        self.statistics, self.carried = (
-            self._kernels.array.zeros(_size_of(self.tensors, kind)) for kind in ("running", "carried")
-        )
+        running, carried = (_size_of(self.tensors, kind) for kind in ("running", "carried"))
+        zeros = self._kernels.array.zeros
+        self._moved = zeros(running + carried)
+        self.statistics, self.carried = self._moved[:running], self._moved[running:]
+        self._settled = zeros(running + carried)
+        self._before = zeros(running + carried), zeros(self.tail.size)
         views: list[dict[str, Array]] = [{} for _ in self.leaves]
         for spec in self.tensors:
             if spec.kind != "learned":
@@ -87,6 +90,46 @@ class Arena(ABC):
         for norm in self.running:
             norm.shared_sums = self.tail[sums : sums + norm.num_sums]
             sums += norm.num_sums
+        self.keep_state()
+
+    # A pass moves statistics and carried state on its way. If it does not come to its end, they go back to where they
+    # were before it; if the step is refused, to where they were after the step before.
+
+    def begin_pass(self, backward: bool = False) -> None:
+        """Notes the state that a pass is about to move, for `undo_pass`: calls of kernels only."""
+        for values, noted in self._moved_by(backward):
+            self._kernels.array.copy(values, noted)
+
+    def undo_pass(self, backward: bool = False) -> None:
+        """Puts back what `begin_pass` has noted."""
+        for values, noted in self._moved_by(backward):
+            self._kernels.array.copy(noted, values)
+
+    def _moved_by(self, backward: bool) -> Iterator[tuple[Array, Array]]:
+        """What a pass moves, and the memory that it is noted in: forward also statistics and their sums."""
+        if self._moved.size and not (backward and not self.carried.size):
+            yield self._moved, self._before[0]
+        if self.running and not backward:
+            yield self.tail, self._before[1]
+
+    def keep_state(self) -> None:
+        """To be called after a step, and whenever state was set otherwise: `undo_step` comes back to it."""
+        if self._moved.size:
+            self._kernels.array.copy(self._moved, self._settled)
+
+    def undo_step(self) -> None:
+        """Puts statistics and carried state back to where they were in the last `keep_state`."""
+        if self._moved.size:
+            self._kernels.array.copy(self._settled, self._moved)
+
+    @property
+    def kept_state(self) -> np.ndarray:
+        """A copy of what `undo_step` would put back; it may be assigned."""
+        return self._kernels.array.to_host(self._settled)
+
+    @kept_state.setter
+    def kept_state(self, values: np.ndarray) -> None:
+        self._kernels.array.copy(values, self._settled)
 
     def unfrozen(self, variances: bool = False) -> list[TensorSpec]:
         """The means of the parameters that steps change (not those of frozen layers), or their variances."""
@@ -280,6 +323,8 @@ class ParameterArena(Arena):
 
     def _apply(self) -> None:
         self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
+        if self._moved.size:
+            self._kernels.step.settle(self._moved, self._settled, self._stepping.non_finite)
 
     def finish(self) -> None:
         self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)

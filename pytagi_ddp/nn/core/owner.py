@@ -8,11 +8,13 @@ class Owner(Protocol):
 
     Attributes:
         passes: of `nn.run.passes`. A layer tells its `invalidate` what has changed, within its `one_thread`.
+        arena: of `nn.core.arena`. A layer whose state was set calls its `keep_state`.
         device: where it computes.
         num_samples: time steps for which layers make room that record them; None: as many as come.
     """
 
     passes: Any
+    arena: Any
     num_samples: int | None
 
     @property

@@ -119,6 +119,7 @@ def put(model: Network, values: Values) -> None:
     model.drop_deltas()
     for spec, array in values:
         model.kernels.array.copy(array, model.arena.values(spec))
+    model.arena.keep_state()
 
 
 def _checked(model: Network, values: dict[str, Any]) -> Values:

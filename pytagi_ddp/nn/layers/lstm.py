@@ -188,6 +188,8 @@ class LSTM(BaseLayer):
         if self.carries:
             for name, h, c in zip(("mu", "var"), state[:2], state[2:], strict=True):
                 self.kernels.array.copy(np.concatenate([h, c]), self.state[name])
+            if self._owner is not None:
+                self._owner.arena.keep_state()
 
     def _sequences(self, batch: int) -> tuple[int, int]:
         """(number of sequences, time steps of each)."""

@@ -161,7 +161,12 @@ class Passes(Step):
     def _walk_forward(self, state: State, training: bool) -> tuple[State, Saved]:
         self.memory.pool.reserve(state.batch * self._chain.widest)
         saved = Saved(None, Pass(self.memory, self._buffers, training, self.hooks))
-        return self._chain.forward(state, saved), saved
+        self._arena.begin_pass()
+        try:
+            return self._chain.forward(state, saved), saved
+        except BaseException:
+            self._arena.undo_pass()
+            raise
 
     def _check_memory(self, state: State, training: bool) -> None:
         """Raises MemoryError if the device has less free memory than passes of this batch size will take."""
@@ -239,7 +244,12 @@ class Passes(Step):
         pool.share(delta)  # with whoever has written them, and may read them again
         if not self._chain.spares_deltas:
             delta = pool.own_copy(delta)
-        into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
+        self._arena.begin_pass(backward=True)
+        try:
+            into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
+        except BaseException:
+            self._arena.undo_pass(backward=True)
+            raise
         if into is not None and end is not None:
             self._kernels.array.copy(into.mu, end[0])
             self._kernels.array.copy(into.var, end[1])

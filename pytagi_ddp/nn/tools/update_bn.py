@@ -121,6 +121,7 @@ def take_statistics(
         array.copy(tail, arena.tail)
         array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
+    arena.keep_state()
     return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
 
 

@@ -551,6 +551,16 @@ def test_step(factors):
         np.testing.assert_array_equal(after[0][:2], parameters[:2])
 
 
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("n", sizes([70], [1, 256, 5001]))
+def test_settle(n, refused):
+    counts = np.zeros(300, np.int32)
+    counts[299] = refused
+    state, kept = both("step", "settle", [normal(n), normal(n, seed=1), counts])[:2]
+    np.testing.assert_array_equal(state, kept)
+    np.testing.assert_array_equal(state, normal(n, seed=1) if refused else normal(n))
+
+
 @pytest.mark.parametrize("header", [(0, 0, 0), (1, 1, 0), (300, 2, 1), (257, 2, 0), (510, 2, 0)])
 def test_pooled_factors(header):
     for average in (True, False):

@@ -13,7 +13,7 @@ import numpy as np
 from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential
-from tests.mpi.ddp_networks import backpropagate, batch, dense
+from tests.mpi.ddp_networks import backpropagate, batch, dense, with_batch_norm
 from tests.mpi.rank import fault, job_folder, ready, say
 
 
@@ -53,6 +53,42 @@ def with_fault(program):
 @with_fault
 def no_fault(job):
     job.go_on()
+
+
+WAYS = {
+    "ddp": DDPSequential,
+    "buckets": functools.partial(DDPSequential, config=DDPConfig(buckets=2)),
+    "merges": functools.partial(DDPSequential, every=2),
+    "synchronised": functools.partial(DDPSequential, sync_batch_norm=True),
+    "shards": nn.FSDPSequential,
+    "whole": functools.partial(nn.FSDPSequential, reshard_after_forward=False),
+    "pipeline": nn.PipelineSequential,
+}
+
+
+def without_steps(done):
+    """Every way of training; none comes to its step, as at a time limit. `done`: calls of the loop that come first."""
+    made = {name: way(with_batch_norm() if name == "synchronised" else dense(nn.Tanh())) for name, way in WAYS.items()}
+    for net in made.values():
+        x, y = batch(net.model if hasattr(net, "model") else dense(nn.Tanh()), 4, net.rank)
+        if isinstance(net, nn.PipelineSequential):
+            update = nn.OutputUpdater("cpu").update
+            net.forward_backward(x, lambda states, rows, deltas: update(states, y[rows], 1.0, deltas))  # noqa: B023
+            continue
+        net(x)
+        if done > 1:
+            nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.ones(y.size), net.input_delta_z_buffer)
+        if done > 2:
+            net.backward()
+    say("ends")
+    return made  # alive until the end
+
+
+def stopped_between_calls(done):
+    kept.append(without_steps(done))
+
+
+kept: list = []
 
 
 @with_fault
