@@ -327,3 +327,34 @@ class _Graph:
         )
         self.lowest = min(self.lowest, middle)
         return x, middle - 0.1
+
+
+def forecast(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    past: ArrayLike | None = None,
+    truth: ArrayLike | None = None,
+    label: str = "interval",
+) -> Axes:
+    """A forecast as a line in a band, behind the observations before it and, if known, with those that came true.
+
+    Args:
+        x: regular times, or numbers, of the steps ahead. mean, low, high: values at these steps.
+        past: observations at the regular steps before x. truth: observations at x. label: of the band.
+    """
+    steps = np.asarray(x)
+    if past is not None and len(np.asarray(past)):
+        observed = np.asarray(past, np.float64)
+        step = steps[1] - steps[0] if len(steps) > 1 else np.asarray(1).astype(f"m8{str(steps.dtype)[10:]}")
+        before = steps[0] - step * np.arange(len(observed), 0, -1)
+        ax.plot(before, observed, ".-", color="0.4", markersize=3, linewidth=0.8, label="observed")
+    (line,) = ax.plot(steps, mean, label="forecast")
+    ax.fill_between(
+        steps, np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.25, linewidth=0, label=label
+    )
+    if truth is not None:
+        ax.plot(steps, truth, ".", color="0.1", markersize=4, label="truth")
+    return ax
