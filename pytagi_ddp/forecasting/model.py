@@ -1,109 +1,108 @@
-"""The networks of a forecaster: windows of the past to all steps ahead, and the noise of each step."""
+"""The networks of a forecaster: from windows of the past to all steps ahead, and the noise of each step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pytagi_ddp.estimators.members import Training
-from pytagi_ddp.forecasting.forecast import ranked_score
-from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction
+from pytagi_ddp.forecasting.forecast import crps
+from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
 FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it is estimated
 LEAST_NOISE = 0.1  # of the mean squared residual of a step, at least so much is noise
+NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
 SHRINKAGE = 0.1  # of correlations between steps towards 0
+FEWEST = 8  # windows that networks learn from, at least
 BATCH, PREDICTED = 16, 512
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
 
 
-class Windows(NamedTuple):
-    """What is known at some origins, and what followed. NaN: missing.
+class Kind(NamedTuple):
+    """What a forecaster chooses.
 
     Attributes:
-        past: (n, lags) values up to the origin. more: (n, k) calendar, covariates and which series it is.
-        series, origin: (n,) numbers of the series, and of the last time step that is known.
-        future: (n, horizon).
+        log: whether it learns logarithms. level: whether the last value itself is an input. hidden: units of layers.
     """
-
-    past: np.ndarray
-    more: np.ndarray
-    series: np.ndarray
-    origin: np.ndarray
-    future: np.ndarray
-
-    def rows(self, some: np.ndarray) -> Windows:
-        return Windows(*(array[some] for array in self))
-
-
-class Kind(NamedTuple):
-    """What is chosen: whether logarithms are taken, the level is an input, and the hidden layers."""
 
     log: bool
     level: bool
     hidden: tuple[int, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Scaling:
     """From windows to standardised inputs and targets, and back.
 
     Targets are differences to the last known value, divided by their standard deviation in each series, less their
     mean at each step. So a trend goes on, and series of any size are learnt together.
+
+    Attributes:
+        kind: as chosen. series: (3, series) mean, standard deviation, and that of the differences.
+        center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
     """
 
     kind: Kind
-    series: np.ndarray  # (3, series): mean, standard deviation, and that of the differences
-    center: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    inputs: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    series: np.ndarray
+    center: np.ndarray
+    inputs: np.ndarray
 
     @classmethod
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
-        series = np.zeros((3, number))
-        scaling = cls(kind, series)
-        past, future = scaling.of_values(windows.past), scaling.of_values(windows.future)
-        differences = future - anchors(past)[:, None]
+        """The scaling of these windows of `number` series."""
+        raw = cls(kind, np.ones((3, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)))
+        past, differences = raw._values(windows.past), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
-            series[:, k] = np.nanmean(past[rows]), spread(past[rows]), spread(differences[rows])
-        scaling.center = np.nanmean(differences / series[2, windows.series][:, None], 0)
-        x = scaling.raw(windows)
-        scaling.inputs = np.stack([np.nanmean(x, 0), np.array([spread(column) for column in x.T])])
-        return scaling
+            mean = means(past[rows].ravel())
+            std = spread(past[rows], abs(mean) or 1.0)
+            raw.series[:, k] = mean, std, spread(differences[rows], std)
+        center = means(differences / raw.series[2, windows.series][:, None])
+        x = raw._inputs(windows)
+        return cls(kind, raw.series, center, np.stack([means(x), [spread(column, 1.0) for column in x.T]]))
 
-    def of_values(self, values: np.ndarray) -> np.ndarray:
+    def _values(self, values: np.ndarray) -> np.ndarray:
         return np.log(values) if self.kind.log else values
 
-    def raw(self, windows: Windows) -> np.ndarray:
-        past = self.of_values(windows.past)
-        last = anchors(past)
-        mean, std, scale = self.series[:, windows.series]
-        columns = [(past - last[:, None]) / scale[:, None], windows.more]
-        if self.kind.level:
-            columns.append(((last - mean) / std)[:, None])
-        return np.concatenate(columns, 1)
+    def _last(self, windows: Windows) -> np.ndarray:
+        """(n, 1): the last known value of each window; NaN: there is none."""
+        past = self._values(windows.past)
+        place = past.shape[1] - 1 - np.isfinite(past[:, ::-1]).argmax(1)
+        return past[np.arange(len(past)), place][:, None]
+
+    def _differences(self, windows: Windows) -> np.ndarray:
+        return self._values(windows.future) - self._last(windows)
+
+    def _inputs(self, windows: Windows) -> np.ndarray:
+        last, (mean, std, scale) = self._last(windows), self.series[:, windows.series, None]
+        level = [(last - mean) / std] if self.kind.level else []
+        return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
 
     def x(self, windows: Windows) -> np.ndarray:
+        """(n, inputs) standardised inputs; NaN: missing."""
         mean, std = self.inputs
-        return ((self.raw(windows) - mean) / std).astype(np.float32)
+        return ((self._inputs(windows) - mean) / std).astype(np.float32)
 
     def targets(self, windows: Windows) -> np.ndarray:
-        last, scale = anchors(self.of_values(windows.past)), self.series[2, windows.series]
-        differences = self.of_values(windows.future) - last[:, None]
-        return (differences / scale[:, None] - self.center).astype(np.float32)
+        """(n, horizon) standardised targets; NaN: missing."""
+        return (self._differences(windows) / self.scale(windows) - self.center).astype(np.float32)
+
+    def scale(self, windows: Windows) -> np.ndarray:
+        """(n, 1): what a target of 1 is, in the unit of the values (or of their logarithm)."""
+        return self.series[2, windows.series, None]
 
     def back(self, windows: Windows, m: np.ndarray) -> np.ndarray:
-        """Means in the unit of the values (or of their logarithm)."""
-        last, scale = anchors(self.of_values(windows.past)), self.series[2, windows.series]
-        return (m + self.center) * scale[:, None] + last[:, None]
+        """Means of values (or of their logarithm) from those of targets."""
+        return (m + self.center) * self.scale(windows) + self._last(windows)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Model:
-    """Trained networks, fold by fold, with their scaling and the noise of each step.
+    """Trained networks with their scaling and the noise of each step.
 
     Attributes:
         noise: (horizon,) variances, and correlation: (horizon, horizon), of standardised targets.
@@ -126,51 +125,79 @@ class Model:
         return self.score < other.score and bool(self.scores[-1] < other.scores[-1])
 
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
-        """(means (n, horizon), covariances (n, horizon, horizon)) of observations, or of their logarithms."""
+        """(n, horizon) means and standard deviations of observations, or of their logarithms."""
         m, v = mixture(self.networks, self.scaling.x(windows))
-        std = np.sqrt(v + self.noise) * self.scaling.series[2, windows.series][:, None]
-        return self.scaling.back(windows, m), self.correlation * std[:, :, None] * std[:, None, :]
+        return self.scaling.back(windows, m), np.sqrt(v + self.noise) * self.scaling.scale(windows)
+
+
+class Stretch(NamedTuple):
+    """Windows of a stretch of time, and those that networks may learn which are to forecast it: (n,) bools.
+
+    The latter have no observation in common with the former.
+    """
+
+    held_out: np.ndarray
+    learnt: np.ndarray
+
+
+def stretches(windows: Windows, number: int) -> list[Stretch]:
+    """All windows in so many stretches of time.
+
+    Raises:
+        ValueError: without a stretch there are too few windows to learn from.
+    """
+    origin, horizon = windows.origin, windows.future.shape[1]
+    found = []
+    for part in np.array_split(np.unique(origin), number):
+        first, last = (part[0], part[-1]) if len(part) else (0, -1)
+        held_out = (origin >= first) & (origin <= last)
+        found.append(Stretch(held_out, (origin <= first - horizon) | (origin >= last + horizon)))
+    fewest = min(int(stretch.learnt.sum()) for stretch in found)
+    if fewest < FEWEST or any(not stretch.held_out.any() for stretch in found):
+        raise ValueError(
+            f"y is too short: of its {len(origin)} windows, {fewest} would be left to learn from, and {FEWEST} are "
+            f"needed, when one of {number} stretches of time and the {horizon - 1} steps on either side of it are held "
+            "back; give more of the past, a shorter horizon, or fewer lags or folds"
+        )
+    return found
 
 
 def fit(
     kind: Kind,
     windows: Windows,
     number: int,
-    folds: int,
+    parts: list[Stretch],
     noise: np.ndarray | None,
     epochs: int,
-    seeds: Callable[[int], list[int]],
-    count: int,
+    seeds: list[list[int]],
     run: Run,
 ) -> Model:
-    """Trains `count` networks without each of `folds` stretches of time.
-
-    A network without a stretch has not seen windows whose observations lie in it either.
+    """Trains networks without each stretch of time, which they then forecast.
 
     Args:
         number: of series. noise: variances of the steps with which networks learn; None: a first guess.
-        seeds: returns as many seeds. run: calls a function with each of some tuples of arguments.
+        seeds: for each stretch those of its networks. run: calls a function with each of some tuples of arguments.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
-    horizon = y.shape[1]
-    learnt_noise = np.full(horizon, FIRST_NOISE) if noise is None else noise
-    stretches = np.array_split(np.unique(windows.origin), folds)
-    held = [(windows.origin >= part[0]) & (windows.origin <= part[-1]) for part in stretches]
-    near = [(windows.origin > part[0] - horizon) & (windows.origin < part[-1] + horizon) for part in stretches]
-    tasks = [(x[~some], y[~some], learnt_noise, kind.hidden, epochs, seed) for some in near for seed in seeds(count)]
-    networks = run(train, tasks)
-    m, v = np.zeros_like(y, np.float64), np.zeros_like(y, np.float64)
-    for k, rows in enumerate(held):
-        m[rows], v[rows] = mixture(networks[k * count : (k + 1) * count], x[rows])
+    assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else noise
+    tasks = [
+        (x[part.learnt], y[part.learnt], assumed, kind.hidden, epochs, seed)
+        for part, some in zip(parts, seeds, strict=True)
+        for seed in some
+    ]
+    networks, count = run(train, tasks), len(seeds[0])
+    m, v = np.zeros((2, *y.shape))
+    for k, part in enumerate(parts):
+        m[part.held_out], v[part.held_out] = mixture(networks[k * count : (k + 1) * count], x[part.held_out])
     residuals = y - m
-    squares = np.nanmean(residuals**2, 0)
-    found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares)
-    scale = scaling.series[2, windows.series][:, None]
-    distribution = LogNormalPrediction if kind.log else GaussianPrediction
-    scores = ranked_score(distribution(scaling.back(windows, m), (v + found) * scale**2), windows.future)
-    scores /= np.array([spread(windows.future[windows.series == k]) for k in range(number)])[windows.series][:, None]
-    by_stretch = np.array([np.nanmean(scores[rows]) for rows in held])
+    squares = means(residuals**2)
+    found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
+    scores = crps(scaling.back(windows, m), np.sqrt(v + found) * scaling.scale(windows), kind.log, windows.future)
+    for k in range(number):
+        rows = windows.series == k
+        scores[rows] /= spread(windows.future[rows], 1.0)
+    by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
     return Model(scaling, networks, found, correlations(residuals), by_stretch)
 
 
@@ -195,28 +222,31 @@ def train(
 def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the mean output: variances of the networks, and of their means."""
     mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
-    means = np.array(mu, np.float64)
-    return means.mean(0), np.mean(var, 0, np.float64) + (means.var(0, ddof=1) if len(means) > 1 else 0)
+    all_means = np.array(mu, np.float64)
+    return all_means.mean(0), np.mean(var, 0, np.float64) + (all_means.var(0, ddof=1) if len(mu) > 1 else 0)
 
 
 def correlations(residuals: np.ndarray) -> np.ndarray:
-    """Correlations between the residuals of steps, shrunk towards 0."""
+    """(horizon, horizon) correlations between the residuals of steps, shrunk towards 0; positive definite."""
     known = np.isfinite(residuals)
     filled = np.where(known, residuals, 0)
     products, pairs = filled.T @ filled, known.T.astype(np.float64) @ known
-    covariance = products / np.maximum(pairs, 1)
-    std = np.sqrt(np.maximum(np.diag(covariance), 1e-30))
-    found = covariance / (std * std[:, None])
-    return (1 - SHRINKAGE) * found + SHRINKAGE * np.eye(len(found))
+    values, vectors = np.linalg.eigh(products / np.maximum(pairs, 1))  # some below 0, where pairs are missing
+    covariance = (vectors * np.maximum(values, 0)) @ vectors.T
+    std = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    found = (1 - SHRINKAGE) * covariance / (std * std[:, None])
+    np.fill_diagonal(found, 1)
+    return found
 
 
-def anchors(past: np.ndarray) -> np.ndarray:
-    """The last known value of each window."""
-    known = np.isfinite(past[:, ::-1])
-    return past[np.arange(len(past)), past.shape[1] - 1 - known.argmax(1)]
+def means(values: np.ndarray) -> Any:
+    """Means of the known values of each column; 0 where none is known."""
+    known = np.isfinite(values)
+    return np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1)
 
 
-def spread(values: np.ndarray) -> float:
-    """The standard deviation of the known values; 1 if they are all the same."""
-    std = float(np.nanstd(values)) if np.isfinite(values).any() else 0.0
-    return std if std > 1e-12 * abs(float(np.nanmean(values)) if std else 1.0) else 1.0
+def spread(values: np.ndarray, otherwise: float) -> float:
+    """The standard deviation of the known values; `otherwise` if all of them are the same."""
+    known = values[np.isfinite(values)]
+    std = float(known.std()) if known.size else 0.0
+    return std if std > 1e-14 * np.abs(known).max(initial=0) else otherwise
