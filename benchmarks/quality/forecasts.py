@@ -59,8 +59,7 @@ class Scores(NamedTuple):
 
 
 def load() -> dict[str, Series]:
-    import pandas as pd  # here, as --help shall not wait for it
-
+    pd = import_module("pandas")  # which statsmodels brings
     sets = import_module("statsmodels.api").datasets
     macro = sets.macrodata.load_pandas().data
     months = sets.elnino.load_pandas().data.iloc[:, 1:].to_numpy().ravel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,8 +138,7 @@ class Forecast(Prediction):
         Raises:
             ModuleNotFoundError: pandas is not installed.
         """
-        import pandas
-
+        pandas = import_module("pandas")  # here, because it is not a requirement
         index = pandas.Index(self.steps if self.times is None else self.times)
         if self._times is not None and self._times.zone is not None:
             index = index.tz_localize("UTC").tz_convert(self._times.zone)

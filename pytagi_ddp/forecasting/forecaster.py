@@ -21,8 +21,8 @@ from pytagi_ddp.forecasting.windows import Layout, Windows
 LARGEST_SEED = 2**31 - 1
 SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # a network sees so many seasons, and at least and most so many time steps
 HIDDEN = (50,)
-SEEN = 150_000  # a network sees about so many windows, in 10 to 100 epochs
-FEWEST, MOST = 10, 100
+SEEN, FEWEST, MOST = 150_000, 10, 100  # a network sees about so many windows, in 10 to 100 epochs,
+LEAST_SEEN = 20_000  # or in more, if there are so few windows
 WINDOWS = 20_000  # windows, spread evenly, that a model learns
 
 
@@ -62,7 +62,7 @@ class Forecaster(BaseEstimator):
         hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
         transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
-        epochs: None: as many as show a network about 150,000 windows, from 10 to 100.
+        epochs: None: as many as show a network about 150,000 windows, from 10 to 100; more for less than 200 windows.
         n_folds: stretches, at least 2. n_seeds: networks of each.
         n_jobs: networks trained at a time, as in scikit-learn.
         random_state: seed or generator of everything that is drawn, as in scikit-learn.
@@ -262,7 +262,7 @@ class Forecaster(BaseEstimator):
     def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
         """The best model: each choice is tried in turn, and taken if it makes the score better."""
         random = check_random_state(self.random_state)
-        epochs = self.epochs or int(np.clip(SEEN / len(windows.origin), FEWEST, MOST))
+        epochs = self.epochs or default_epochs(len(windows.origin))
         parts = stretches(windows, self.n_folds)
 
         def trained(kind: Kind, noise: np.ndarray | None, count: int) -> Model:
@@ -322,6 +322,10 @@ def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[st
 
 def _covariates(**given: Any) -> dict[str, Panel]:
     return {name: read(data, name) for name, data in given.items() if data is not None}
+
+
+def default_epochs(windows: int) -> int:
+    return round(max(np.clip(SEEN / windows, FEWEST, MOST), LEAST_SEEN / windows))
 
 
 def _season(panel: Panel) -> int:

@@ -15,6 +15,7 @@ from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
 FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it is estimated
 LEAST_NOISE = 0.1  # of the mean squared residual of a step, at least so much is noise
+LEAST_ASSUMED = 0.1**2  # of the variance of the noise with which networks learn
 NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
 SHRINKAGE = 0.1  # of correlations between steps towards 0
 FEWEST = 8  # windows that networks learn from, at least
@@ -105,7 +106,9 @@ class Model:
     """Trained networks with their scaling and the noise of each step.
 
     Attributes:
-        noise: (horizon,) variances, and correlation: (horizon, horizon), of standardised targets.
+        noise: (horizon,) variances of standardised targets. factor: (horizon,) on variances of the networks, below 1
+            where they are larger than the squared errors of what was held back.
+        correlation: (horizon, horizon) of the errors of the steps.
         scores: (stretches,) mean CRPS, in units of each series' standard deviation, of the windows of each stretch, by
             networks that have not seen it nor its neighbours.
     """
@@ -113,6 +116,7 @@ class Model:
     scaling: Scaling
     networks: list[Sequential]
     noise: np.ndarray
+    factor: np.ndarray
     correlation: np.ndarray
     scores: np.ndarray
 
@@ -127,7 +131,7 @@ class Model:
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
         """(n, horizon) means and standard deviations of observations, or of their logarithms."""
         m, v = mixture(self.networks, self.scaling.x(windows))
-        return self.scaling.back(windows, m), np.sqrt(v + self.noise) * self.scaling.scale(windows)
+        return self.scaling.back(windows, m), np.sqrt(self.factor * v + self.noise) * self.scaling.scale(windows)
 
 
 class Stretch(NamedTuple):
@@ -180,7 +184,7 @@ def fit(
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
-    assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else noise
+    assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)
     tasks = [
         (x[part.learnt], y[part.learnt], assumed, kind.hidden, epochs, seed)
         for part, some in zip(parts, seeds, strict=True)
@@ -193,12 +197,14 @@ def fit(
     residuals = y - m
     squares = means(residuals**2)
     found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
-    scores = crps(scaling.back(windows, m), np.sqrt(v + found) * scaling.scale(windows), kind.log, windows.future)
+    factor = np.minimum(squares / (v.mean(0) + found), 1)
+    std = np.sqrt(factor * v + found) * scaling.scale(windows)
+    scores = crps(scaling.back(windows, m), std, kind.log, windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)
     by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
-    return Model(scaling, networks, found, correlations(residuals), by_stretch)
+    return Model(scaling, networks, found, factor, correlations(residuals), by_stretch)
 
 
 def train(
@@ -222,8 +228,8 @@ def train(
 def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the mean output: variances of the networks, and of their means."""
     mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
-    all_means = np.array(mu, np.float64)
-    return all_means.mean(0), np.mean(var, 0, np.float64) + (all_means.var(0, ddof=1) if len(mu) > 1 else 0)
+    each, within = np.array(mu, np.float64), np.array(var, np.float64).mean(0)
+    return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
 
 
 def correlations(residuals: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
             raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
-        values = values.reshape(len(values), -1)
+        values = values[:, None] if flat else values
         names = list(getattr(data, "columns", range(values.shape[1])))
         if flat and (name := getattr(data, "name", None)) is not None:
             names = [name]

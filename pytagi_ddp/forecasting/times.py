@@ -66,12 +66,13 @@ class Times:
             between = np.unique(np.diff(months))
             if len(between) == len(np.unique(offsets)) == 1 and between[0] > 0:
                 return cls(values, local, zone, MONTHS, int(between[0]), step)
-        for of, on_clocks in ((local, True), (values, False)):
-            between = np.diff(of)
+        days = not np.diff(local)[0] % np.timedelta64(1, "D")
+        for on_clocks in (days, not days):  # days begin at midnight, but hours do not mind the change of clocks
+            between = np.diff(local if on_clocks else values)
             if (between == between[0]).all():
                 return cls(values, local, zone, FIXED, 0, between[0], on_clocks)
-        days, clock = local.astype("M8[D]"), local - local.astype("M8[D]")
-        if np.is_busday(days).all() and (clock == clock[0]).all() and (np.diff(_business_days(days)) == 1).all():
+        day, clock = local.astype("M8[D]"), local - local.astype("M8[D]")
+        if np.is_busday(day).all() and (clock == clock[0]).all() and (np.diff(_business_days(day)) == 1).all():
             return cls(values, local, zone, BUSINESS_DAYS, 0, step)
         k = int(np.flatnonzero(differences != differences[0])[0])
         raise ValueError(
