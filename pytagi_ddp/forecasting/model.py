@@ -17,6 +17,7 @@ FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it
 LEAST_NOISE = 0.1  # of the mean squared residual of a step, at least so much is noise
 LEAST_ASSUMED = 0.1**2  # of the variance of the noise with which networks learn
 NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
+LEAST_VARIANCE = 1e-6  # of the largest principal component, below which one is left out
 SHRINKAGE = 0.1  # of correlations between steps towards 0
 FEWEST = 8  # windows that networks learn from, at least
 BATCH, PREDICTED = 16, 512
@@ -40,22 +41,26 @@ class Scaling:
     """From windows to standardised inputs and targets, and back.
 
     Targets are differences to the last known value, divided by their standard deviation in each series, less their
-    mean at each step. So a trend goes on, and series of any size are learnt together.
+    mean at each step. So a trend goes on, and series of any size are learnt together. Inputs are turned to their
+    principal axes: lags of a series depend on each other, and TAGI takes weights as independent, which those of
+    uncorrelated inputs are.
 
     Attributes:
         kind: as chosen. series: (3, series) mean, standard deviation, and that of the differences.
         center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
+        axes: (inputs, k) principal axes of the standardised inputs.
     """
 
     kind: Kind
     series: np.ndarray
     center: np.ndarray
     inputs: np.ndarray
+    axes: np.ndarray
 
     @classmethod
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
         """The scaling of these windows of `number` series."""
-        raw = cls(kind, np.ones((3, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)))
+        raw = cls(kind, np.ones((3, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)), np.empty((0, 0)))
         past, differences = raw._values(windows.past), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
@@ -64,7 +69,11 @@ class Scaling:
             raw.series[:, k] = mean, std, spread(differences[rows], std)
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
-        return cls(kind, raw.series, center, np.stack([means(x), [spread(column, 1.0) for column in x.T]]))
+        inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
+        x = np.nan_to_num((x - inputs[0]) / inputs[1])
+        values, axes = np.linalg.eigh(x.T @ x / len(x))
+        some = values >= LEAST_VARIANCE * values.max()
+        return cls(kind, raw.series, center, inputs, axes[:, some])
 
     def _values(self, values: np.ndarray) -> np.ndarray:
         return np.log(values) if self.kind.log else values
@@ -84,9 +93,9 @@ class Scaling:
         return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
 
     def x(self, windows: Windows) -> np.ndarray:
-        """(n, inputs) standardised inputs; NaN: missing."""
+        """(n, k) principal components of the standardised inputs, where missing ones count as means."""
         mean, std = self.inputs
-        return ((self._inputs(windows) - mean) / std).astype(np.float32)
+        return (np.nan_to_num((self._inputs(windows) - mean) / std) @ self.axes).astype(np.float32)
 
     def targets(self, windows: Windows) -> np.ndarray:
         """(n, horizon) standardised targets; NaN: missing."""

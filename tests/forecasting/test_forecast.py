@@ -88,7 +88,7 @@ def test_correlations_of_errors_are_found_and_can_be_drawn_from():
 
 def test_errors_of_a_walk_are_correlated():
     walk = np.cumsum(np.random.default_rng(0).normal(size=600))
-    forecaster = Forecaster(4, hidden_layer_sizes=(), n_folds=2, n_seeds=1, epochs=15, random_state=0)
+    forecaster = Forecaster(4, hidden_layer_sizes=(), n_folds=2, n_seeds=1, random_state=0)
     paths = forecaster.fit(walk).predict().sample(20_000, seed=0)
     found = np.corrcoef(paths.T)
     expected = np.sqrt(np.minimum.outer(range(1, 5), range(1, 5)) / np.maximum.outer(range(1, 5), range(1, 5)))

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+import joblib
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from pytagi_ddp.forecasting import Forecaster, model
+from pytagi_ddp.forecasting.series import read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
-QUICK = {"epochs": 60, "n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": (), "random_state": 0}
+QUICK = {"n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": (), "random_state": 0}
 
 
 def seasonal(steps, period=12, noise=0.1, seed=0):
@@ -31,13 +33,13 @@ def quick(horizon, **options):
 
 def test_a_season_goes_on_with_intervals_that_hold():
     y = seasonal(1200)
-    found = Forecaster(12, season=12, n_seeds=1, epochs=20, random_state=0).backtest(y, stride=5)
-    assert len(found.forecasts) == 70
+    found = Forecaster(12, season=12, n_seeds=1, epochs=60, random_state=0).backtest(y, stride=2)
+    assert len(found.forecasts) == 175
     std = 0.1 * np.sqrt(np.cumsum(0.64 ** np.arange(12)))  # of the errors of the true model
-    np.testing.assert_allclose(found.rmse("step"), std, rtol=0.25)
-    assert found.rmse() < 1.1 * np.sqrt(np.mean(std**2))
+    np.testing.assert_allclose(found.rmse("step"), std, rtol=0.2)
+    assert found.rmse() < 1.15 * np.sqrt(np.mean(std**2))
     assert 0.85 < found.coverage(0.9) < 0.95 and 0.43 < found.coverage(0.5) < 0.57
-    np.testing.assert_allclose(np.mean([forecast.std for forecast in found.forecasts], 0), std, rtol=0.25)
+    np.testing.assert_allclose(np.mean([forecast.std for forecast in found.forecasts], 0), std, rtol=0.1)
 
 
 @pytest.mark.parametrize("step", ["MS", "ME", "h", "D", "B"])
@@ -92,7 +94,7 @@ def test_many_series_of_different_sizes_and_lengths():
     np.testing.assert_allclose(forecast.mean[:, 0], 1e-6 * short[114:], atol=0.5e-6)
     np.testing.assert_allclose(forecast.mean[:, 1], long[194:], atol=0.5e5)
     assert forecast.sample(3, 0).shape == (3, 6, 2)
-    table = np.stack([1e-6 * short[:114], long[80:194]], 1)
+    table = np.stack([1e-6 * short[4:114], long[84:194]], 1)  # seven seasons later
     np.testing.assert_allclose(forecaster.predict(table).mean, forecast.mean, rtol=1e-5, atol=1e-12)
     pytest.importorskip("pandas", reason="pandas is not installed")
     assert list(forecast.to_frame()["large"].columns) == ["mean", "std", "0.05", "0.5", "0.95"]
@@ -101,17 +103,18 @@ def test_many_series_of_different_sizes_and_lengths():
 @pytest.mark.parametrize("unit", [1e-9, 1e12])
 def test_the_unit_changes_nothing(unit):
     y = 3 + seasonal(150)
-    plain, other = (quick(5, season=12).fit(unit * y).predict() for unit in (1, unit))
+    plain, other = (quick(5, season=12, transform=None).fit(unit * y).predict() for unit in (1, unit))
     np.testing.assert_allclose(other.mean, unit * plain.mean, rtol=1e-5)
     np.testing.assert_allclose(other.std, unit * plain.std, rtol=1e-4)
-    np.testing.assert_allclose(quick(5, season=12, transform=None).fit(y - 1e7).predict().mean + 1e7, plain.mean, atol=0.1)
+    far = quick(5, season=12, transform=None).fit(y - 1e7).predict()
+    np.testing.assert_allclose(far.mean + 1e7, plain.mean, atol=0.1)
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e12])
 def test_a_constant_series_stays_constant(value):
     forecast = quick(4).fit(np.full(60, value)).predict()
     np.testing.assert_allclose(forecast.mean, value, rtol=1e-3, atol=1e-3)
-    assert np.all(forecast.std > 0) and np.all(forecast.std < 0.3 * (abs(value) or 1))
+    assert np.all(forecast.std > 0) and np.all(forecast.std < 0.01 * (abs(value) or 1))
     both = quick(4).fit(np.stack([np.full(80, value), seasonal(80)], 1)).predict()
     assert np.isfinite(both.mean).all() and both.mean[:, 0] == pytest.approx(value, rel=0.2, abs=0.2)
 
@@ -220,7 +223,8 @@ def test_a_forecaster_is_an_estimator():
     again = pickle.loads(pickle.dumps(forecaster)).predict()
     np.testing.assert_array_equal(again.mean, first.mean)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(first)).quantile(0.1), first.quantile(0.1))
-    parallel = quick(4, season=12, transform=None, n_jobs=2).fit(y).predict()
+    with joblib.parallel_config("threading"):  # whose workers start at once
+        parallel = quick(4, season=12, transform=None, n_jobs=2).fit(y).predict()
     np.testing.assert_array_equal(parallel.mean, first.mean)
 
 
@@ -236,8 +240,6 @@ def test_a_fit_that_is_refused_changes_nothing():
 def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
     """No observation of a stretch that is held back lies in a window from which its networks learn."""
     layout = Layout([0], 5, 7, 1, {}, False, {})
-    from pytagi_ddp.forecasting.series import read
-
     panel = read(np.arange(200.0), "y")
     windows = layout.cut(panel, {}, *layout.to_learn(panel, 10_000))
     parts = model.stretches(windows, 4)
@@ -248,8 +250,6 @@ def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
 
 
 def test_windows_are_thinned_before_they_are_made():
-    from pytagi_ddp.forecasting.series import read
-
     layout = Layout([0, 1], 3, 2, 1, {}, False, {})
     values = np.random.default_rng(0).normal(size=(1000, 2))
     values[100:900, 0] = np.nan
@@ -261,7 +261,7 @@ def test_windows_are_thinned_before_they_are_made():
 
 Y = seasonal(100)
 REFUSED = [
-    ({}, (Y[:20],), {}, "y is too short: of its 9 windows, 0 would be left"),
+    ({}, (Y[:20],), {}, "y is too short: of its 11 windows, 0 would be left"),
     ({}, (Y[:6],), {}, "y has 6 time steps, and at least 7 are needed: lags=1 and horizon=6"),
     ({"lags": 90}, (Y,), {}, "y is too short: .* fewer lags or folds"),
     ({}, (np.where(np.arange(100) == 3, np.inf, Y),), {}, "y is infinite at step 3"),
@@ -307,9 +307,7 @@ def test_times_of_covariates_must_fit():
     index = pd.date_range("2020-01-01", periods=106, freq="D")
     y, holiday = pd.Series(Y, index[:100]), pd.Series(np.arange(106) % 7 == 0, index)
     forecaster = quick(6).fit(y, known=holiday[:100])
-    np.testing.assert_array_equal(
-        forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean
-    )
+    np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
     with pytest.raises(ValueError, match="known must begin at 2020-04-10T.*, got 2020-01-01"):
         forecaster.predict(known=holiday[:6])
     with pytest.raises(ValueError, match="known must begin at 2020-01-01T.*, got 2020-01-02"):

@@ -104,7 +104,7 @@ DAYS = pd.date_range("2020-01-01", periods=20, freq="D")
         (DAYS[::-1], ValueError, "must increase, but 2020-01-20T"),
         (DAYS.repeat(2)[:20], ValueError, "must increase"),
         (DAYS.delete(7).append(DAYS[-1:] + pd.Timedelta("1D")), ValueError, "2 days, 0:00:00 apart, .* y.asfreq"),
-        (DAYS.where(DAYS != DAYS[3]), ValueError, "no date at step 3"),
+        (DAYS.where(DAYS[3] != DAYS), ValueError, "no date at step 3"),
         (pd.bdate_range("2020-01-01", periods=21).delete(5), ValueError, r"asfreq\('B'\)"),  # a holiday
     ],
 )
