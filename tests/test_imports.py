@@ -156,6 +156,7 @@ ROOMS = {
     "models": "models.*",
     "estimators": "estimators.*",
     "plot": "plot",
+    "forecasting": "forecasting.*",
     "package": "pytagi_ddp",
     "selfcheck": "selfcheck.*",
     "doctor": "doctor",

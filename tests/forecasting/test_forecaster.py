@@ -308,9 +308,9 @@ def test_times_of_covariates_must_fit():
     y, holiday = pd.Series(Y, index[:100]), pd.Series(np.arange(106) % 7 == 0, index)
     forecaster = quick(6).fit(y, known=holiday[:100])
     np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
-    with pytest.raises(ValueError, match="known must begin at 2020-04-10T.*, got 2020-01-01"):
+    with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
         forecaster.predict(known=holiday[:6])
-    with pytest.raises(ValueError, match="known must begin at 2020-01-01T.*, got 2020-01-02"):
+    with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
         quick(6).fit(y[:99], known=holiday[1:])
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(Y, known=holiday)
