@@ -12,13 +12,13 @@ The series, ETS, ARIMA and AutoReg are those of statsmodels, which is not a requ
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,6 +176,9 @@ def boosting(series: Series) -> Scores:
     return scores
 
 
+QUICK = {"n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": ()}
+
+
 def ours(series: Series, seed: int, jobs: int | None, **settings: Any) -> Scores:
     """`Forecaster` with its defaults; the season of sunspots is no cycle of the calendar, and is given."""
     from pytagi_ddp.forecasting import Forecaster
@@ -193,14 +196,17 @@ OURS = "Forecaster"
 METHODS = (OURS, *CLASSICAL, "boosting")
 
 
-def measure(series: Series, method: str, seed: int, jobs: int | None) -> dict[str, Any]:
+def measure(series: Series, method: str, seed: int, jobs: int | None, **settings: Any) -> dict[str, Any]:
     start, used = time.perf_counter(), time.process_time()
     if method == OURS:
-        scores = ours(series, seed, jobs)
+        scores = ours(series, seed, jobs, **settings)
     else:
+        from threadpoolctl import threadpool_limits  # which scikit-learn brings
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of optimisers that stop before they have converged
-            scores = boosting(series) if method == "boosting" else scores_of(series, CLASSICAL[method])
+            with threadpool_limits(1):  # small tables, for which threads take longer
+                scores = boosting(series) if method == "boosting" else scores_of(series, CLASSICAL[method])
     seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - used}
     return {"origins": len(scores.crps), **seconds, **scores._asdict()}
 
@@ -237,22 +243,24 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated; all, if left out")
     parser.add_argument("--seed", type=int, default=0, help="of Forecaster (0)")
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
+    parser.add_argument("--quick", action="store_true", help="two linear networks, to see that it runs")
     parser.add_argument("--results", type=Path, default=Path("forecasts.jsonl"), help="what is done, one by line")
     parser.add_argument("--report", action="store_true", help="only tables of what is done")
     args = parser.parse_args(argv)
-    done = read(args.results)
+    done = [one for one in read(args.results) if one.get("quick", False) == args.quick]
     if not args.report:
-        if importlib.util.find_spec("statsmodels") is None:
+        if find_spec("statsmodels") is None:
             sys.exit("error: the series and the classical methods are those of statsmodels: pip install statsmodels")
         every = load()
         if unknown := set(args.series or ()) - every.keys():
             parser.error(f"there is no series {', '.join(sorted(unknown))}; there are {', '.join(every)}")
         for name in args.series or every:
             for method in args.method or METHODS:
-                one = {"series": name, "method": method} | ({"seed": args.seed} if method == OURS else {})
+                one = {"series": name, "method": method, "quick": args.quick}
+                one |= {"seed": args.seed} if method == OURS else {}
                 if any(one.items() <= other.items() for other in done):
                     continue
-                done.append(one | measure(every[name], method, args.seed, args.jobs))
+                done.append(one | measure(every[name], method, args.seed, args.jobs, **QUICK if args.quick else {}))
                 append(args.results, done[-1])
                 crps, inside = np.mean(done[-1]["crps"]), np.mean(done[-1]["inside"])
                 print(f"{name}, {method}: CRPS {crps:.4g}, {inside:.1%} in 90 %", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,8 +18,8 @@ By = Literal["origin", "step", "series"]
 class Backtest:
     """Forecasts from several origins, and what was observed then.
 
-    Scores are means over all observations, or, with `by`, an array of the scores of each origin, of each step ahead, or
-    of each series (of a table). What is missing does not count; NaN: all is missing.
+    Scores are floats, of all observations, or, with `by`, arrays: the scores of each origin, of each step ahead, or of
+    each series (of a table). What is missing does not count; NaN: all is missing.
 
     Attributes:
         forecasts: one for each origin.
@@ -29,7 +29,7 @@ class Backtest:
     forecasts: Sequence[Forecast]
     truth: np.ndarray
 
-    def _mean(self, values: np.ndarray, by: By | None) -> np.ndarray | float:
+    def _mean(self, values: np.ndarray, by: By | None) -> Any:
         if by is not None and AXES.get(by, values.ndim) >= values.ndim:
             raise ValueError(f"by must be None or one of {list(AXES)[: values.ndim]}, got {by!r}")
         known = np.isfinite(self.errors)
@@ -43,16 +43,16 @@ class Backtest:
         """Observations less means, of the shape of `truth`."""
         return self.truth - np.stack([forecast.mean for forecast in self.forecasts])
 
-    def rmse(self, by: By | None = None) -> np.ndarray | float:
+    def rmse(self, by: By | None = None) -> Any:
         """Root mean squared error, in the unit of the series."""
         return np.sqrt(self._mean(self.errors**2, by))
 
-    def crps(self, by: By | None = None) -> np.ndarray | float:
+    def crps(self, by: By | None = None) -> Any:
         """Mean continuous ranked probability score (`Forecast.crps`), in the unit of the series."""
         scores = [forecast.crps(y) for forecast, y in zip(self.forecasts, self.truth, strict=True)]
         return self._mean(np.stack(scores), by)
 
-    def coverage(self, level: float = 0.9, by: By | None = None) -> np.ndarray | float:
+    def coverage(self, level: float = 0.9, by: By | None = None) -> Any:
         """The share of observations in central intervals of this level."""
         low, high = (np.stack(ends) for ends in zip(*(f.interval(level) for f in self.forecasts), strict=True))
         return self._mean((low <= self.truth) & (self.truth <= high), by)
