@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "band",
     "figure",
+    "forecast",
     "inspection",
     "learning_curves",
     "network",
@@ -99,6 +100,41 @@ def band(
     place, mu, std = place[order], mu[order], deviations * np.sqrt(variance[order])
     (line,) = ax.plot(place, mu, color=color, label=label)
     ax.fill_between(place, mu - std, mu + std, color=line.get_color(), alpha=0.25, linewidth=0)
+    return ax
+
+
+def forecast(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    truth: ArrayLike | None = None,
+    past: tuple[ArrayLike, ArrayLike] | None = None,
+    label: str = "interval",
+) -> Axes:
+    """A forecast as a line in a band, behind the observations before it and, if known, with those that came true.
+
+    Args:
+        x: times or numbers of n steps ahead. mean, low, high: n values: the line, and the ends of the band.
+        truth: n observations at x. past: (times or numbers, as many observations) of the steps before x.
+        label: of the band.
+
+    Raises:
+        ValueError: not as many values as steps.
+    """
+    sizes = [np.size(values) for values in (x, mean, low, high, x if truth is None else truth)]
+    if len(set(sizes)) > 1:
+        raise ValueError(f"forecast needs as many steps, means, ends of the band and observations, got {sizes}")
+    if past is not None:
+        ax.plot(np.asarray(past[0]), np.asarray(past[1]), ".-", color="0.4", markersize=3, linewidth=0.8, label="past")
+    (line,) = ax.plot(np.asarray(x), np.asarray(mean), label="forecast")
+    ax.fill_between(
+        np.asarray(x), np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.25, linewidth=0, label=label
+    )
+    if truth is not None:
+        ax.plot(np.asarray(x), np.asarray(truth), ".", color="0.1", markersize=4, label="observed")
     return ax
 
 

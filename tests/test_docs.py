@@ -21,6 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = (
     *("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays"),
     "estimators",
+    "forecasting",
     "likelihoods",
     "onnx",
 )
@@ -211,7 +212,8 @@ def numbers(page: str, pattern: str) -> list[list[float]]:
 
 def check_series_programs() -> None:
     scores = r"RMSE ([\d.]+), log-likelihood [-\d.]+, 90 % intervals hold (\d+)%"
-    near, day, later = numbers("plot_forecasting", r"standard deviation ([\d.]+), " + scores)
+    direct = r"standard deviation ([\d.]+), RMSE ([\d.]+), 90 % intervals hold (\d+)%"
+    near, day, later = numbers("plot_forecasting", direct)
     assert near[0] < day[0] and near[1] < 0.8 * later[1] and later[2] > 75  # std, RMSE, coverage
     hidden_filter, hidden, observed_filter, observed = numbers("plot_smoothing", scores)
     assert hidden[0] < 0.85 * hidden_filter[0] and observed[0] < observed_filter[0] and hidden[1] > 90

@@ -158,6 +158,7 @@ ROOMS = {
     "onnx": "onnx",
     "plot": "plot",
     "training": "training.*",
+    "forecasting": "forecasting.*",
     "package": "pytagi_ddp",
     "selfcheck": "selfcheck.*",
     "doctor": "doctor",

@@ -110,6 +110,12 @@ def serve(made: Any) -> tuple:
     return before, made.predict(np.where(X > 1, np.nan, X))
 
 
+def forecaster() -> Any:
+    from pytagi_ddp.forecasting import Forecaster
+
+    return Forecaster(2, hidden_layer_sizes=(), epochs=2, n_folds=2, n_seeds=1, random_state=0).fit(np.sin(range(40)))
+
+
 def serial() -> distributed.SerialCommunicator:
     return distributed.SerialCommunicator()
 
@@ -156,6 +162,12 @@ THINGS: dict[type, tuple[Callable[[], Any], Callable[[Any], tuple]]] = {
     Utils: (Utils, lambda made: (made.get_hierarchical_softmax(3).len,)),
 }
 ESTIMATORS = ["TAGIRegressor", "TAGIClassifier"] if SKLEARN else []
+FORECASTS = {
+    "Forecaster": (forecaster, lambda made: (made.predict().mean, made.predict().std)),
+    "Forecast": (lambda: forecaster().predict(), lambda made: (made.mean, made.crps([0, 1]), made.sample(3, seed=0))),
+    "Backtest": (lambda: forecaster().backtest(np.cos(range(40))), lambda made: (made.truth, made.crps("step"))),
+}
+FORECASTS = FORECASTS if SKLEARN else {}
 LIKELIHOODS = {
     likelihoods.Gaussian(0.5): Y,
     likelihoods.HeteroscedasticGaussian(): Y[:3],
@@ -188,6 +200,7 @@ CASES |= {
     type(made).__name__: (lambda made=made: made, lambda made, y=y: tell(made, y)) for made, y in LIKELIHOODS.items()
 }
 CASES |= {name: (lambda name=name: estimator(name), serve) for name in ESTIMATORS}
+CASES |= FORECASTS
 
 # Public classes whose things have no arrays of their own, or are not pickled.
 NOT_PICKLED = {
@@ -235,7 +248,11 @@ def test_what_was_pickled_goes_on(name, duplicate):
 
 def test_every_public_class_is_tried():
     """Layers are tried inside networks, by `tests/battery`."""
-    paths = [f"pytagi_ddp.{name}".rstrip(".") for name in ("", *MODULES) if name != "estimators" or SKLEARN]
+    paths = [
+        f"pytagi_ddp.{name}".rstrip(".")
+        for name in ("", *MODULES)
+        if name not in ("estimators", "forecasting") or SKLEARN
+    ]
     modules = [importlib.import_module(path) for path in paths]
     public = [getattr(module, name) for module in modules for name in names_of(module)]
     kinds = [thing for thing in public if isinstance(thing, type) and not issubclass(thing, BaseException)]
@@ -254,7 +271,9 @@ def as_joblib_maps(thing: Any, folder: Any, mode: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
-@pytest.mark.parametrize("name", ["Sequential", "Linear", "PosteriorAverage", "BaseDeltaStates", *ESTIMATORS])
+@pytest.mark.parametrize(
+    "name", ["Sequential", "Linear", "PosteriorAverage", "BaseDeltaStates", *ESTIMATORS, *FORECASTS]
+)
 def test_what_joblib_maps_goes_on_and_the_file_stays(name, mode, tmp_path):
     make, use = CASES[name]
     with as_joblib_maps(make(), tmp_path, mode) as twin:

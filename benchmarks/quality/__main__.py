@@ -8,6 +8,7 @@ from importlib import import_module
 SUBJECTS = {
     "uci": "nine regression sets on their standard splits, beside published figures",
     "calibration": "class probabilities and doubt on MNIST and CIFAR-10, beside PyTorch",
+    "forecasts": "Forecaster on six series, beside exponential smoothing, ARIMA, autoregression and boosting",
     "series": "forecasting programs of pytagi and Canari, beside pytagi",
     "batches": "test error of classifiers against the images of a global step, and what helps large ones",
 }

@@ -2,61 +2,74 @@
 Three days ahead, and how sure
 ==============================
 
-How to forecast many steps with an LSTM, with intervals that hold. The series is a season with weather on top. Weather
-cannot be foretold for long: the uncertainty of the forecast grows during the first steps, and then stays as it is.
+How to forecast many steps, with intervals that hold. The series is a season with weather on top. Weather cannot be
+foretold for long: the uncertainty of the forecast grows during the first steps, and then stays as it is.
 """
 
 # %%
 # The season repeats every 24 steps, a day. Of the weather, nine tenths are left at the next step. So the next value can
-# be foretold well, and those of the following days only roughly. The network sees 24 values and the time of day, and
-# predicts the next value and the variance of its noise; ``examples/forecasting.py`` has the network and how it learns.
+# be foretold well, and those of the following days only roughly.
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-import pytagi_ddp
-from examples.forecasting import AHEAD, ORIGINS, PERIOD, WINDOW, forecast, inputs, make_network, predict, train
-from examples.series import make_series, score
-from pytagi_ddp import plot
+from pytagi_ddp.forecasting import Forecaster
 
-steps = 1000
-y = make_series(steps, seed=0, weather=0.15).y
-origins = steps - AHEAD - PERIOD * np.arange(ORIGINS)  # where forecasts begin; nothing after the first one is learnt
-
-pytagi_ddp.manual_seed(0)
-net = make_network()
-train(net, y[: origins.min()], epochs=4, batch_size=16, seed=0)
+DAY, AHEAD, DAYS = 24, 72, 100
+rng, hour = np.random.default_rng(0), np.arange(DAYS * DAY)
+angle = 2 * np.pi * hour / DAY
+weather = np.zeros(hour.size)
+for t in hour[1:]:
+    weather[t] = 0.9 * weather[t - 1] + rng.normal(0, 0.2)
+y = np.sin(angle) + 0.4 * np.cos(2 * angle) + weather + rng.normal(0, 0.1, hour.size)
 
 # %%
-# One step ahead takes one forward pass. For more steps, *paths* are drawn: a path draws its next value from the
-# prediction, takes it as an input, and goes on from there. So the error of one step shifts the steps that follow, as it
-# does in reality. If means and variances were fed back as inputs instead, bands would be too narrow, as the network
-# takes its inputs as independent of each other.
+# A ``Forecaster`` learns all 72 steps at once, from the last three days. It finds out by itself, on stretches of time
+# that it holds back, which network forecasts best, and how large the errors of each step are. The last three days are
+# kept for a comparison.
 
-mu, var = forecast(net, y, origins, paths=25, seed=0)
-begin = origins[0]
-t = np.arange(steps)
-ahead = t[begin:]
-windows = np.lib.stride_tricks.sliding_window_view(y, WINDOW)[begin - WINDOW : -1]
-next_mu, next_var = predict(net, inputs(windows, ahead - WINDOW))
+forecaster = Forecaster(AHEAD, season=DAY, n_seeds=1, epochs=20, random_state=0).fit(y[:-AHEAD])
+forecast = forecaster.predict()
+print("chosen:", forecaster.kind_)
 
-figure, (upper, lower) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
-pictures = (upper, "forecast of 72 steps", mu[0], var[0]), (lower, "one step ahead, 72 times", next_mu, next_var)
-for axes, name, mean, variance in pictures:
-    axes.plot(t[begin - 2 * AHEAD :], y[begin - 2 * AHEAD :], ".", color="0.4", markersize=4, label="observed")
-    plot.band(axes, ahead, mean, variance, f"{name}, two standard deviations", "C0")
-    axes.axvline(begin - 0.5, color="0.7", linestyle="--")
-    axes.set(ylabel="value", ylim=(-4, 4.5))
-    axes.legend(loc="upper left", ncols=2, fontsize="small")
-lower.set(xlabel="time step")
+figure, (upper, lower) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, sharey=True, layout="constrained")
+forecast.plot(upper, truth=y[-AHEAD:], past=2 * AHEAD)
+lower.plot(hour[-3 * AHEAD : -AHEAD], y[-3 * AHEAD : -AHEAD], ".-", color="0.4", markersize=3, linewidth=0.8)
+lower.plot(forecast.steps, forecast.sample(5, seed=0).T, linewidth=0.8)
+lower.set(xlabel="hour", ylabel="value")
+upper.set(ylabel="value", title="forecast of 72 steps")
+lower.set(title="five paths that the next days may take")
+upper.legend(loc="upper left", ncols=4, fontsize="small")
 plt.show()
 
 # %%
-# Ten forecasts, from ten origins: the standard deviation that they state, their error, and how many observations their
-# 90 % intervals hold.
+# The band holds each step by itself. A *path* goes through all steps: the errors of neighbouring steps are alike, as
+# weather lasts. Paths answer questions about several steps, such as how high the highest value of the next day will be.
 
-truth = y[origins[:, None] + np.arange(AHEAD)]
+highest = forecast.sample(2000, seed=0)[:, :DAY].max(1)
+low, high = np.quantile(highest, [0.05, 0.95])
+observed = y[-AHEAD:][:DAY].max()
+print(f"highest value of the first day: {low:.2f} to {high:.2f} in 90 % of the paths, {observed:.2f} observed")
+
+# %%
+# Is that right? A backtest forecasts from many origins in the last part of the series, with a forecaster that has
+# learnt only what was before: the standard deviation that it states, its error, and how many observations 90 %
+# intervals hold.
+
+found = forecaster.backtest(y, start=0.6, stride=6)
+std = np.stack([one.std for one in found.forecasts])
+rmse, inside = found.rmse("step"), found.coverage(0.9, "step")
 for name, part in (("first 4", slice(4)), ("steps 5 to 24", slice(4, 24)), ("steps 25 to 72", slice(24, None))):
-    found = score(mu[:, part], var[:, part], truth[:, part])
-    print(f"{name}: standard deviation {np.sqrt(var[:, part].mean()):.2f}, {found}")
-print(f"all: {score(mu, var, truth)}")
+    stated, error = np.sqrt(np.mean(std[:, part] ** 2)), np.sqrt(np.mean(rmse[part] ** 2))
+    print(f"{name}: standard deviation {stated:.2f}, RMSE {error:.3f}, 90 % intervals hold {inside[part].mean():.0%}")
+print(f"all: {found.summary()}")
+
+figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
+axes.plot(np.arange(1, AHEAD + 1), rmse, label="RMSE")
+axes.plot(np.arange(1, AHEAD + 1), np.sqrt(np.mean(std**2, 0)), label="standard deviation that was stated")
+axes.set(xlabel="steps ahead", ylabel="error", ylim=(0, None))
+axes.legend()
+plt.show()
+
+# %%
+# ``examples/forecasting.py`` forecasts such a series with an LSTM that sees one step ahead, and draws paths from it.

@@ -1,0 +1,186 @@
+"""What a forecast says: a distribution for each time step ahead, and paths through all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp import plot
+from pytagi_ddp.estimators.student_t import ranked_score
+from pytagi_ddp.forecasting.series import Panel
+from pytagi_ddp.forecasting.times import Times
+from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 3  # a picture shows the past of so many horizons
+
+
+def crps(m: np.ndarray, std: np.ndarray, log: bool, y: np.ndarray) -> np.ndarray:
+    """Continuous ranked probability score of observations y under N(m, std^2), or, if `log`, under the log-normal.
+
+    With w = (ln y - m)/std and the distribution function F of N(0, 1), the log-normal has
+
+        y (2 F(w) - 1) - 2 exp(m + std^2/2) (F(w - std) + F(std/sqrt(2)) - 1)
+
+    Source: Baran & Lerch (2015), "Log-normal distribution based EMOS models for probabilistic wind-speed forecasting",
+    Quarterly Journal of the Royal Meteorological Society 141.
+    """
+    if not log:
+        return std * ranked_score((y - m) / std, math.inf)
+    from scipy.special import ndtr  # here, because it takes long to import
+
+    with np.errstate(divide="ignore"):
+        w = (np.log(np.maximum(y, 0)) - m) / std
+    shares = ndtr(w - std) + ndtr(std / math.sqrt(2)) - 1
+    return y * (2 * ndtr(w) - 1) - 2 * np.exp(m + 0.5 * std**2) * shares
+
+
+class Forecast(Prediction):
+    """Forecasts of one or more series for the coming time steps.
+
+    Each step ahead has a Gaussian distribution, or a log-normal one where the forecaster has learnt logarithms. Arrays
+    have the shape (horizon,) for one series that was given as a column, and (horizon, series) for a table. Without any
+    value among the last `lags_` time steps a series has no forecast: its numbers are NaN.
+
+    Attributes:
+        mean, std: of the observations, in the unit of the series. variance: the square of std.
+        quantiles: {q: values} for each q in the `quantiles` of the forecaster.
+        names: of the series.
+        times: (horizon,) datetime64 of the time steps, in UTC where the series' times have a time zone; None: they have
+            no times. steps: (horizon,) numbers of the time steps, counted from the first one of the history.
+        history: (steps,) or (steps, series) values up to the origin.
+    """
+
+    def __init__(
+        self,
+        m: np.ndarray,
+        std: np.ndarray,
+        correlation: np.ndarray,
+        log: bool,
+        quantiles: Sequence[float],
+        panel: Panel,
+        origin: int,
+        times: Times | None,
+    ):
+        """m, std: (horizon, series), of the logarithm if `log`; correlation: (horizon, horizon).
+
+        panel: the series, of which the steps up to `origin` are known. times: of all steps, to the last one ahead.
+        """
+        self._m, self._std, self._correlation, self._log = m, std, correlation, log
+        self._flat, self._quantiles, self._times = panel.flat, tuple(quantiles), times
+        kind = LogNormalPrediction if log else GaussianPrediction
+        self._each = kind(self._shaped(m), self._shaped(std**2))
+        self.names, self.history = panel.names, self._shaped(panel.values[: origin + 1])
+        self.steps = np.arange(origin + 1, origin + 1 + len(m))
+        self.times = None if times is None else times.values[self.steps]
+
+    def _shaped(self, values: np.ndarray) -> np.ndarray:
+        return values[..., 0] if self._flat else values
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._each.mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._each.variance
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(self.variance)
+
+    @property
+    def quantiles(self) -> dict[float, np.ndarray]:
+        return {q: self.quantile(q) for q in self._quantiles}
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        return self._each.log_prob(y)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self._each.cdf(y)
+
+    def quantile(self, q: float) -> np.ndarray:
+        return self._each.quantile(q)
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        """Continuous ranked probability score of observations of the steps, in their unit; the smaller, the better.
+
+        It is the integral over all u of (P(observation <= u) - [y <= u])^2. Of a forecast without error bars it is the
+        absolute error. NaN where y is missing.
+
+        Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
+        """
+        return crps(self._shaped(self._m), self._shaped(self._std), self._log, np.asarray(y, np.float64))
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
+        """n paths for each series, (n, horizon) or (n, horizon, series).
+
+        The errors of the steps of a path depend on each other, as they did in the stretches that were held back. Those
+        of different series do not.
+        """
+        rng, (horizon, series) = np.random.default_rng(seed), self._m.shape
+        drawn = rng.standard_normal((n, series, horizon)) @ np.linalg.cholesky(self._correlation).T
+        paths = self._m + self._std * drawn.swapaxes(1, 2)
+        return self._shaped(np.exp(paths) if self._log else paths)
+
+    def to_frame(self) -> Any:
+        """A table of pandas: mean, standard deviation and quantiles of each step; with several series, a block of each.
+
+        The index are the times, in their time zone, or the numbers of the steps.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        pandas = import_module("pandas")  # here, because it is not a requirement
+        index = pandas.Index(self.steps if self.times is None else self.times)
+        if self._times is not None and self._times.zone is not None:
+            index = index.tz_localize("UTC").tz_convert(self._times.zone)
+        columns = {"mean": self.mean, "std": self.std} | {f"{q:g}": values for q, values in self.quantiles.items()}
+        if self._flat:
+            return pandas.DataFrame(columns, index)
+        one = {
+            name: pandas.DataFrame({key: values[:, k] for key, values in columns.items()}, index)
+            for k, name in enumerate(self.names)
+        }
+        return pandas.concat(one, axis=1)
+
+    def plot(
+        self,
+        ax: Axes,
+        truth: ArrayLike | None = None,
+        *,
+        level: float = 0.9,
+        series: int = 0,
+        past: int | None = None,
+    ) -> Axes:
+        """Draws the forecast and its central interval behind the last part of the history.
+
+        Args:
+            ax: axes of matplotlib. truth: observations of the steps, of the shape of `mean`. level: of the interval.
+            series: its number. past: time steps of the history that are shown; None: three horizons.
+        """
+
+        def column(values: ArrayLike) -> np.ndarray:
+            array = np.asarray(values, np.float64)
+            return array if self._flat else array[:, series]
+
+        low, high = self.interval(level)
+        first = max(self.steps[0] - (SHOWN * len(self.steps) if past is None else past), 0)
+        x = np.arange(self.steps[-1] + 1) if self._times is None else self._times.local
+        return plot.forecast(
+            ax,
+            x[self.steps],
+            column(self.mean),
+            column(low),
+            column(high),
+            truth=None if truth is None else column(truth),
+            past=(x[first : self.steps[0]], column(self.history)[first:]),
+            label=f"{level:.0%} interval",
+        )

@@ -1,0 +1,348 @@
+"""The forecaster: reads series, chooses a model by forecasts of stretches that it has not seen, and forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted
+
+from pytagi_ddp.forecasting.backtest import Backtest
+from pytagi_ddp.forecasting.forecast import Forecast
+from pytagi_ddp.forecasting.model import Kind, Model, fit, stretches
+from pytagi_ddp.forecasting.series import Panel, check_times, read
+from pytagi_ddp.forecasting.windows import Layout, Windows
+
+LARGEST_SEED = 2**31 - 1
+SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # a network sees so many seasons, and at least and most so many time steps
+HIDDEN = (50,)
+SEEN, FEWEST, MOST = 150_000, 10, 100  # a network sees about so many windows, in 10 to 100 epochs,
+LEAST_SEEN = 20_000  # or in more, if there are so few windows
+WINDOWS = 20_000  # windows, spread evenly, that a model learns
+
+
+class Forecaster(BaseEstimator):
+    """Forecasts one or many time series over a horizon, with error bars, by an ensemble of TAGI networks.
+
+        forecaster = Forecaster(horizon=24).fit(y)             # an array, or a frame with a time index
+        forecast = forecaster.predict()                        # the 24 steps behind y
+        low, high = forecast.interval(0.9)
+        print(forecaster.backtest(y).summary())                # how good such forecasts were
+
+    A network takes the last `lags` values, the calendar and covariates, and gives all H steps of the horizon at once,
+    as differences to the last value y_t:
+
+        (y_(t+h) - y_t)/scale = f_h(y_(t-lags+1) ... y_t, calendar_t, covariates) + e_h,  e_h ~ N(0, noise_h),  h = 1..H
+
+    f is linear, or has a hidden layer. The forecaster begins with a linear one, and tries the last value itself as an
+    input, logarithms of all values, and a hidden layer, one after the other. It takes what forecasts better. For this,
+    `n_folds` stretches of time are held back in turn, from networks that see nothing of the stretch; the score is the
+    mean CRPS. The errors in these stretches also give the noise of each step, which is added to the variance of the
+    networks. All series are learnt by the same networks, each in a unit of its own.
+
+    Training is the evidence-weighted step (`nn.EvidenceSchedule`), in which each window counts once.
+
+    **Missing values** are NaN, in the series and in covariates; a window may hold some.
+
+    **Times** must have one regular step: a fixed time, months, or business days from Monday to Friday. The networks see
+    sines and cosines of the calendar's day, week and year, as far as the series shows two of them. The calendar goes by
+    the clocks of the time zone, if there is one.
+
+    Args:
+        horizon: H, time steps of a forecast.
+        season: time steps of a season. None: the shortest cycle of the calendar that has three steps or more (of the
+            hours a day, of days a week, of months a year); without times 1: none.
+        lags: time steps of the past that a network sees; None: three seasons, at least 8, at most 400 and a third of
+            the series.
+        hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
+        transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
+        quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
+        epochs: None: as many as show a network about 150,000 windows, from 10 to 100; more for less than 200 windows.
+        n_folds: stretches, at least 2. n_seeds: networks of each.
+        n_jobs: networks trained at a time, as in scikit-learn.
+        random_state: seed or generator of everything that is drawn, as in scikit-learn.
+
+    Attributes:
+        season_, lags_: as used.
+        kind_: what was chosen: `log`, `level` (whether the last value is an input) and `hidden` (the layers).
+        score_: the CRPS by which it was chosen, in units of each series' standard deviation.
+        noise_: (horizon,) variances of the noise, in units of `scale` squared.
+
+    Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
+    JMLR 22; all steps at once: Ben Taieb et al. (2012), "A review and comparison of strategies for multi-step ahead
+    time series forecasting", Expert Systems with Applications 39.
+    """
+
+    season_: int
+    lags_: int
+    kind_: Kind
+    score_: float
+    noise_: np.ndarray
+    _layout: Layout
+    _model: Model
+    _panel: Panel
+    _covariates: dict[str, Panel]
+
+    def __init__(
+        self,
+        horizon: int,
+        *,
+        season: int | None = None,
+        lags: int | None = None,
+        hidden_layer_sizes: Sequence[int] | None = None,
+        transform: str | None = "auto",
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        epochs: int | None = None,
+        n_folds: int = 4,
+        n_seeds: int = 2,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ):
+        self.horizon = horizon
+        self.season = season
+        self.lags = lags
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.transform = transform
+        self.quantiles = quantiles
+        self.epochs = epochs
+        self.n_folds = n_folds
+        self.n_seeds = n_seeds
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, y: Any, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecaster:
+        """Learns from one or many series.
+
+        Args:
+            y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
+                same time step. Columns and tables of pandas bring their times as the index.
+            known: (steps, k) covariates that are known in advance (holidays, prices). They may go on behind y: what
+                `predict` needs of them.
+            observed: (steps, k) covariates that are known up to the present only (weather).
+            times: dates of the steps, in place of an index.
+
+        Raises:
+            ValueError: too few time steps, wrong shapes, irregular times, infinite values, values that are not above 0
+                for logarithms, or a parameter out of its range. TypeError: what holds no numbers or dates.
+        """
+        self._check()
+        return self._learn(*_read(y, known, observed, times))
+
+    def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
+        """The forecast of the `horizon` time steps behind y.
+
+        Args:
+            y: the past, of the same series as in `fit`; None: that of `fit`. Without times, its first step is that of
+                `fit`, or whole seasons away from it.
+            known: (steps + horizon, k): of the past and of the time steps to come. After `fit(y, known=...)` with
+                y=None, (horizon, k) of the time steps to come are enough, or none if those of `fit` reach so far.
+            observed: (steps, k) of the past; None with y=None: those of `fit`. times: as in `fit`.
+
+        Raises:
+            ValueError: other series or covariates than in `fit`, too few time steps, no value among the last `lags_` of
+                any series, or values that are not above 0 where logarithms were learnt. NotFittedError: before `fit`.
+        """
+        check_is_fitted(self, "_model")
+        if y is not None:
+            panel, covariates = _read(y, known, observed, times)
+        else:
+            panel, covariates = self._panel, self._covariates | _covariates(observed=observed)
+            if known is not None:
+                covariates |= {"known": self._with_past(read(known, "known"))}
+            if observed is not None:
+                check_times(covariates["observed"], "observed", panel.times)
+        (found,) = self._at(panel, covariates, np.array([panel.steps - 1]))
+        if not np.isfinite(found.mean).any():
+            raise ValueError(f"y has no value among the last {self.lags_} time steps, from which a forecast begins")
+        return found
+
+    def backtest(
+        self,
+        y: Any,
+        *,
+        known: Any = None,
+        observed: Any = None,
+        times: Any = None,
+        start: float = 0.7,
+        stride: int | None = None,
+        refit: int | None = None,
+    ) -> Backtest:
+        """Forecasts from origins in the last part of y, each by a forecaster that has seen only what was before.
+
+        Args:
+            y, known, observed, times: as in `fit`; y holds what was observed after each origin, too.
+            start: the part of y that is learnt first, between 0 and 1.
+            stride: time steps from an origin to the next; None: `horizon`.
+            refit: origins after which a forecaster is trained anew; None: it is trained once.
+
+        Returns:
+            Forecasts and truth, with scores. This forecaster itself does not change, and need not be fitted.
+
+        Raises:
+            ValueError: as `fit`; or no origin is left.
+        """
+        self._check()
+        if not (isinstance(start, Real) and 0 < start < 1):
+            raise ValueError(f"start is the part of y that is learnt first, between 0 and 1; got {start!r}")
+        stride = self.horizon if stride is None else _count("stride", stride)
+        panel, covariates = _read(y, known, observed, times)
+        begin = round(start * panel.steps)
+        origins = np.arange(begin - 1, panel.steps - self.horizon, stride)
+        if not len(origins):
+            raise ValueError(
+                f"no forecast of {self.horizon} steps fits behind the first {begin} of {panel.steps} time steps"
+            )
+        forecasts: list[Forecast] = []
+        size = len(origins) if refit is None else _count("refit", refit)
+        for k in range(0, len(origins), size):
+            some = origins[k : k + size]
+            seen = int(some[0]) + 1
+            past = {name: covariate.first(seen) for name, covariate in covariates.items()}
+            forecasts += clone(self)._learn(panel.first(seen), past)._at(panel, covariates, some)
+        truth = panel.values[origins[:, None] + np.arange(1, self.horizon + 1)]
+        return Backtest(forecasts, truth[..., 0] if panel.flat else truth)
+
+    def _check(self) -> None:
+        for name in ("horizon", "n_seeds"):
+            _count(name, getattr(self, name))
+        _count("n_folds", self.n_folds, 2)
+        for name in ("season", "lags", "epochs"):
+            if getattr(self, name) is not None:
+                _count(name, getattr(self, name))
+        for units in self.hidden_layer_sizes or ():
+            _count("each of hidden_layer_sizes", units)
+        if self.transform not in ("auto", "log", None):
+            raise ValueError(f'transform must be "auto", "log" or None, got {self.transform!r}')
+        for q in self.quantiles:
+            if not (isinstance(q, Real) and 0 < q < 1):
+                raise ValueError(f"quantiles are probabilities between 0 and 1, got {q!r}")
+
+    def _learn(self, panel: Panel, covariates: dict[str, Panel]) -> Forecaster:
+        layout = self._layout_of(panel, covariates)
+        layout.check(panel, covariates, panel.steps - 1 - self.horizon)
+        if panel.steps < layout.lags + self.horizon:
+            raise ValueError(
+                f"y has {panel.steps} time steps, and at least {layout.lags + self.horizon} are needed: "
+                f"lags={layout.lags} and horizon={self.horizon}"
+            )
+        windows = layout.cut(panel, covariates, *layout.to_learn(panel, WINDOWS))
+        for k, name in enumerate(panel.names):
+            if not (windows.series == k).any():
+                raise ValueError(
+                    f"series {name!r} has no value with another one in the {self.horizon} time steps behind it"
+                )
+        if self.transform == "log":
+            _check_positive(panel)
+        model = self._chosen(windows, panel.width, not (panel.values <= 0).any())
+        self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
+        self.lags_, self.season_ = layout.lags, self.season or _season(panel)
+        self.kind_, self.score_, self.noise_ = model.scaling.kind, model.score, model.noise
+        return self
+
+    def _layout_of(self, panel: Panel, covariates: dict[str, Panel]) -> Layout:
+        season, times = self.season or _season(panel), panel.times
+        cycles = {} if times is None else times.cycles()
+        in_calendar = any(round(steps) == season for steps in cycles.values())
+        lags = min(max(SEASONS * season, LEAST_LAGS), MOST_LAGS, max((panel.steps - self.horizon) // 3, 1))
+        return Layout(
+            names=panel.names,
+            lags=self.lags or lags,
+            horizon=self.horizon,
+            season=1 if in_calendar or (times is not None and self.season is None) else season,
+            cycles=cycles,
+            timed=times is not None,
+            widths={name: covariate.width for name, covariate in covariates.items()},
+        )
+
+    def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
+        """The best model: each choice is tried in turn, and taken if it makes the score better."""
+        random = check_random_state(self.random_state)
+        epochs = self.epochs or default_epochs(len(windows.origin))
+        parts = stretches(windows, self.n_folds)
+
+        def trained(kind: Kind, noise: np.ndarray | None, count: int) -> Model:
+            seeds = random.randint(LARGEST_SEED, size=(self.n_folds, count)).tolist()
+            return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
+
+        hidden = () if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
+        best = trained(Kind(self.transform == "log", False, hidden), None, 1)
+        others: list[dict[str, Any]] = [{"level": True}]
+        others += [{"log": True}] if self.transform == "auto" and positive else []
+        others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
+        for other in others:
+            tried = trained(best.scaling.kind._replace(**other), best.noise, 1)
+            best = tried if tried.better_than(best) else best
+        return trained(best.scaling.kind, best.noise, self.n_seeds)
+
+    def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
+        return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*task) for task in tasks))
+
+    def _with_past(self, known: Panel) -> Panel:
+        """Covariates of the past and of the horizon, from those of the horizon alone or of both."""
+        before, times = self._covariates.get("known"), self._panel.times
+        if before is None or known.steps != self._layout.horizon or known.width != before.width:
+            check_times(known, "known", times)
+            return known
+        past = before.first(self._panel.steps)
+        check_times(known, "known", None if times is None else times.extended(1), past.steps)
+        return past._replace(values=np.concatenate([past.values, known.values]))
+
+    def _at(self, panel: Panel, covariates: dict[str, Panel], origins: np.ndarray) -> list[Forecast]:
+        """Forecasts from each of the origins, the numbers of the last time steps that are known."""
+        layout, model = self._layout, self._model
+        layout.check(panel, covariates, int(origins[-1]))
+        log, number = model.scaling.kind.log, panel.width
+        if log:
+            _check_positive(panel.first(int(origins[-1]) + 1))
+        windows = layout.cut(panel, covariates, np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
+        m, std = (moments.reshape(len(origins), number, -1).swapaxes(1, 2) for moments in model.moments(windows))
+        std = np.where(np.isfinite(m), std, np.nan)
+        times = None if panel.times is None else panel.times.extended(layout.horizon)
+        named = panel if panel.names == self._panel.names else panel._replace(names=self._panel.names)
+        return [
+            Forecast(m[k], std[k], model.correlation, log, self.quantiles, named, int(origin), times)
+            for k, origin in enumerate(origins)
+        ]
+
+
+def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[str, Panel]]:
+    """The series, and the covariates that are given, which begin at the same time step."""
+    panel, covariates = read(y, "y", times), _covariates(known=known, observed=observed)
+    for name, covariate in covariates.items():
+        check_times(covariate, name, panel.times)
+        if covariate.steps < panel.steps:
+            raise ValueError(f"{name} has {covariate.steps} time steps, and y has {panel.steps}")
+    return panel, covariates
+
+
+def _covariates(**given: Any) -> dict[str, Panel]:
+    return {name: read(data, name) for name, data in given.items() if data is not None}
+
+
+def default_epochs(windows: int) -> int:
+    return round(max(np.clip(SEEN / windows, FEWEST, MOST), LEAST_SEEN / windows))
+
+
+def _season(panel: Panel) -> int:
+    """Time steps of the season that the calendar has."""
+    return 1 if panel.times is None else panel.times.season()
+
+
+def _check_positive(panel: Panel) -> None:
+    if (panel.values <= 0).any():
+        step, column = np.argwhere(panel.values <= 0)[0]
+        raise ValueError(
+            f"logarithms need values above 0, but series {panel.names[column]!r} has {panel.values[step, column]:g} at "
+            f"step {step}; transform=None learns values"
+        )
+
+
+def _count(name: str, value: Any, least: int = 1) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)

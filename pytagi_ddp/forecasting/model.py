@@ -1,0 +1,267 @@
+"""The networks of a forecaster: from windows of the past to all steps ahead, and the noise of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.estimators.members import Training
+from pytagi_ddp.forecasting.forecast import crps
+from pytagi_ddp.forecasting.windows import Windows
+from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
+
+FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it is estimated
+LEAST_NOISE = 0.1  # of the mean squared residual of a step, at least so much is noise
+LEAST_ASSUMED = 0.1**2  # of the variance of the noise with which networks learn
+NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
+LEAST_VARIANCE = 1e-6  # of the largest principal component, below which one is left out
+SHRINKAGE = 0.1  # of correlations between steps towards 0
+FEWEST = 8  # windows that networks learn from, at least
+BATCH, PREDICTED = 16, 512
+Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
+
+
+class Kind(NamedTuple):
+    """What a forecaster chooses.
+
+    Attributes:
+        log: whether it learns logarithms. level: whether the last value itself is an input. hidden: units of layers.
+    """
+
+    log: bool
+    level: bool
+    hidden: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """From windows to standardised inputs and targets, and back.
+
+    Targets are differences to the last known value, divided by their standard deviation in each series, less their
+    mean at each step. So a trend goes on, and series of any size are learnt together. Inputs are turned to their
+    principal axes: lags of a series depend on each other, and TAGI takes weights as independent, which those of
+    uncorrelated inputs are.
+
+    Attributes:
+        kind: as chosen. series: (3, series) mean, standard deviation, and that of the differences.
+        center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
+        axes: (inputs, k) principal axes of the standardised inputs.
+    """
+
+    kind: Kind
+    series: np.ndarray
+    center: np.ndarray
+    inputs: np.ndarray
+    axes: np.ndarray
+
+    @classmethod
+    def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
+        """The scaling of these windows of `number` series."""
+        raw = cls(kind, np.ones((3, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)), np.empty((0, 0)))
+        past, differences = raw._values(windows.past), raw._differences(windows)
+        for k in range(number):
+            rows = windows.series == k
+            mean = means(past[rows].ravel())
+            std = spread(past[rows], abs(mean) or 1.0)
+            raw.series[:, k] = mean, std, spread(differences[rows], std)
+        center = means(differences / raw.series[2, windows.series][:, None])
+        x = raw._inputs(windows)
+        inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
+        x = np.nan_to_num((x - inputs[0]) / inputs[1])
+        values, axes = np.linalg.eigh(x.T @ x / len(x))
+        some = values >= LEAST_VARIANCE * values.max()
+        return cls(kind, raw.series, center, inputs, axes[:, some])
+
+    def _values(self, values: np.ndarray) -> np.ndarray:
+        return np.log(values) if self.kind.log else values
+
+    def _last(self, windows: Windows) -> np.ndarray:
+        """(n, 1): the last known value of each window; NaN: there is none."""
+        past = self._values(windows.past)
+        place = past.shape[1] - 1 - np.isfinite(past[:, ::-1]).argmax(1)
+        return past[np.arange(len(past)), place][:, None]
+
+    def _differences(self, windows: Windows) -> np.ndarray:
+        return self._values(windows.future) - self._last(windows)
+
+    def _inputs(self, windows: Windows) -> np.ndarray:
+        last, (mean, std, scale) = self._last(windows), self.series[:, windows.series, None]
+        level = [(last - mean) / std] if self.kind.level else []
+        return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
+
+    def x(self, windows: Windows) -> np.ndarray:
+        """(n, k) principal components of the standardised inputs, where missing ones count as means."""
+        mean, std = self.inputs
+        return (np.nan_to_num((self._inputs(windows) - mean) / std) @ self.axes).astype(np.float32)
+
+    def targets(self, windows: Windows) -> np.ndarray:
+        """(n, horizon) standardised targets; NaN: missing."""
+        return (self._differences(windows) / self.scale(windows) - self.center).astype(np.float32)
+
+    def scale(self, windows: Windows) -> np.ndarray:
+        """(n, 1): what a target of 1 is, in the unit of the values (or of their logarithm)."""
+        return self.series[2, windows.series, None]
+
+    def back(self, windows: Windows, m: np.ndarray) -> np.ndarray:
+        """Means of values (or of their logarithm) from those of targets."""
+        return (m + self.center) * self.scale(windows) + self._last(windows)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Trained networks with their scaling and the noise of each step.
+
+    Attributes:
+        noise: (horizon,) variances of standardised targets. factor: (horizon,) on variances of the networks, below 1
+            where they are larger than the squared errors of what was held back.
+        correlation: (horizon, horizon) of the errors of the steps.
+        scores: (stretches,) mean CRPS, in units of each series' standard deviation, of the windows of each stretch, by
+            networks that have not seen it nor its neighbours.
+    """
+
+    scaling: Scaling
+    networks: list[Sequential]
+    noise: np.ndarray
+    factor: np.ndarray
+    correlation: np.ndarray
+    scores: np.ndarray
+
+    @property
+    def score(self) -> float:
+        return float(self.scores.mean())
+
+    def better_than(self, other: Model) -> bool:
+        """On average, and in the last stretch of time, which is most like the time to come."""
+        return self.score < other.score and bool(self.scores[-1] < other.scores[-1])
+
+    def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+        """(n, horizon) means and standard deviations of observations, or of their logarithms."""
+        m, v = mixture(self.networks, self.scaling.x(windows))
+        return self.scaling.back(windows, m), np.sqrt(self.factor * v + self.noise) * self.scaling.scale(windows)
+
+
+class Stretch(NamedTuple):
+    """Windows of a stretch of time, and those that networks may learn which are to forecast it: (n,) bools.
+
+    The latter have no observation in common with the former.
+    """
+
+    held_out: np.ndarray
+    learnt: np.ndarray
+
+
+def stretches(windows: Windows, number: int) -> list[Stretch]:
+    """All windows in so many stretches of time.
+
+    Raises:
+        ValueError: without a stretch there are too few windows to learn from.
+    """
+    origin, horizon = windows.origin, windows.future.shape[1]
+    found = []
+    for part in np.array_split(np.unique(origin), number):
+        first, last = (part[0], part[-1]) if len(part) else (0, -1)
+        held_out = (origin >= first) & (origin <= last)
+        found.append(Stretch(held_out, (origin <= first - horizon) | (origin >= last + horizon)))
+    fewest = min(int(stretch.learnt.sum()) for stretch in found)
+    if fewest < FEWEST or any(not stretch.held_out.any() for stretch in found):
+        raise ValueError(
+            f"y is too short: of its {len(origin)} windows, {fewest} would be left to learn from, and {FEWEST} are "
+            f"needed, when one of {number} stretches of time and the {horizon - 1} steps on either side of it are held "
+            "back; give more of the past, a shorter horizon, or fewer lags or folds"
+        )
+    return found
+
+
+def fit(
+    kind: Kind,
+    windows: Windows,
+    number: int,
+    parts: list[Stretch],
+    noise: np.ndarray | None,
+    epochs: int,
+    seeds: list[list[int]],
+    run: Run,
+) -> Model:
+    """Trains networks without each stretch of time, which they then forecast.
+
+    Args:
+        number: of series. noise: variances of the steps with which networks learn; None: a first guess.
+        seeds: for each stretch those of its networks. run: calls a function with each of some tuples of arguments.
+    """
+    scaling = Scaling.of(kind, windows, number)
+    x, y = scaling.x(windows), scaling.targets(windows)
+    assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)
+    tasks = [
+        (x[part.learnt], y[part.learnt], assumed, kind.hidden, epochs, seed)
+        for part, some in zip(parts, seeds, strict=True)
+        for seed in some
+    ]
+    networks, count = run(train, tasks), len(seeds[0])
+    m, v = np.zeros((2, *y.shape))
+    for k, part in enumerate(parts):
+        m[part.held_out], v[part.held_out] = mixture(networks[k * count : (k + 1) * count], x[part.held_out])
+    residuals = y - m
+    squares = means(residuals**2)
+    found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
+    factor = np.minimum(squares / (v.mean(0) + found), 1)
+    std = np.sqrt(factor * v + found) * scaling.scale(windows)
+    scores = crps(scaling.back(windows, m), std, kind.log, windows.future)
+    for k in range(number):
+        rows = windows.series == k
+        scores[rows] /= spread(windows.future[rows], 1.0)
+    by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
+    return Model(scaling, networks, found, factor, correlations(residuals), by_stretch)
+
+
+def train(
+    x: np.ndarray, y: np.ndarray, noise: np.ndarray, hidden: tuple[int, ...], epochs: int, seed: int
+) -> Sequential:
+    """A network that has learnt standardised windows; each sample counts once, however many epochs are run."""
+    net = Training(hidden, epochs, BATCH, outputs=len(noise)).network(x.shape[1], seed)
+    rng, updater, size = np.random.default_rng(seed), OutputUpdater(net.device), min(BATCH, len(x))
+    schedule = EvidenceSchedule(net, len(x) // size, epochs, count=1)
+    for _ in range(epochs):
+        for rows in rng.permutation(len(x))[: len(x) // size * size].reshape(-1, size):
+            net(x[rows])
+            variances = np.tile((noise / schedule.weight).astype(np.float32), size)
+            updater.update(net.output_z_buffer, y[rows].ravel(), variances, net.input_delta_z_buffer)
+            net.backward()
+            net.step()
+    schedule.remove()
+    return net
+
+
+def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of the mean output: variances of the networks, and of their means."""
+    mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
+    each, within = np.array(mu, np.float64), np.array(var, np.float64).mean(0)
+    return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
+
+
+def correlations(residuals: np.ndarray) -> np.ndarray:
+    """(horizon, horizon) correlations between the residuals of steps, shrunk towards 0; positive definite."""
+    known = np.isfinite(residuals)
+    filled = np.where(known, residuals, 0)
+    products, pairs = filled.T @ filled, known.T.astype(np.float64) @ known
+    values, vectors = np.linalg.eigh(products / np.maximum(pairs, 1))  # some below 0, where pairs are missing
+    covariance = (vectors * np.maximum(values, 0)) @ vectors.T
+    std = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
+    found = (1 - SHRINKAGE) * covariance / (std * std[:, None])
+    np.fill_diagonal(found, 1)
+    return found
+
+
+def means(values: np.ndarray) -> Any:
+    """Means of the known values of each column; 0 where none is known."""
+    known = np.isfinite(values)
+    return np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1)
+
+
+def spread(values: np.ndarray, otherwise: float) -> float:
+    """The standard deviation of the known values; `otherwise` if all of them are the same."""
+    known = values[np.isfinite(values)]
+    std = float(known.std()) if known.size else 0.0
+    return std if std > 1e-14 * np.abs(known).max(initial=0) else otherwise

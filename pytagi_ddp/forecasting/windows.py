@@ -1,0 +1,106 @@
+"""Windows: what a network sees at one time step of one series, and what it is to forecast."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytagi_ddp.forecasting.series import Panel
+from pytagi_ddp.forecasting.times import waves
+
+
+class Windows(NamedTuple):
+    """What is known at some origins, and what followed. NaN: missing.
+
+    Attributes:
+        past: (n, lags) values up to the origin. more: (n, k) calendar, covariates and which series it is.
+        series, origin: (n,) numbers of the series, and of the last time step that is known.
+        future: (n, horizon) values behind the origin.
+    """
+
+    past: np.ndarray
+    more: np.ndarray
+    series: np.ndarray
+    origin: np.ndarray
+    future: np.ndarray
+
+
+class Layout(NamedTuple):
+    """What windows consist of. It is fixed by what a forecaster learns from.
+
+    Attributes:
+        names: of the series. lags, horizon: numbers of values before and behind an origin.
+        season: time steps of a season that is no cycle of the calendar; 1: there is none.
+        cycles: {name: time steps} of the calendar's cycles. timed: whether series have times.
+        widths: {"known", "observed": number of columns} of the covariates.
+    """
+
+    names: list[Any]
+    lags: int
+    horizon: int
+    season: int
+    cycles: dict[str, float]
+    timed: bool
+    widths: dict[str, int]
+
+    def check(self, panel: Panel, covariates: dict[str, Panel], last: int) -> None:
+        """Checks that these can be cut into windows, up to the origin `last`.
+
+        Raises:
+            ValueError: they cannot; the message says why.
+        """
+        unnamed = list(range(len(self.names)))
+        if panel.width != len(self.names) or not (panel.flat or panel.names in (self.names, unnamed)):
+            raise ValueError(f"y has the series {panel.names}, and those of fit are {self.names}")
+        if panel.steps < self.lags:
+            raise ValueError(f"y has {panel.steps} time steps, and the networks look {self.lags} back")
+        if (panel.times is not None) != self.timed:
+            raise ValueError("y must have times if that of fit had them, and none otherwise")
+        if covariates.keys() != self.widths.keys():
+            raise ValueError(f"covariates are {sorted(covariates)}, and those of fit are {sorted(self.widths)}")
+        for name, covariate in covariates.items():
+            needed = last + 1 + (self.horizon if name == "known" else 0)
+            if covariate.width != self.widths[name]:
+                raise ValueError(f"{name} has {covariate.width} columns, and had {self.widths[name]} in fit")
+            if covariate.steps < needed:
+                behind = ": those of y, and of the horizon behind it" if name == "known" else ", one for each of y"
+                raise ValueError(f"{name} has {covariate.steps} time steps, and {needed} are needed{behind}")
+
+    def to_learn(self, panel: Panel, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """(series, origin) of at most so many windows, spread evenly, whose past and future hold a value each."""
+        counts = np.concatenate([np.zeros((1, panel.width)), np.cumsum(np.isfinite(panel.values), 0)])
+        origins = np.arange(self.lags - 1, panel.steps - self.horizon)
+        past = counts[origins + 1] > counts[origins + 1 - self.lags]
+        future = counts[origins + 1 + self.horizon] > counts[origins + 1]
+        series, place = np.nonzero((past & future).T)
+        some = np.unique(np.linspace(0, len(series) - 1, min(most, len(series))).astype(int))
+        return series[some], origins[place[some]]
+
+    def cut(self, panel: Panel, covariates: dict[str, Panel], series: np.ndarray, origin: np.ndarray) -> Windows:
+        """The windows at these origins; their future is NaN behind the end of the series."""
+        before, ahead = origin[:, None] + np.arange(1 - self.lags, 1), origin[:, None] + np.arange(1, self.horizon + 1)
+        more = [self._calendar(panel)[origin]]
+        for name, covariate in covariates.items():
+            steps = np.concatenate([before, ahead], 1) if name == "known" else before
+            more.append(covariate.values[steps].reshape(len(origin), -1))
+        if len(self.names) > 1:
+            more.append(np.eye(len(self.names))[series])
+        future = panel.values[np.minimum(ahead, panel.steps - 1), series[:, None]]
+        return Windows(
+            panel.values[before, series[:, None]],
+            np.concatenate(more, 1),
+            series,
+            origin,
+            np.where(ahead < panel.steps, future, np.nan),
+        )
+
+    def _calendar(self, panel: Panel) -> np.ndarray:
+        """(steps, k): waves of the calendar's cycles, and of the season, at each time step."""
+        if panel.times is None:
+            columns, numbers = [], np.arange(panel.steps)
+        else:
+            phases, numbers = panel.times.phases(), panel.times.numbers()
+            columns = [wave for name, steps in self.cycles.items() for wave in waves(phases[name], steps)]
+        columns += waves(numbers / self.season, self.season)
+        return np.stack(columns, 1) if columns else np.empty((panel.steps, 0))

@@ -1,0 +1,316 @@
+"""Forecasts: that they are good, of whatever is given, and what is refused."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+import joblib
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from pytagi_ddp.forecasting import Forecaster, model
+from pytagi_ddp.forecasting.series import read
+from pytagi_ddp.forecasting.windows import Layout, Windows
+
+QUICK = {"n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": (), "random_state": 0}
+
+
+def seasonal(steps, period=12, noise=0.1, seed=0):
+    """A season and an autoregression."""
+    rng, level = np.random.default_rng(seed), 0.0
+    y = np.sin(2 * np.pi * np.arange(steps) / period)
+    for k, new in enumerate(rng.normal(scale=noise, size=steps)):
+        level = 0.8 * level + new
+        y[k] += level
+    return y
+
+
+def quick(horizon, **options):
+    return Forecaster(horizon, **QUICK | options)
+
+
+def test_a_season_goes_on_with_intervals_that_hold():
+    y = seasonal(1200)
+    found = Forecaster(12, season=12, n_seeds=1, epochs=60, random_state=0).backtest(y, stride=2)
+    assert len(found.forecasts) == 175
+    std = 0.1 * np.sqrt(np.cumsum(0.64 ** np.arange(12)))  # of the errors of the true model
+    np.testing.assert_allclose(found.rmse("step"), std, rtol=0.2)
+    assert found.rmse() < 1.15 * np.sqrt(np.mean(std**2))
+    assert 0.85 < found.coverage(0.9) < 0.95 and 0.43 < found.coverage(0.5) < 0.57
+    np.testing.assert_allclose(np.mean([forecast.std for forecast in found.forecasts], 0), std, rtol=0.1)
+
+
+@pytest.mark.parametrize("step", ["MS", "ME", "h", "D", "B"])
+def test_frames_bring_their_times(step):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    index = pd.date_range("2020-01-01", periods=130, freq=step)
+    season = {"h": 24, "D": 7, "B": 5}.get(step, 12)
+    y = pd.Series(seasonal(130, season, 0.02), index, name="sales")
+    forecaster = quick(6).fit(y[:120])
+    forecast = forecaster.predict()
+    assert forecaster.season_ == season and forecast.names == ["sales"]
+    np.testing.assert_array_equal(forecast.times, index[120:126].to_numpy())
+    np.testing.assert_allclose(forecast.mean, y[120:126], atol=0.25)
+    table = forecast.to_frame()
+    assert list(table.columns) == ["mean", "std", "0.05", "0.5", "0.95"] and (table.index == index[120:126]).all()
+    np.testing.assert_array_equal(forecaster.predict(y[:125]).times, index[125:].append(index[-1:] + index.freq)[:6])
+
+
+def test_times_beside_arrays_periods_and_zones_are_the_same():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    pl = pytest.importorskip("polars", reason="polars is not installed")
+    y, index = seasonal(90), pd.date_range("2020-01-01", periods=90, freq="MS")
+    plain = quick(6).fit(y, times=index).predict()
+    frame = pl.DataFrame({"month": index.values, "y": y})
+    for other in (
+        quick(6).fit(frame["y"], times=frame["month"]),
+        quick(6).fit(pd.Series(y, index.to_period("M"))),
+        quick(6).fit(y, times=list(index)),
+        quick(6).fit({"y": pd.Series(y, index)}),
+    ):
+        np.testing.assert_array_equal(other.predict().mean.ravel(), plain.mean)
+        np.testing.assert_array_equal(other.predict().times, plain.times)
+    zoned = quick(6).fit(pd.Series(y, index.tz_localize("Europe/Berlin"))).predict().to_frame()
+    assert (zoned.index == pd.date_range("2027-07-01", periods=6, freq="MS", tz="Europe/Berlin")).all()
+    np.testing.assert_array_equal(zoned["mean"], plain.mean)
+
+
+def test_a_season_that_the_calendar_does_not_have_is_given():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    y = pd.Series(seasonal(231, 11, 0.01), pd.date_range("1700", periods=231, freq="YS", unit="s"))
+    forecast = quick(11, season=11, lags=2).fit(y[:220]).predict()
+    np.testing.assert_allclose(forecast.mean, y[220:], atol=0.15)
+    later = quick(11, season=11, lags=2).fit(y[:220]).predict(y[7:220])
+    np.testing.assert_allclose(later.mean, forecast.mean, rtol=1e-5)
+
+
+def test_many_series_of_different_sizes_and_lengths():
+    short, long = seasonal(120, seed=1), 1e6 + 1e5 * seasonal(200, seed=2)
+    forecaster = quick(6, season=12).fit({"small": 1e-6 * short[:114], "large": long[:194]})
+    forecast = forecaster.predict()
+    assert forecast.mean.shape == forecast.interval()[0].shape == (6, 2) and forecast.names == ["small", "large"]
+    np.testing.assert_allclose(forecast.mean[:, 0], 1e-6 * short[114:], atol=0.5e-6)
+    np.testing.assert_allclose(forecast.mean[:, 1], long[194:], atol=0.5e5)
+    assert forecast.sample(3, 0).shape == (3, 6, 2)
+    table = np.stack([1e-6 * short[4:114], long[84:194]], 1)  # seven seasons later
+    np.testing.assert_allclose(forecaster.predict(table).mean, forecast.mean, rtol=1e-5, atol=1e-12)
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    assert list(forecast.to_frame()["large"].columns) == ["mean", "std", "0.05", "0.5", "0.95"]
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e12])
+def test_the_unit_changes_nothing(unit):
+    y = 3 + seasonal(150)
+    plain, other = (quick(5, season=12, transform=None).fit(unit * y).predict() for unit in (1, unit))
+    np.testing.assert_allclose(other.mean, unit * plain.mean, rtol=1e-5)
+    np.testing.assert_allclose(other.std, unit * plain.std, rtol=1e-4)
+    far = quick(5, season=12, transform=None).fit(y - 1e7).predict()
+    np.testing.assert_allclose(far.mean + 1e7, plain.mean, atol=0.1)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e12])
+def test_a_constant_series_stays_constant(value):
+    forecast = quick(4).fit(np.full(60, value)).predict()
+    np.testing.assert_allclose(forecast.mean, value, rtol=1e-3, atol=1e-3)
+    assert np.all(forecast.std > 0) and np.all(forecast.std < 0.01 * (abs(value) or 1))
+    both = quick(4).fit(np.stack([np.full(80, value), seasonal(80)], 1)).predict()
+    assert np.isfinite(both.mean).all() and both.mean[:, 0] == pytest.approx(value, rel=0.2, abs=0.2)
+
+
+def test_a_line_goes_on():
+    forecast = quick(5).fit(2.0 * np.arange(80)).predict()
+    np.testing.assert_allclose(forecast.mean, 2 * np.arange(80, 85), rtol=0.01)
+
+
+def test_gaps_are_bridged():
+    y = seasonal(600, noise=0.05)
+    rng, gappy = np.random.default_rng(0), y.copy()
+    gappy[rng.random(600) < 0.2] = np.nan
+    gappy[200:260] = np.nan  # whole windows
+    gappy[587:589] = np.nan
+    found = quick(6, season=12).fit(gappy[:590]).predict()
+    assert np.sqrt(np.mean((found.mean - y[590:596]) ** 2)) < 0.3  # of a season of 0.7
+    every_second = np.where(np.arange(300) % 2, np.nan, seasonal(300))
+    assert np.isfinite(quick(3).fit(every_second).predict().mean).all()
+    ended = np.stack([y, np.where(np.arange(600) < 500, y, np.nan)], 1)
+    forecast = quick(6).fit(ended).predict()
+    assert np.isfinite(forecast.mean[:, 0]).all()
+    for numbers in (forecast.mean, forecast.std, forecast.quantile(0.9), forecast.sample(2, 0)[0]):
+        assert np.isnan(numbers[:, 1]).all()
+
+
+def driven(steps=400, seed=0):
+    """A series that follows a covariate of the same time step."""
+    rng = np.random.default_rng(seed)
+    price = rng.normal(size=(steps, 1))
+    return 2 * price[:, 0] + 0.1 * rng.normal(size=steps), price
+
+
+def test_covariates_known_in_advance_help():
+    y, price = driven()
+    with_price = quick(4).fit(y[:396], known=price[:396])
+    forecast = with_price.predict(known=price[396:])
+    assert np.abs(forecast.mean - y[396:]).max() < 1 and forecast.std.max() < 0.6
+    assert quick(4).fit(y[:396]).predict().std.min() > 1.5
+    for other in (
+        with_price.predict(known=price),
+        with_price.predict(y[:396], known=price),
+        quick(4).fit(y[:396], known=price).predict(),
+    ):
+        np.testing.assert_array_equal(other.mean, forecast.mean)
+    scores = quick(4).backtest(y, known=price)
+    assert scores.rmse() < 0.4 * quick(4).backtest(y).rmse()
+
+
+def test_covariates_observed_so_far_help():
+    rng = np.random.default_rng(1)
+    weather = rng.normal(size=(400, 2))
+    y = np.concatenate([[0, 0], weather[:-2, 1]]) + 0.1 * rng.normal(size=400)  # follows two steps behind
+    forecast = quick(3).fit(y[:390], observed=weather[:390]).predict()
+    np.testing.assert_allclose(forecast.mean[:2], y[390:392], atol=0.7)
+    assert forecast.std[:2].max() < 0.6 < forecast.std[2]
+    later = quick(3).fit(y[:390], observed=weather[:390]).predict(y[:395], observed=weather[:395])
+    np.testing.assert_allclose(later.mean[:2], y[395:397], atol=0.7)
+    weather[rng.random(weather.shape) < 0.1] = np.nan
+    assert np.isfinite(quick(3).fit(y, observed=weather).predict().mean).all()
+
+
+def test_logarithms_are_chosen_where_they_help():
+    y = np.exp(0.01 * np.arange(300) + 0.5 * seasonal(300))
+    forecaster = quick(6, season=12).fit(y[:294])
+    assert forecaster.kind_.log
+    forecast = forecaster.predict()
+    assert np.all(forecast.quantile(0.001) > 0)
+    np.testing.assert_allclose(forecast.mean, y[294:], rtol=0.3)
+    assert not quick(6, transform=None).fit(y).kind_.log and quick(6, transform="log").fit(3 + seasonal(99)).kind_.log
+    with pytest.raises(ValueError, match=r"logarithms need values above 0, but series 0 has -1 at step 290"):
+        forecaster.predict(np.where(np.arange(294) == 290, -1, y[:294]))
+    with pytest.raises(ValueError, match=r"logarithms need .* at step 0; transform=None"):
+        quick(6, transform="log").fit(np.arange(99.0))
+
+
+def test_a_hidden_layer_is_chosen_where_it_helps():
+    y = [0.3]
+    for _ in range(700):
+        y.append(3.8 * y[-1] * (1 - y[-1]))  # the logistic map
+    y = np.array(y) + 0.01 * np.random.default_rng(0).normal(size=701)
+    found = Forecaster(1, lags=2, n_folds=2, n_seeds=1, epochs=40, transform=None, random_state=0).fit(y[:700])
+    assert found.kind_.hidden == (50,) and found.score_ < 0.2
+    assert quick(1, lags=2).fit(y).score_ > 0.3
+
+
+def test_one_step_ahead_and_another_history():
+    y = seasonal(300)
+    forecaster = quick(1, season=12).fit(y[:250])
+    assert forecaster.predict().mean.shape == (1,) and forecaster.noise_.shape == (1,)
+    errors = [forecaster.predict(y[:k]).mean[0] - y[k] for k in range(252, 300)]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.14
+    np.testing.assert_array_equal(forecaster.predict(y[:250]).mean, forecaster.predict().mean)
+    assert forecaster.predict(y[:262]).steps[0] == 262
+
+
+def test_a_forecaster_is_an_estimator():
+    y = seasonal(120)
+    forecaster = quick(4, season=12, transform=None)
+    first = forecaster.fit(y).predict()
+    np.testing.assert_array_equal(clone(forecaster).fit(y).predict().mean, first.mean)
+    assert not np.array_equal(clone(forecaster).set_params(random_state=1).fit(y).predict().mean, first.mean)
+    assert clone(forecaster).get_params() == forecaster.get_params() and forecaster.get_params()["horizon"] == 4
+    forecaster.set_params(horizon=9)  # which takes effect with the next fit
+    np.testing.assert_array_equal(forecaster.predict().mean, first.mean)
+    again = pickle.loads(pickle.dumps(forecaster)).predict()
+    np.testing.assert_array_equal(again.mean, first.mean)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(first)).quantile(0.1), first.quantile(0.1))
+    with joblib.parallel_config("threading"):  # whose workers start at once
+        parallel = quick(4, season=12, transform=None, n_jobs=2).fit(y).predict()
+    np.testing.assert_array_equal(parallel.mean, first.mean)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    forecaster = quick(4).fit(seasonal(100))
+    before = forecaster.predict().mean
+    with pytest.raises(ValueError, match="y is too short"):
+        forecaster.fit(seasonal(12))
+    np.testing.assert_array_equal(forecaster.predict().mean, before)
+    assert forecaster.lags_ == 8
+
+
+def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
+    """No observation of a stretch that is held back lies in a window from which its networks learn."""
+    layout = Layout([0], 5, 7, 1, {}, False, {})
+    panel = read(np.arange(200.0), "y")
+    windows = layout.cut(panel, {}, *layout.to_learn(panel, 10_000))
+    parts = model.stretches(windows, 4)
+    assert sum(part.held_out.astype(int) for part in parts).tolist() == [1] * 189
+    for part in parts:
+        assert not np.isin(windows.future[part.learnt], windows.future[part.held_out]).any()
+        assert part.learnt.sum() >= 189 - 48 - 12
+
+
+def test_windows_are_thinned_before_they_are_made():
+    layout = Layout([0, 1], 3, 2, 1, {}, False, {})
+    values = np.random.default_rng(0).normal(size=(1000, 2))
+    values[100:900, 0] = np.nan
+    series, origin = layout.to_learn(read(values, "y"), 50)
+    assert len(series) == 50 and 5 < (series == 0).sum() < 15
+    windows: Windows = layout.cut(read(values, "y"), {}, series, origin)
+    assert np.isfinite(windows.past).any(1).all() and np.isfinite(windows.future).any(1).all()
+
+
+Y = seasonal(100)
+REFUSED = [
+    ({}, (Y[:20],), {}, "y is too short: of its 11 windows, 0 would be left"),
+    ({}, (Y[:6],), {}, "y has 6 time steps, and at least 7 are needed: lags=1 and horizon=6"),
+    ({"lags": 90}, (Y,), {}, "y is too short: .* fewer lags or folds"),
+    ({}, (np.where(np.arange(100) == 3, np.inf, Y),), {}, "y is infinite at step 3"),
+    ({}, (np.full(100, np.nan),), {}, "series 0 has no value with another one in the 6 time steps"),
+    ({}, (Y,), {"known": Y[:99]}, "known has 99 time steps, and y has 100"),
+    ({"horizon": 0}, (Y,), {}, "horizon must be a whole number of at least 1, got 0"),
+    ({"horizon": 1.5}, (Y,), {}, "horizon must be a whole number"),
+    ({"n_folds": 1}, (Y,), {}, "n_folds must be a whole number of at least 2, got 1"),
+    ({"lags": True}, (Y,), {}, "lags must be a whole number"),
+    ({"hidden_layer_sizes": (0,)}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
+    ({"transform": "sqrt"}, (Y,), {}, 'transform must be "auto", "log" or None'),
+    ({"quantiles": [0.5, 1]}, (Y,), {}, "quantiles are probabilities between 0 and 1, got 1"),
+]
+
+
+@pytest.mark.parametrize(("options", "given", "more", "message"), REFUSED)
+def test_what_cannot_be_learnt_is_refused(options, given, more, message):
+    with pytest.raises(ValueError, match=message):
+        Forecaster(**{"horizon": 6} | QUICK | options).fit(*given, **more)
+
+
+def test_what_cannot_be_forecast_is_refused():
+    with pytest.raises(NotFittedError):
+        quick(6).predict()
+    forecaster = quick(6).fit(Y, known=np.stack([Y, Y], 1))
+    both = np.stack([np.r_[Y, Y[:6]]] * 2, 1)
+    for given, message in (
+        ({}, "known has 100 time steps, and 106 are needed: those of y, and of the horizon"),
+        ({"known": both[:105]}, "known has 105 time steps, and 106 are needed"),
+        ({"known": both[:, :1]}, "known has 1 columns, and had 2 in fit"),
+        ({"known": both, "observed": Y}, r"covariates are \['known', 'observed'\], and those of fit are \['known'\]"),
+        ({"y": Y}, r"covariates are \[\], and those of fit are \['known'\]"),
+        ({"y": both, "known": both}, r"y has the series \[0, 1\], and those of fit are \[0\]"),
+        ({"y": Y[:7], "known": both}, "y has 7 time steps, and the networks look 8 back"),
+        ({"y": np.r_[Y[:90], [np.nan] * 10], "known": both}, "y has no value among the last 8 time steps"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            forecaster.predict(**given)
+
+
+def test_times_of_covariates_must_fit():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    index = pd.date_range("2020-01-01", periods=106, freq="D")
+    y, holiday = pd.Series(Y, index[:100]), pd.Series(np.arange(106) % 7 == 0, index)
+    forecaster = quick(6).fit(y, known=holiday[:100])
+    np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
+    with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
+        forecaster.predict(known=holiday[:6])
+    with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
+        quick(6).fit(y[:99], known=holiday[1:])
+    with pytest.raises(ValueError, match="y must have times if that of fit had them"):
+        forecaster.predict(Y, known=holiday)
