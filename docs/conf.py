@@ -45,7 +45,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {page: [] for page in ("index", "start", "tagi", "gpu", "changelog", "cite")}  # nothing is below
+html_sidebars = {page: [] for page in ("index", "start", "tagi", "gpu", "glossary", "changelog", "cite")}  # nothing is below
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -119,11 +119,12 @@ for module in MODULES:
 
 # Files of the repository that are pages here, too, and what has no page.
 PAGES = {
-    "../SECURITY.md": "security.md",
-    "../CONTRIBUTING.md": "contributing.md",
-    "../benchmarks/README.md": "benchmarks.md",
-    "../benchmarks/quality/README.md": "quality.md",
+    "SECURITY.md": "security.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/quality/README.md": "quality.md",
 }
+GALLERY = re.compile(r"\]\((?:\.\./)+examples/gallery/(?:(plot_\w+)\.py|GALLERY_HEADER\.rst)")
 ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 INDENT = re.compile(r"^ *")
 CODE = re.compile(r"(``.+?``|`[^`]+`)")
@@ -192,7 +193,8 @@ def find_public(app, env, node, contnode):
 def to_pages(app, docname: str, source: list[str]) -> None:
     """Links to files of the repository that are pages lead to the pages."""
     for file, page in PAGES.items():
-        source[0] = source[0].replace(f"]({file}", f"]({page}")
+        source[0] = re.sub(rf"\]\((?:\.\./)+{re.escape(file)}", f"](/{page}", source[0])
+    source[0] = GALLERY.sub(lambda found: f"](/gallery/{found[1] or 'index'}", source[0])
 
 
 def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
