@@ -45,7 +45,9 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {page: [] for page in ("index", "start", "tagi", "gpu", "glossary", "changelog", "cite")}  # nothing is below
+html_sidebars = {
+    page: [] for page in ("index", "start", "tagi", "gpu", "glossary", "changelog", "cite")
+}  # nothing is below
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

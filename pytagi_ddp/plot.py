@@ -113,7 +113,7 @@ def reliability(
         probabilities: (n, classes). labels: n class numbers. bins: of [0, 1].
 
     Raises:
-        ValueError: sizes that do not fit, no sample, or what is no probability.
+        ValueError: sizes that do not fit, no sample, or values that are not probabilities.
     """
     p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels", text=True)
     confidence, accuracy, count = reliability_bins(p, truth, bins)

@@ -37,12 +37,12 @@ class CheckpointManager:
     """Writes and reads the checkpoints of one training run in one folder.
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
-    number of ranks, the settings and the version of the library, the `EvidenceSchedule` of a network that has one, and
-    a `PosteriorAverage` if it is given one.
-    `manifest.json` beside it lists the checkpoints with their SHA-256. Both are written to a temporary file, synced and
-    renamed: if the process is killed at any moment, the previous checkpoint is intact. Only one job at a time may write
-    to a folder. With one rank, a checkpoint includes what recurrent layers carry from call to call. With several it
-    does not, as each rank has its own; `get_lstm_states` gives it.
+    number of ranks, the settings and the version of the library, the `EvidenceSchedule` of the network, if it has one,
+    and a `PosteriorAverage`, if `save` is given one. `manifest.json` in the same folder lists the checkpoints with
+    their SHA-256. Both are written to a temporary file, synced and renamed: if the process is killed at any moment, the
+    previous checkpoint is intact. Only one job at a time may write to a folder. With one rank, a checkpoint includes
+    the states that recurrent layers carry from call to call. With several it does not, because each rank has its own;
+    `get_lstm_states` returns them.
 
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder with one such file for each rank, and an
     index with their checksums. Every rank writes and reads its own parts. So all nodes have to share the folder, and
@@ -227,8 +227,8 @@ class CheckpointManager:
         order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the average over
         ranks gives another step. So training continues differently, and a warning says so.
 
-        A schedule goes on where that of the checkpoint was: make it as in the run before, and then load. It keeps its
-        own settings (`epochs` may be more), and a warning names those that differ. A network without a schedule gets
+        A schedule continues where that of the checkpoint was: make it as in the first run, and then load. It keeps its
+        own settings (`epochs` may be larger), and a warning names those that differ. A network without a schedule gets
         that of the checkpoint; a checkpoint without one changes none.
 
         Args:
@@ -237,7 +237,7 @@ class CheckpointManager:
             settings: the present settings; None: they are not compared.
             allow_changes: warn about settings that differ, instead of raising an error.
             fall_back: see `latest`.
-            average: the average of this network's posteriors, which is loaded too; it begins anew if the checkpoint has
+            average: the average of this network's posteriors, which is loaded too; it is reset if the checkpoint has
                 none. None: an average in the checkpoint is ignored.
 
         Returns:

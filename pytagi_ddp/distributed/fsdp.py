@@ -182,7 +182,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         Args:
             full: True: those of the whole network. With `reshard_after_forward` this is collective; rank 0 gets them,
                 group by group, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
-                `slices`); this is local. A key then names a tensor and a range of its values, "Linear.2/mu_w@16:32".
+                `slices`); this is local. A key then names a tensor and a range of its values: `"Linear.2/mu_w@16:32"`.
         """
         if not full:
             named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())

@@ -14,7 +14,7 @@ NODES = 200  # of a mixture
 
 
 class StudentT(Likelihood):
-    """y = z + scale e, e ~ Student's t: outliers are told from good observations by their distance.
+    """y = z + scale e, e ~ Student's t: an observation that is far off counts as an outlier, and changes little.
 
     The noise is a mixture of Gaussians of variance scale^2/l, l ~ Gamma(df/2, rate df/2). With q = 1/(s + scale^2/l)
     and expectations under the posterior of l,

@@ -71,7 +71,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
-        passes: where the training step is, and what wraps a network calls, see `Passes`.
+        passes: state of the training step, and the interface for wrappers of a network, see `Passes`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
         schedule: the `EvidenceSchedule` of its steps, or None; None can be assigned.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
@@ -270,13 +270,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
                 library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
                 may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
-                empty too, and `step` takes it for none.
+                empty too, and `step` does nothing.
             var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
                 rounding errors of float32, counts as 0.
 
         Returns:
             (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
-            they are copied while the program goes on; reading them waits for the copy.
+            they are copied in the background; reading them waits for the copy.
 
         Raises:
             ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
@@ -346,7 +346,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             learn(*micro_batches[-1])
             net.step()
 
-        If an exception (or Ctrl-C) leaves the block, what has been accumulated is dropped: `backward` begins anew.
+        If an exception (or Ctrl-C) leaves the block, the accumulated deltas are dropped.
         """
         with self._one_thread:
             self.passes.accumulating = True
@@ -374,9 +374,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         In a layer that takes each time step of a sequence by itself, every time step counts as a sample.
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
-        nothing changes. A second step without another `backward` applies the same batch sums once more, with the
-        variances that the first one has left; pytagi adds the same deltas. With a `schedule`, the step then pulls all
-        parameters towards their prior, and moves the schedule on.
+        nothing changes. A second step without another `backward` applies the same batch sums again, with the
+        variances after the first step; pytagi adds the same deltas. With a `schedule`, the step then pulls all
+        parameters towards their prior, and advances the schedule.
 
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
@@ -411,7 +411,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def drop_deltas(self) -> None:
-        """Forgets the deltas that wait for a step, if any; called when the network gets other parameters.
+        """Drops pending deltas, if any; called when the network gets other parameters.
 
         Raises:
             RuntimeError: they are on their way to other ranks, with `DDPConfig(buckets=...)`.
@@ -431,7 +431,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def forget_evidence(self, factor: float) -> None:
-        """Lets all that the parameters have learnt count for 1/factor: before an epoch that shows known data again.
+        """Makes all evidence so far count for 1/factor; call it before an epoch with the same data.
 
             for epoch in range(epochs):
                 if 0 < epoch < 0.7 * epochs:
@@ -446,7 +446,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
         new evidence; variances fall like 1/epochs, and learning freezes. S0 is the limit, as there cannot be less
         evidence than none: the variance of a parameter that has not been observed since grows back to S0. A parameter
-        of variance 0 is known, and stays so.
+        with variance 0 is known, and does not change.
 
         S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
@@ -459,7 +459,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             factor: at least 1; 1/factor is the discount factor.
 
         Raises:
-            ValueError: a factor that is below 1 or not finite. TypeError: no number.
+            ValueError: a factor that is below 1 or not finite. TypeError: not a number.
             RuntimeError: deltas wait for a step, which would scale them by the changed variances and not by those that
                 they were computed with; or the network belongs to a `DDPSequential`, whose own method serves all ranks.
 
@@ -547,7 +547,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Sets the deltas at the output, where `backward` starts; `backward` checks that the batch size fits.
 
         Raises:
-            ValueError: not as many variances as means, or no whole number of samples.
+            ValueError: not as many variances as means, or not a whole number of samples.
         """
         mu = flat_float32(delta_mu, "delta_mu")
         batch, rest = divmod(mu.size, self.out_shape.size)
@@ -598,20 +598,20 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
+        """Loads the values of a `state_dict`, of this library or of pytagi (CPU or CUDA).
 
         Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
         does so.
 
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
-                or no variances. The message names all of them, and the network is as it was.
+                or not variances. The message names all of them, and the network is as it was.
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
 
     def params_from(self, other: Sequential) -> None:
-        """Takes parameters and running statistics of a network with the same layers."""
+        """Copies parameters and running statistics of a network with the same layers."""
         self.load_state_dict(other.state_dict())
 
     @alone
@@ -651,7 +651,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def save_csv(self, filename: str | bytes | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
 
-        As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
+        As in pytagi, they contain parameters only. After `load_csv`, compute the statistics of BatchNorm2d again
+        (`update_bn`).
         """
         csv_files.save_csv(self, filename)
 

@@ -23,7 +23,7 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
     """Numbers of layers for the stages, such that the slowest stage takes as little time as possible.
 
     Times are those of a training step by layer, from `model.profile(x)`; use a batch of the size of a micro-batch. An
-    activation stays in one stage with the layer behind it, so that no Jacobian has to be sent.
+    activation stays in one stage with the next layer, so that no Jacobian has to be sent.
 
         PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
 

@@ -106,14 +106,14 @@ class PosteriorAverage:
         self.n_averaged += 1
 
     def reset(self) -> None:
-        """Forgets all posteriors: the next `update` begins anew."""
+        """Forgets all posteriors: the next `update` starts a new average."""
         self.n_averaged = 0
 
     @contextmanager
     def average_parameters(self) -> Iterator[None]:
         """Inside the block the network holds the average; afterwards it gets back its parameters and state.
 
-        This is for evaluation, `update_bn`, `save` and the like. What is learnt or loaded inside the block is lost.
+        Use it for evaluation, `update_bn` and `save`. Anything that is learnt or loaded inside the block is lost.
 
         Raises:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this

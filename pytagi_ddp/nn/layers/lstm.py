@@ -20,7 +20,7 @@ GATES = 4
 
 
 class LSTM(BaseLayer):
-    """Long short-term memory: reads a sequence, (time steps, features) per sample, and gives its hidden states.
+    """Long short-term memory: reads a sequence, (time steps, features) per sample, and returns its hidden states.
 
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with W and b of its own; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)

@@ -52,7 +52,7 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
-            TypeError: no numbers, or something else in the place of a buffer.
+            TypeError: not numbers, or something else in place of a buffer.
             RuntimeError: the network has not been called yet.
         """
         try:
@@ -175,7 +175,7 @@ class OutputUpdater:
 
 
 def _check_buffers(method: str, states: object, deltas: object) -> None:
-    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    """Raises TypeError if `states` or `deltas` is not a buffer, most often because of the order of the arguments."""
     for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
         if not isinstance(buffer, kind):
             place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
