@@ -127,6 +127,7 @@ PAGES = {
     "benchmarks/quality/README.md": "quality.md",
 }
 GALLERY = re.compile(r"\]\((?:\.\./)+examples/gallery/(?:(plot_\w+)\.py|GALLERY_HEADER\.rst)")
+THUMBNAIL = re.compile(r":alt:(\n(?:(?!:alt:).)*?thumbnail-title\">([^<]*)</div>)", re.DOTALL)
 ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 INDENT = re.compile(r"^ *")
 CODE = re.compile(r"(``.+?``|`[^`]+`)")
@@ -199,6 +200,12 @@ def to_pages(app, docname: str, source: list[str]) -> None:
     source[0] = GALLERY.sub(lambda found: f"](/gallery/{found[1] or 'index'}", source[0])
 
 
+def describe_thumbnails(app, docname: str, source: list[str]) -> None:
+    """Gives each thumbnail of the gallery the title of its page as text for readers that see no pictures."""
+    if docname == "gallery/index":
+        source[0] = THUMBNAIL.sub(r":alt: Picture: \2\1", source[0])
+
+
 def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
     """Links in an included file lead to what is beside that file."""
     folder = Path(relative_path).parent
@@ -226,6 +233,7 @@ def setup(app) -> None:
     app.connect("autodoc-skip-member", of_scikit_learn)
     app.connect("missing-reference", find_public)
     app.connect("source-read", to_pages)
+    app.connect("source-read", describe_thumbnails)
     app.connect("include-read", beside)
     app.add_html_math_renderer("mathml", (show_math, None), (show_math, None))
 

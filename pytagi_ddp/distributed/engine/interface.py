@@ -265,7 +265,7 @@ class Communicator(CommunicatorBase, ABC):
         Messages from one rank to another arrive in the order in which they were started. They are independent of
         collectives and of messages to other ranks (but NCCL runs everything in the order in which it was started). A
         rank that sends may have to wait for the one that receives: two ranks that both `send` before they receive wait
-        for ever; use `start_send` there.
+        forever; use `start_send` there.
 
         Args:
             array: C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
