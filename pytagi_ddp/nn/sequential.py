@@ -786,7 +786,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
+        """Smooths the training steps since the last call: states and outputs, given all observations.
 
         A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
         (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
@@ -809,7 +809,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         return self.get_outputs_smoother()
 
     def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of what the last `smoother` has returned.
+        """Copies of the results of the last `smoother`.
 
         Raises:
             RuntimeError: there was none.
@@ -825,8 +825,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
-        On a GPU everything stays there until it is asked for, and then comes as a copy. After a move, `backward` needs
-        a new forward pass first.
+        On a GPU everything stays there; what you read is copied to the host. After a move, `backward` needs a new
+        forward pass first.
 
         Raises:
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
@@ -851,13 +851,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Does nothing: parameters are on the device."""
 
     def params_to_host(self) -> None:
-        """Does nothing: what is read comes to the host."""
+        """Does nothing: values are copied to the host when they are read."""
 
     def output_to_host(self) -> None:
-        """Does nothing: the output comes to the host when it is read."""
+        """Does nothing: the output is copied to the host when it is read."""
 
     def delta_z_to_host(self) -> None:
-        """Does nothing: deltas come to the host when they are read."""
+        """Does nothing: deltas are copied to the host when they are read."""
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""

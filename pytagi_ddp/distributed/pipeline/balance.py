@@ -28,7 +28,7 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
         PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
 
     Args:
-        model: a network; it stays as it is. x: inputs. stages: how many. repeat: steps that are timed.
+        model: a network; it is not changed. x: inputs. stages: how many. repeat: steps that are timed.
 
     Returns:
         A list for `PipelineSequential(balance=...)`, which uses that of rank 0.
