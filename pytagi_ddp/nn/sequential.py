@@ -52,7 +52,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     `backward`, `step`.
 
     `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
-    to one network at a time, and is free once that network is garbage. A copy of a layer is free:
+    to one network at a time, and is free once that network has been deleted. A copy of a layer is free:
     `Sequential(copy.deepcopy(net[1:3]))` is a network of its own that begins with the same weights.
 
     Args:
@@ -99,10 +99,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         >>> net.backward()
         >>> net.step()
 
-    Only one thread at a time may use a network. While one thread is inside a call that passes take part in, such a call
-    or an assignment to a layer from another thread raises RuntimeError; so do `backward` and `step` when another thread
-    has run `forward` in training mode in between. A hook calls from the thread that runs the pass, and may. Different
-    networks can be used in different threads.
+    Only one thread at a time may use a network. While a thread runs a pass or a step, a call or an assignment to a layer
+    from another thread raises RuntimeError. So do `backward` and `step` if another thread has run `forward` in training
+    mode in between. Hooks run in the thread of the pass, and may use the network. Different networks can be used in
+    different threads.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
@@ -483,7 +483,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Args:
             x: (n, ...) inputs; var_x: their variances, of the same shape.
             batch_size: samples in memory at a time. Afterwards `output_z_buffer` holds the last batch; or all samples,
-                where a recorded pass over exactly as many was replayed.
+                if a recorded pass over as many samples was replayed.
 
         Returns:
             (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time

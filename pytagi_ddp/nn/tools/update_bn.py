@@ -1,4 +1,4 @@
-"""Running statistics of BatchNorm2d, computed anew for the present parameters."""
+"""Running statistics of BatchNorm2d, computed again for the present parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatisticsChange(NamedTuple):
 
 
 class HasBatchNorm(Protocol):
-    """A network whose statistics can be computed anew: `Sequential` and `DDPSequential`."""
+    """A network whose statistics can be recomputed: `Sequential` and `DDPSequential`."""
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]: ...
 
@@ -54,7 +54,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
     is no BatchNorm2d to update, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
-    none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
+    none) and the same norms frozen, and all get the statistics of all batches, equal to the last bit.
 
     Args:
         loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
