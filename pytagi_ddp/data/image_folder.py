@@ -131,8 +131,8 @@ class ImageFolder:
     ) -> ImageFolder:
         """The same images, read from decoded copies in `folder`, whose shorter side has `side` pixels.
 
-        Copies are written if they are missing, or if names or sizes of the files have changed. Other copies are kept: if
-        an image was replaced by one of the same size in bytes, delete them. An image takes about 4 side^2 bytes. Each
+        Copies are written if they are missing, or if names or sizes of the files have changed. Others are kept: if an
+        image was replaced by one of the same size in bytes, delete them. An image takes about 4 side^2 bytes. Each
         file of copies is written completely or not at all. It has a checksum of each image, which is compared when the
         image is read. Its name depends on its images, so that several sets can share a folder.
 
