@@ -99,8 +99,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         >>> net.backward()
         >>> net.step()
 
-    Only one thread at a time may use a network. While a thread runs a pass or a step, calls and assignments to layers from
-    another thread raise RuntimeError. So do `backward` and `step` if another thread has run `forward` in training
+    Only one thread at a time may use a network. While a thread runs a pass or a step, calls and assignments to layers
+    from another thread raise RuntimeError. So do `backward` and `step` if another thread has run `forward` in training
     mode in between. Hooks run in the thread of the pass, and may use the network. Different networks can be used in
     different threads.
 
