@@ -9,8 +9,10 @@ import subprocess
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ALL_TESTS
@@ -211,6 +213,42 @@ def test_a_page_names_all_environment_variables_of_the_library():
     read |= {name for path in sources for name in re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", _text(path))}
     assert {"PYTAGI_DDP_TIMEOUT", "PYTAGI_DATA", "NUMBA_CACHE_DIR", "GOMP_SPINCOUNT"} <= read
     assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def errors_of_mistakes() -> list[str]:
+    """The errors of common mistakes, as Python prints them."""
+    from pytagi_ddp import nn
+
+    def mistake(calls: Callable[[nn.Sequential, nn.OutputUpdater], object], outputs: int = 1) -> str:
+        net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, outputs))
+        with pytest.raises(Exception) as error:
+            calls(net, nn.OutputUpdater(net.device))
+        return f"{error.type.__name__}: {error.value}"
+
+    def observe(net: nn.Sequential, updater: nn.OutputUpdater, x: np.ndarray, *calls: str) -> None:
+        net(x)
+        updater.update(net.output_z_buffer, np.zeros(16), 0.01, net.input_delta_z_buffer)
+        for call in calls:
+            getattr(net, call)()
+
+    x = np.ones((16, 1))
+    return [
+        mistake(lambda net, updater: observe(net, updater, x, "step")),
+        mistake(lambda net, updater: [net(x), net.backward()]),
+        mistake(lambda net, updater: observe(net.eval(), updater, x, "backward")),
+        mistake(lambda net, updater: net(np.nan * x)),
+        mistake(lambda net, updater: observe(net, updater, 1e30 * x, "backward", "step")),
+        mistake(lambda net, updater: observe(net, updater, x), outputs=3),
+        mistake(lambda net, updater: setattr(net, "learning_rate", 0.1)),
+    ]
+
+
+def test_the_page_of_questions_quotes_errors_as_they_are():
+    quoted = re.findall(r"^\| `(\w+Error: [^`]+)` \|", _text(DOCS / "guide/faq.md"), re.MULTILINE)
+    raised = errors_of_mistakes()
+    assert len(quoted) == len(raised)
+    for text, error in zip(quoted, raised, strict=True):
+        assert re.match(re.escape(text).replace(r"\.\.\.", ".*"), error), error
 
 
 # Words that only the authors of this library used, and those of its field.
