@@ -74,8 +74,8 @@ class CheckpointManager:
         """Writes a checkpoint: on rank 0, while the other ranks return at once; of a sharded network on all ranks.
 
         Call it between `step` and the next `forward`, as deltas that no step has applied are not stored. With one rank,
-        what layers carry from call to call (the memory of an LSTM) is stored; with several it is not, as each has its
-        own. The record of an `SLSTM` is not stored: save after `smoother`.
+        states that layers carry from call to call (the memory of an LSTM) are stored. With several they are not,
+        because each rank has its own. The record of an `SLSTM` is not stored: save after `smoother`.
 
         Args:
             model: the network.
@@ -217,7 +217,7 @@ class CheckpointManager:
         fall_back: bool = False,
         average: PosteriorAverage | None = None,
     ) -> Checkpoint | None:
-        """Loads a checkpoint into `model`, and drops deltas that wait for a step there.
+        """Loads a checkpoint into `model`, and drops its pending deltas.
 
         With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So other nodes need not see the folder,
         the file is read once, ranks cannot differ, and an error is raised on all ranks. With a sharded network it is

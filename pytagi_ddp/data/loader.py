@@ -24,7 +24,7 @@ class BatchLoader(RankBatches):
     of R * B. Every rank gets the same number of training batches; in the last one of an epoch B may be
     smaller, even 0 where fewer samples than ranks are left (see `ShardedSampler`).
 
-    A copy or a pickle of a loader has its settings and position (`state_dict`), and begins iterations of its own.
+    A copy or a pickle of a loader has its settings and position (`state_dict`), and its own iterations.
 
     Args:
         dataset: The images.

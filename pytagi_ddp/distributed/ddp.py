@@ -51,8 +51,8 @@ class DDPSequential(TrainedOnRanks):
     `model.step()` raises an error: it would be a step of this rank only. If replicas differ for another reason, such as
     an assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
 
-    A network belongs to the last DDPSequential that was made of it. To get a network that is independent of the ranks,
-    copy or pickle `model`.
+    A network belongs to the last DDPSequential that wraps it. To get a network that is independent of the ranks, copy
+    or pickle `model`.
 
     Args:
         model: the network, of the same layers on every rank.

@@ -59,7 +59,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     part in the passes of others. With True, parameters can be read inside `unshard` only; elsewhere reading them raises
     `ParametersNotHereError`.
 
-    Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
+    Construction gives all ranks the parameters and statistics of rank 0, and drops pending deltas. A network made
     inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
 
     Args:

@@ -135,7 +135,7 @@ class Likelihood(ABC):
     Attributes:
         outputs: outputs that an observation of one row (a sample, or a time step of it) takes; None: any number, each
             observed by itself.
-        noise_parameters: what `fitted` estimates: names of arguments, with the bounds of their estimates.
+        noise_parameters: arguments that `fitted` estimates, by name, with the bounds of their estimates.
     """
 
     outputs: int | None = None

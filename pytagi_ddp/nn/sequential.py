@@ -325,7 +325,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
 
         Raises:
-            TypeError: what is to be called cannot be.
+            TypeError: a hook that is not callable.
 
         Source: `LeafHooks` says which leaves a pass visits.
         """
@@ -564,7 +564,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     # -- parameters and files ---------------------------------------------------------------------------------
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
+        """(state-dict key, layer) for every layer in forward order, a block before its layers."""
         for index, layer in enumerate(self.layers, self._first_layer):
             yield from layer.named_layers(str(index))
 
@@ -588,7 +588,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Parameters and running statistics by layer, see `state_dicts.StateDict`; copies on the host.
 
         Args:
-            carried: whether to include what recurrent layers carry from call to call.
+            carried: whether to include the states that recurrent layers carry from call to call.
 
         Raises:
             FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
@@ -600,8 +600,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads the values of a `state_dict`, of this library or of pytagi (CPU or CUDA).
 
-        Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
-        does so.
+        Pending deltas are dropped, because they belong to the earlier parameters. Every method that loads does so.
 
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
@@ -621,7 +620,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         A file that is replaced keeps its permissions; a link is replaced by the file.
 
         Args:
-            carried: whether to include what recurrent layers carry from call to call; `load` then restores it.
+            carried: whether to include the states that recurrent layers carry from call to call; `load` then restores
+                them.
 
         Raises:
             ValueError: values that are NaN or infinite, which `load` would refuse; names them.
@@ -779,7 +779,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def reset_lstm_states(self) -> None:
-        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        """Resets the states that layers carry from call to call (the memory of recurrent layers) to the initial ones."""
         for spec in self.arena.tensors:
             if spec.kind == "carried":
                 self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
@@ -795,7 +795,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
-            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+            `SLinear`. If `num_samples` is larger than the number of steps, the rest are outputs of `SLinear` for h = 0.
 
         Raises:
             RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the

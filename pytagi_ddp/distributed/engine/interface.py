@@ -70,7 +70,7 @@ class Communicator(CommunicatorBase, ABC):
 
         Args:
             buffer, op: as in `all_reduce`. Any number may be in flight, and other collectives may be called meanwhile.
-            name: what it is called in error messages.
+            name: its name in error messages.
 
         Returns:
             A handle to `wait` for; one that is dropped is an error, see `Handle`.
@@ -289,7 +289,7 @@ class Communicator(CommunicatorBase, ABC):
         return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB to rank {peer}", array, work)
 
     def receive(self, array: np.ndarray, peer: int) -> None:
-        """Fills ``array`` with what one other rank sends by `send`, which has to be of the same size.
+        """Fills ``array`` with the array of another rank, which calls `send` with one of the same size.
 
         Args:
             array: writable, C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
@@ -314,8 +314,8 @@ class Communicator(CommunicatorBase, ABC):
 
         The ranks of a group must call the collectives of the group in the same order, independent of other groups.
         Handles of several groups may be in flight: waiting for one advances the others, too. `close` of one
-        communicator
-        leaves the others open, and frees what MPI holds for the group: MPICH has room for about 200 groups at a time.
+            communicator leaves the others open, and frees the resources of MPI for the group: MPICH has room for about
+            200 groups at a time.
 
         Args:
             color: ranks with the same color form a group; None: this rank is in none.

@@ -355,7 +355,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             net.forward_backward(x_2, observe_2)
             net.step()
 
-        The step learns from all of them. If an exception leaves the block, what has been accumulated is dropped. It has
+        The step learns from all of them. If an exception leaves the block, the accumulated deltas are dropped. It has
         to leave the block on all ranks of a pipeline; otherwise stages would differ, and the next pass raises an error.
         """
         before, self._in_no_sync = self._in_no_sync, True

@@ -165,8 +165,8 @@ class BaseDeltaStates(OnDevice):
     """Innovation deltas of a batch of units: the posterior of a unit N(m, s) is (m + s delta_mu, s + s^2 delta_var).
 
     Attributes:
-        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
-            as read-only copies, when they are read.
+        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
+            read-only copies.
         outdated: whether the deltas belong to an earlier batch, because the network was called and the deltas have not
             been accessed since; `backward` refuses such deltas.
     """

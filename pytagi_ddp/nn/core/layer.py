@@ -311,7 +311,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
 
         Args:
             state: the input.
-            saved: the context of this pass, which keeps what `backward` needs, and gives memory.
+            saved: the context of this pass. It stores what `backward` needs, and provides memory.
         """
 
     @abstractmethod

@@ -44,7 +44,7 @@ class MultiheadAttention(BaseLayer):
         rope_theta: as above.
         out_proj: False leaves the last map out; then the parameters have pytagi's shapes.
 
-    pytagi's arguments may stand in either order: as here, or with `seq_len` before `bias`.
+    pytagi's arguments may be given in either order: as here, or with `seq_len` before `bias`.
 
     Raises:
         ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other

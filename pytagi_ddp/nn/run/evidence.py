@@ -167,7 +167,7 @@ class EvidenceSchedule:
             net.schedule = None
 
     def extend(self, epochs: int) -> None:
-        """Plans so many epochs more: `epochs` grows, and with it the rates of the coming steps.
+        """Adds epochs to the plan: `epochs` grows, and the rates of the next steps change accordingly.
 
         Raises:
             ValueError: less than 1, or a schedule without epochs. TypeError: not a whole number.
@@ -199,7 +199,7 @@ class EvidenceSchedule:
         return self.rate_among(1)
 
     def rate_among(self, ranks: int) -> float:
-        """r where so many ranks each learn from a share of the data, and each pull: a/(ranks N + a)."""
+        """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
         steps = self._steps if self._samples is None else self.steps
         n, planned, first, last, _ = self._plan
         if steps < n:

@@ -46,8 +46,8 @@ class OutputUpdater:
         Args:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
-            var_obs: their variances, as many, likewise; or one number for all. If there are more, the first ones are
-                used, so that variances made once for a full batch serve a smaller last batch (as in pytagi).
+            var_obs: their variances, as many; or one number for all. If there are more, the first ones are used (as in
+                pytagi), so that an array for a full batch also works for a smaller last batch.
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
