@@ -779,7 +779,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def reset_lstm_states(self) -> None:
-        """Resets the states that layers carry from call to call (the memory of recurrent layers) to the initial ones."""
+        """Resets the states that layers carry from call to call, such as the memory of recurrent layers."""
         for spec in self.arena.tensors:
             if spec.kind == "carried":
                 self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
