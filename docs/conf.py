@@ -45,7 +45,9 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {page: [] for page in ("index", "start", "tagi", "gpu", "changelog", "cite")}  # nothing is below
+html_sidebars = {
+    page: [] for page in ("index", "start", "tagi", "gpu", "glossary", "changelog", "cite")
+}  # nothing is below
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -119,11 +121,13 @@ for module in MODULES:
 
 # Files of the repository that are pages here, too, and what has no page.
 PAGES = {
-    "../SECURITY.md": "security.md",
-    "../CONTRIBUTING.md": "contributing.md",
-    "../benchmarks/README.md": "benchmarks.md",
-    "../benchmarks/quality/README.md": "quality.md",
+    "SECURITY.md": "security.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/quality/README.md": "quality.md",
 }
+GALLERY = re.compile(r"\]\((?:\.\./)+examples/gallery/(?:(plot_\w+)\.py|GALLERY_HEADER\.rst)")
+THUMBNAIL = re.compile(r":alt:(\n(?:(?!:alt:).)*?thumbnail-title\">([^<]*)</div>)", re.DOTALL)
 ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 INDENT = re.compile(r"^ *")
 CODE = re.compile(r"(``.+?``|`[^`]+`)")
@@ -192,7 +196,14 @@ def find_public(app, env, node, contnode):
 def to_pages(app, docname: str, source: list[str]) -> None:
     """Links to files of the repository that are pages lead to the pages."""
     for file, page in PAGES.items():
-        source[0] = source[0].replace(f"]({file}", f"]({page}")
+        source[0] = re.sub(rf"\]\((?:\.\./)+{re.escape(file)}", f"](/{page}", source[0])
+    source[0] = GALLERY.sub(lambda found: f"](/gallery/{found[1] or 'index'}", source[0])
+
+
+def describe_thumbnails(app, docname: str, source: list[str]) -> None:
+    """Gives each thumbnail of the gallery the title of its page as text for readers that see no pictures."""
+    if docname == "gallery/index":
+        source[0] = THUMBNAIL.sub(r":alt: Picture: \2\1", source[0])
 
 
 def beside(app, relative_path, parent_docname: str, source: list[str]) -> None:
@@ -222,6 +233,7 @@ def setup(app) -> None:
     app.connect("autodoc-skip-member", of_scikit_learn)
     app.connect("missing-reference", find_public)
     app.connect("source-read", to_pages)
+    app.connect("source-read", describe_thumbnails)
     app.connect("include-read", beside)
     app.add_html_math_renderer("mathml", (show_math, None), (show_math, None))
 

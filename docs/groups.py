@@ -1,4 +1,4 @@
-"""In which order the pages of networks show their members: what is needed every day comes first."""
+"""The order in which the pages of networks show their members: those for daily use come first."""
 
 import inspect
 
@@ -11,13 +11,13 @@ GROUPS = {
         *("forward", "backward", "step", "predict", "train", "eval", "training", "forget_evidence", "update_bn"),
         *("accumulate", "no_sync", "join", "forward_backward"),
     ),
-    "All ranks together": ("synchronize", "merge", "steps_alone", "barrier", "request_stop", "unshard", "close"),
+    "Calls of all ranks": ("synchronize", "merge", "steps_alone", "barrier", "request_stop", "unshard", "close"),
     "Files": ("save", "load", "save_pytagi", "save_csv", "load_csv"),
     "Layers and parameters": (
         *("summary", "named_layers", "named_leaves", "num_parameters", "parameters", "state_dict", "load_state_dict"),
         *("sample", "params_from", "parameters_changed", "drop_deltas"),
     ),
-    "What a network has learnt, and where time goes": (
+    "Inspection and profiles": (
         *(
             "inspect",
             "profile",
@@ -32,7 +32,7 @@ GROUPS = {
         *("get_lstm_states", "set_lstm_states", "reset_lstm_states", "smoother", "get_outputs_smoother"),
     ),
     "Device and threads": ("to_device", "get_device_with_index", "set_threads"),
-    "For ways to train": (
+    "For wrappers of networks": (
         *("add_hook", "materialize", "deltas_dropped", "slices", "take", "to_bytes", "to_host", "title"),
     ),
     "For programs written for pytagi": (

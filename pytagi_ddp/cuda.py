@@ -6,9 +6,9 @@ simulator is in use (in which `Sequential.to_device("cuda")` works, on the CPU, 
 Attributes:
     allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
         compute capability 8.0 and later. False by default, as in PyTorch: variances are often far smaller than means.
-    replay_launches: the launches and copies of a training step are recorded in the second step of a batch size, and
-        from then on queued again without a walk through the layers in Python. True by default. A change of the batch
-        size, mode, options, or a layer's `eps` or `momentum`, for example, is noticed, and the step is recorded anew.
+    replay_launches: the launches and copies of a training step are recorded in the second step of a batch size. From
+        then on they are replayed, and Python no longer visits the layers. True by default. After a change of the batch
+        size, mode, options, or of a layer's `eps` or `momentum`, for example, the step is recorded again.
     use_graphs: the same with CUDA graphs, which also saves the calls to the driver (about 190 launches for a ResNet18
         step). False by default until it has been measured on a GPU. "auto": the first graph of each part of a step has
         to give the same bits as single launches. If it does not, or cannot be made, there is one warning, and launches

@@ -1,4 +1,4 @@
-"""Checks what this machine offers to pytagi_ddp, and tells what to install for what is missing.
+"""Checks this machine for pytagi_ddp, and says what to install if something is missing.
 
 ``python -m pytagi_ddp.doctor`` prints one line per finding, and exits with 0 if a run on the CPU would work, else with
 1: also if MPI is installed and its ranks do not start. What could crash or hang (MPI, CuPy) is checked in a separate

@@ -143,14 +143,14 @@ def reliability(
 ) -> Axes:
     """Reliability diagram of a classifier: the share of right answers against the confidence in them.
 
-    The points are those of `metric.reliability_bins`, larger where they stand for more answers; a calibrated
-    classifier is on the diagonal. The legend has the `metric.calibration_error`.
+    The points are those of `metric.reliability_bins`, larger for bins with more answers; a calibrated classifier is
+    on the diagonal. The legend has the `metric.calibration_error`.
 
     Args:
         probabilities: (n, classes). labels: n class numbers. bins: of [0, 1].
 
     Raises:
-        ValueError: sizes that do not fit, no sample, or what is no probability.
+        ValueError: sizes that do not fit, no sample, or values that are not probabilities.
     """
     p, truth = to_numpy(probabilities, "probabilities"), to_numpy(labels, "labels", text=True)
     confidence, accuracy, count = reliability_bins(p, truth, bins)
@@ -299,7 +299,7 @@ def inspection(ax: Axes, found: Inspection) -> Axes:
 
 
 def network(ax: Axes, net: Sequential) -> Axes:
-    """The network as a graph from top to bottom: a box for each layer, with the shape of what it gives.
+    """The network as a graph from top to bottom: a box for each layer, with the shape of its output.
 
     A block of branches is drawn with the branches from left to right (of a residual block, the main one and the
     shortcut), and what joins them.

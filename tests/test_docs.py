@@ -9,8 +9,10 @@ import subprocess
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ALL_TESTS
@@ -168,6 +170,144 @@ def test_every_formula_has_an_entry():
             assert id(getattr(module, name)) in entries, f"{path.name}: {name}"
             number += 1
     assert number > 40
+
+
+LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]*)(?:#([^)\s]+))?\)|\]\(#([^)\s]+)\)")
+
+
+def anchors(path: Path) -> set[str]:
+    """What links to headings of a page, or of a file that it includes, are called, as GitHub and MyST make them."""
+    if included := re.match(r"(?:```\{toctree\}.*?```\s*)?```\{include\} (\S+)", _text(path), re.DOTALL):
+        return anchors(path.parent / included[1])
+    text = re.sub(r"^```.*?^```", "", _text(path), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#{1,3} (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(path: Path) -> list[tuple[Path, str]]:
+    """(file, anchor) of each link of a page to another file, or to a heading."""
+    text = re.sub(r"^```.*?^```", "", _text(path), flags=re.MULTILINE | re.DOTALL)
+    found = [link.groups(default="") for link in LINK.finditer(text)]
+    return [(path.parent / file if file else path, anchor or own) for file, anchor, own in found]
+
+
+def test_links_lead_somewhere_when_pages_are_read_as_files():
+    """The pages of the gallery are made of programs, which may be named instead."""
+    made, number = {DOCS / "_build", DOCS / "gallery"}, 0
+    for path in DOCS.rglob("*.md"):
+        if made & set(path.parents):
+            continue
+        for file, anchor in links(path):
+            number += 1
+            target = file.resolve()
+            if target.parent == DOCS / "gallery":
+                target = ROOT / "examples/gallery" / (f"{file.name}.py" if file.name != "index" else "")
+            assert target.exists(), f"{path.relative_to(ROOT)}: {file}"
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target), f"{path.relative_to(ROOT)}: {file.name}#{anchor}"
+    assert number > 200
+
+
+def test_a_page_names_all_environment_variables_of_the_library():
+    page = _text(DOCS / "guide/batch_systems.md")
+    sources = [path for folder in ("pytagi_ddp", "kernels") for path in (ROOT / folder).rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r"\bPYTAGI_[A-Z_]*[A-Z]\b", _text(path))}
+    read |= {name for path in sources for name in re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", _text(path))}
+    assert {"PYTAGI_DDP_TIMEOUT", "PYTAGI_DATA", "NUMBA_CACHE_DIR", "GOMP_SPINCOUNT"} <= read
+    assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+def errors_of_mistakes() -> list[str]:
+    """The errors of common mistakes, as Python prints them."""
+    from pytagi_ddp import nn
+
+    def mistake(calls: Callable[[nn.Sequential, nn.OutputUpdater], object], outputs: int = 1) -> str:
+        net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, outputs))
+        with pytest.raises(Exception) as error:
+            calls(net, nn.OutputUpdater(net.device))
+        return f"{error.type.__name__}: {error.value}"
+
+    def observe(net: nn.Sequential, updater: nn.OutputUpdater, x: np.ndarray, *calls: str) -> None:
+        net(x)
+        updater.update(net.output_z_buffer, np.zeros(16), 0.01, net.input_delta_z_buffer)
+        for call in calls:
+            getattr(net, call)()
+
+    x = np.ones((16, 1))
+    return [
+        mistake(lambda net, updater: observe(net, updater, x, "step")),
+        mistake(lambda net, updater: [net(x), net.backward()]),
+        mistake(lambda net, updater: observe(net.eval(), updater, x, "backward")),
+        mistake(lambda net, updater: net(np.nan * x)),
+        mistake(lambda net, updater: observe(net, updater, 1e30 * x, "backward", "step")),
+        mistake(lambda net, updater: observe(net, updater, x), outputs=3),
+        mistake(lambda net, updater: setattr(net, "learning_rate", 0.1)),
+    ]
+
+
+def test_the_page_of_questions_quotes_errors_as_they_are():
+    quoted = re.findall(r"^\| `(\w+Error: [^`]+)` \|", _text(DOCS / "guide/faq.md"), re.MULTILINE)
+    raised = errors_of_mistakes()
+    assert len(quoted) == len(raised)
+    for text, error in zip(quoted, raised, strict=True):
+        assert re.match(re.escape(text).replace(r"\.\.\.", ".*"), error), error
+
+
+# Words that only the authors of this library used, and those of its field.
+TERMS = {
+    r"\b(?:pass|way) back\b": "backward pass",
+    r"(?<![`.\w/])arena(?![\w`:])": "flat parameter buffer",
+    r"\brehouse": "change storage",
+    r"\boffspring\b": "child process",
+    r"\bcrowd": "CPU contention",
+    r"\b(?:crew|tally)\b": "pool, counts",
+    r"\bsealed\b": "checksummed",
+    r"\bfor ever\b": "forever",
+    r"(?<![tT]here )\b(?:is|are) no (?!longer|more|less|such|one\b)[a-z]": "is not a",
+    r"\bstand-ins?\b": "emulated",
+    r"\bthrows? (?:most of )?(?:it|evidence) away": "discards",
+    r"\bpays? off\b|\bbegin to pay\b": "saves time",
+    r"\bthe (?:words|verbs) of (?:Lux|FluxMPI)": "the names of",
+    r"\bwhat wraps\b": "a wrapper",
+    r"\b(?:and|or|by) its like\b": "the names of the others",
+}
+
+
+def house_words(text: str) -> list[str]:
+    """What a text says in words of its own, and what to say."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    said = [(found[0], term) for word, term in TERMS.items() for found in re.finditer(word, text)]
+    return [f"{word!r}: write {term!r}" for word, term in said]
+
+
+def public_docstrings() -> dict[str, str]:
+    """The docstrings of public names and of their public members, by name."""
+    found = {}
+    for module in ("nn", "distributed", "data", "checkpoint", "likelihoods", "models"):
+        namespace = importlib.import_module(f"pytagi_ddp.{module}")
+        for name in namespace.__all__:
+            thing = getattr(namespace, name)
+            found[f"{module}.{name}"] = inspect.getdoc(thing) or "" if callable(thing) else ""
+            for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+                if member[0] != "_" and (inspect.isroutine(value) or isinstance(value, property)):
+                    found[f"{module}.{name}.{member}"] = value.__doc__ or ""
+    return found
+
+
+def test_words_are_those_of_the_field():
+    made = {DOCS / "_build", DOCS / "gallery"}
+    texts = {str(path.relative_to(ROOT)): _text(path) for path in DOCS.rglob("*.md") if not made & set(path.parents)}
+    texts |= {"CONTRIBUTING.md": _text(ROOT / "CONTRIBUTING.md")} | public_docstrings()
+    assert len(texts) > 300
+    assert {name: words for name, text in texts.items() if (words := house_words(text))} == {}
+
+
+def test_a_house_word_is_found_and_code_is_not():
+    assert house_words("The arena of `net.arena` waits for ever; there is no arena_size.") == [
+        "'arena': write 'flat parameter buffer'",
+        "'for ever': write 'forever'",
+    ]
+    assert house_words("an IDX file is no image\n```python\ncrew = arena\n```\n") == ["'is no i': write 'is not a'"]
 
 
 def test_names_in_pages_are_there():

@@ -37,12 +37,12 @@ class CheckpointManager:
     """Writes and reads the checkpoints of one training run in one folder.
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
-    number of ranks, the settings and the version of the library, the `EvidenceSchedule` of a network that has one, and
-    a `PosteriorAverage` if it is given one.
-    `manifest.json` beside it lists the checkpoints with their SHA-256. Both are written to a temporary file, synced and
-    renamed: if the process is killed at any moment, the previous checkpoint is intact. Only one job at a time may write
-    to a folder. With one rank, a checkpoint includes what recurrent layers carry from call to call. With several it
-    does not, as each rank has its own; `get_lstm_states` gives it.
+    number of ranks, the settings and the version of the library, the `EvidenceSchedule` of the network, if it has one,
+    and a `PosteriorAverage`, if `save` is given one. `manifest.json` in the same folder lists the checkpoints with
+    their SHA-256. Both are written to a temporary file, synced and renamed: if the process is killed at any moment, the
+    previous checkpoint is intact. Only one job at a time may write to a folder. With one rank, a checkpoint includes
+    the states that recurrent layers carry from call to call. With several it does not, because each rank has its own;
+    `get_lstm_states` returns them.
 
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder with one such file for each rank, and an
     index with their checksums. Every rank writes and reads its own parts. So all nodes have to share the folder, and
@@ -74,8 +74,8 @@ class CheckpointManager:
         """Writes a checkpoint: on rank 0, while the other ranks return at once; of a sharded network on all ranks.
 
         Call it between `step` and the next `forward`, as deltas that no step has applied are not stored. With one rank,
-        what layers carry from call to call (the memory of an LSTM) is stored; with several it is not, as each has its
-        own. The record of an `SLSTM` is not stored: save after `smoother`.
+        states that layers carry from call to call (the memory of an LSTM) are stored. With several they are not,
+        because each rank has its own. The record of an `SLSTM` is not stored: save after `smoother`.
 
         Args:
             model: the network.
@@ -217,7 +217,7 @@ class CheckpointManager:
         fall_back: bool = False,
         average: PosteriorAverage | None = None,
     ) -> Checkpoint | None:
-        """Loads a checkpoint into `model`, and drops deltas that wait for a step there.
+        """Loads a checkpoint into `model`, and drops its pending deltas.
 
         With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So other nodes need not see the folder,
         the file is read once, ranks cannot differ, and an error is raised on all ranks. With a sharded network it is
@@ -227,8 +227,8 @@ class CheckpointManager:
         order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the average over
         ranks gives another step. So training continues differently, and a warning says so.
 
-        A schedule goes on where that of the checkpoint was: make it as in the run before, and then load. It keeps its
-        own settings (`epochs` may be more), and a warning names those that differ. A network without a schedule gets
+        A schedule continues where that of the checkpoint was: make it as in the first run, and then load. It keeps its
+        own settings (`epochs` may be larger), and a warning names those that differ. A network without a schedule gets
         that of the checkpoint; a checkpoint without one changes none.
 
         Args:
@@ -237,7 +237,7 @@ class CheckpointManager:
             settings: the present settings; None: they are not compared.
             allow_changes: warn about settings that differ, instead of raising an error.
             fall_back: see `latest`.
-            average: the average of this network's posteriors, which is loaded too; it begins anew if the checkpoint has
+            average: the average of this network's posteriors, which is loaded too; it is reset if the checkpoint has
                 none. None: an average in the checkpoint is ignored.
 
         Returns:

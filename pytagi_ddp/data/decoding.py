@@ -207,7 +207,7 @@ def read_parts(
 def image_workers(count: int) -> ProcessPoolExecutor:
     """Processes for decoding, to be shared among loaders and shut down by whoever made them.
 
-    They are started anew, not forked (no rank of MPI can be forked safely), so a program that uses them needs
+    They are started by spawn, not forked (a rank of MPI cannot be forked safely), so a program that uses them needs
     ``if __name__ == "__main__":``, as with multiprocessing.
 
     Raises:
@@ -247,7 +247,7 @@ class _LazyFuture(Future):
 
 
 def _begin_worker() -> None:
-    """Ctrl-C is the parent's to handle. A parent that is killed leaves no worker behind, which would wait for ever."""
+    """Leaves Ctrl-C to the parent process, and ends if the parent is killed, instead of waiting for it forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

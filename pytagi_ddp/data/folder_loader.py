@@ -30,7 +30,7 @@ class FolderLoader(ImageBatches):
 
     Args:
         dataset: The images.
-        batch_size: Images per rank and batch; fewer come where `dataset` skips what cannot be read.
+        batch_size: Images per rank and batch; fewer if `dataset` skips files that cannot be read.
         rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: As of `BatchLoader`.
         size: Pixels of both sides.
         augment: Whether training takes random parts; else the centre.

@@ -131,15 +131,15 @@ class ImageFolder:
     ) -> ImageFolder:
         """The same images, read from decoded copies in `folder`, whose shorter side has `side` pixels.
 
-        Copies that are missing, or were made of files with other names or sizes, are made first; the others are kept:
-        delete them where an image was replaced by one of as many bytes. An image takes about 4 side^2 bytes. Each file
-        of copies is whole or not there, and has a checksum of each image, which is compared when it is read. Its name
-        tells of which images it was made: several sets can lie in one folder, and none is mistaken for another.
+        Copies are written if they are missing, or if names or sizes of the files have changed. Others are kept: if an
+        image was replaced by one of the same size in bytes, delete them. An image takes about 4 side^2 bytes. Each
+        file of copies is written completely or not at all. It has a checksum of each image, which is compared when the
+        image is read. Its name depends on its images, so that several sets can share a folder.
 
-        All ranks call it, each makes its share, and a barrier has to follow, before any of them reads.
+        All ranks call it, and each writes its share. A barrier has to follow before any of them reads.
 
         Args:
-            folder: Where they lie.
+            folder: The folder of the copies.
             side: Pixels of the shorter side. Training takes random parts of 8 to 100 % of the area.
             rank, world_size: Of those that share the work.
             workers: Processes that decode, or an executor; 0: this thread.

@@ -18,13 +18,13 @@ class BatchLoader(ImageBatches):
     """Iterate over this rank's batches: `for x, labels in loader`.
 
     x is float32, shape (B, C*H*W), contiguous, each image flattened in NCHW order and normalised to
-    (pixel / 255 - mean) / std per channel. labels is int64, shape (B,). Both are the caller's to keep.
+    (pixel / 255 - mean) / std per channel. labels is int64, shape (B,). Both may be kept and changed.
 
     R ranks with batches of B see, batch by batch and augmentation included, what one rank sees with batches
     of R * B. Every rank gets the same number of training batches; in the last one of an epoch B may be
     smaller, even 0 where fewer samples than ranks are left (see `ShardedSampler`).
 
-    A copy or a pickle of a loader has its settings and position (`state_dict`), and begins iterations of its own.
+    A copy or a pickle of a loader has its settings and position (`state_dict`), and its own iterations.
 
     Args:
         dataset: The images.
@@ -40,12 +40,12 @@ class BatchLoader(ImageBatches):
         std: Standard deviation likewise. None: 1.
         prefetch: Batches made ahead by a background thread; 0 for no thread.
         evaluation: Give each rank one contiguous shard in the stored order, so that no sample counts twice;
-            `shuffle` has no say then, and the number of batches may differ by one between ranks.
+            `shuffle` has no effect then, and the number of batches may differ by one between ranks.
 
     Raises:
         ValueError: A size, rank, seed or statistic out of range; drop_last or transform with evaluation;
             drop_last where the data do not fill one global batch.
-        TypeError: The data are no `ImageDataset`.
+        TypeError: The data are not an `ImageDataset`.
     """
 
     def __init__(

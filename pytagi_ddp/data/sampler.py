@@ -67,7 +67,7 @@ class ShardedSampler:
         num_samples: Samples in the data set.
         rank: This rank.
         world_size: Number of ranks.
-        shuffle: Permute the samples anew in each epoch; otherwise keep the stored order.
+        shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
         drop_last: Leave a partial global batch out.
 
@@ -189,7 +189,7 @@ class DistributedSampler:
         data: Data set (anything with a length), or its number of samples.
         rank: This rank.
         world_size: Number of ranks.
-        shuffle: Permute the samples anew in each epoch; otherwise keep the stored order.
+        shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
         drop_last: Leave the last few samples out, until all ranks have equally many.
         pad: Repeat samples from the start of the order, until all ranks have equally many; None: unless drop_last.

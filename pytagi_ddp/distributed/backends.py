@@ -60,7 +60,7 @@ def is_initialized(backend: str | None = None) -> bool:
 
 
 def get_distributed_backend(backend: Backend = "auto") -> Communicator:
-    """Returns the communicator of an initialised backend; a communicator is returned as it is.
+    """Returns the communicator of an initialised backend; a communicator is returned unchanged.
 
     For a communicator of mpi4py, such as `MPI.COMM_WORLD`, this is one of its ranks. The first time is collective.
 

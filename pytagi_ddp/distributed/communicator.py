@@ -49,8 +49,8 @@ def create_communicator(
 
     Args:
         backend: which engine.
-        rank: rank that this process is expected to have; None takes what the engine says.
-        world_size: number of ranks that is expected; None takes what the engine says.
+        rank: rank that this process is expected to have; None: the rank that the engine reports.
+        world_size: number of ranks that is expected; None: the number that the engine reports.
         timeout: seconds that ranks may wait for each other; None takes ``PYTAGI_DDP_TIMEOUT``, or 300.
         device_ids: GPU of each rank of a node, for ``"nccl"``; None: the GPUs of the node in turn.
         cuda_aware_mpi: whether ``"mpi"`` passes arrays of a GPU to the MPI library directly.

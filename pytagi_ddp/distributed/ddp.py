@@ -25,7 +25,7 @@ class DDPSequential(TrainedOnRanks):
         average=False:  the step of one process that saw all n samples (sum of deltas, cap factor c(n)).
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)): as pytagi, the default.
 
-    The average throws evidence away: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
+    The average discards evidence: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
     variances were 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
     were right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On
     MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
@@ -44,15 +44,15 @@ class DDPSequential(TrainedOnRanks):
     With `every=k`, ranks communicate less often: each takes k steps with its own deltas (no averaging), then `merge`
     gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
 
-    During a collective call, `update_bn` too, Ctrl-C is answered at the end of the call, or where the call waits for
-    other ranks, which ends the job. So no rank stops in the middle of a step, and a single process (for example in a
-    notebook) can continue with the next forward pass. A second Ctrl-C is answered at once.
+    During a collective call (also `update_bn`), Ctrl-C takes effect at the end of the call; while the call waits for
+    other ranks, it ends the job. So no rank stops in the middle of a step, and a single process (for example in a
+    notebook) can continue with the next forward pass. A second Ctrl-C takes effect at once.
 
-    `model.step()` is refused: it would be a step of this rank only. If replicas differ for another reason, such as an
-    assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
+    `model.step()` raises an error: it would be a step of this rank only. If replicas differ for another reason, such as
+    an assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
 
-    A network belongs to the last DDPSequential that was made of it. To get a network that is independent of the ranks,
-    copy or pickle `model`.
+    A network belongs to the last DDPSequential that wraps it. To get a network that is independent of the ranks, copy
+    or pickle `model`.
 
     Args:
         model: the network, of the same layers on every rank.

@@ -56,7 +56,7 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
         mesh = init_device_mesh((2, 4), ("pipe", "data"))  # 8 ranks: 2 stages, 4 replicas of each
         mesh["data"].all_reduce(deltas)
 
-    Ranks are numbered as PyTorch's are: along the last dimension first, so that ranks 0 to 3 are ``mesh["data"]`` of
+    Ranks are numbered as in PyTorch: the last dimension varies fastest, so that ranks 0 to 3 are ``mesh["data"]`` of
     the first stage. As launchers give the ranks of a node consecutive numbers, the last dimension lies within nodes;
     use it for the ranks that communicate most.
 

@@ -59,7 +59,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     part in the passes of others. With True, parameters can be read inside `unshard` only; elsewhere reading them raises
     `ParametersNotHereError`.
 
-    Construction gives all ranks the parameters and statistics of rank 0; deltas that wait are dropped. A network made
+    Construction gives all ranks the parameters and statistics of rank 0, and drops pending deltas. A network made
     inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
 
     Args:
@@ -182,7 +182,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         Args:
             full: True: those of the whole network. With `reshard_after_forward` this is collective; rank 0 gets them,
                 group by group, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
-                `slices`); this is local. A key then names a tensor and a range of its values, "Linear.2/mu_w@16:32".
+                `slices`); this is local. A key then names a tensor and a range of its values: `"Linear.2/mu_w@16:32"`.
         """
         if not full:
             named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())

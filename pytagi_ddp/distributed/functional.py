@@ -1,4 +1,4 @@
-"""Functions for programs that hold no communicator, with the names of Lux and FluxMPI beside.
+"""Functions for programs without a communicator of their own, and their names in Lux and FluxMPI.
 
 Collectives call the method of `Communicator` with the same name, whose docstring says what is raised. ``backend`` is
 the name given to `initialize`, or a communicator. Arrays are NumPy arrays or, on a GPU, CuPy arrays, and change in
@@ -59,7 +59,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
 
     Parameters get the same bits as with `DDPSequential`, on every rank. It takes one all-reduce. Every rank must call
     this function and `model.step()` equally often, whether or not it had a batch. On a GPU it waits for the result.
-    `update_bn` of the model uses this rank's batches alone: call `synchronize` after it, if training goes on.
+    `update_bn` of the model uses this rank's batches alone: call `synchronize` after it, if training continues.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -96,7 +96,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
     return round(samples)
 
 
-# Second names, for programs in the words of Lux's DistributedUtils and of FluxMPI (docs/distributed.md).
+# Second names: those of Lux's DistributedUtils and of FluxMPI (docs/distributed.md).
 total_workers = world_size
 allreduce = all_reduce
 bcast = broadcast

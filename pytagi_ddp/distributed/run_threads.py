@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any) -> list[Result]:
-    """Runs ``program(*arguments)`` on `world_size` ranks, each a thread, and returns what each returned, in order.
+    """Runs ``program(*arguments)`` on `world_size` ranks, each a thread, and returns their results in order.
 
     Inside, everything of `pytagi_ddp.distributed` works as under mpirun, with the same bits: `rank()`, `DDPSequential`,
     samplers, checkpoints. Each rank draws parameters from a copy of this thread's generator. The ranks divide the

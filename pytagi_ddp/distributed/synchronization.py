@@ -26,7 +26,7 @@ def synchronize(backend: Backend, tree: InPlace, root: int = 0) -> InPlace: ...
 @overload
 def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any: ...
 def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
-    """Gives every rank what rank `root` holds; collective.
+    """Gives every rank the values of rank `root`; collective.
 
     Takes NumPy and CuPy arrays, Python and NumPy numbers, strings, bytes and None; `Sequential`, `DDPSequential`,
     hidden and delta states; and dicts, lists, tuples, named tuples and dataclasses of all these. Arrays, models and

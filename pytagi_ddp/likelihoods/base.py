@@ -1,4 +1,4 @@
-"""What all likelihoods have in common: the way from a network's output to its deltas, and checks of observations."""
+"""The base of all likelihoods: deltas of the outputs of a network, and checks of observations."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Outputs:
         """Observations as flat float32, rows x width.
 
         Raises:
-            ValueError: a wrong number or shape, or infinite ones. TypeError: no numbers.
+            ValueError: a wrong number or shape, or infinite ones. TypeError: not numbers.
         """
         values = to_numpy(y, what)
         flat = flat_float32(values, what, self.rows * self.width)
@@ -95,7 +95,7 @@ class Outputs:
         """Classes as flat int32, one for each row and `MISSING` for NaN.
 
         Raises:
-            ValueError: a wrong number or shape, or a class out of range. TypeError: no whole numbers.
+            ValueError: a wrong number or shape, or a class out of range. TypeError: not whole numbers.
         """
         values = to_numpy(y, "y")
         flat_integers = values.dtype.kind == "i" and values.shape == (self.rows,) and values.flags.c_contiguous
@@ -135,7 +135,7 @@ class Likelihood(ABC):
     Attributes:
         outputs: outputs that an observation of one row (a sample, or a time step of it) takes; None: any number, each
             observed by itself.
-        noise_parameters: what `fitted` estimates: names of arguments, with the bounds of their estimates.
+        noise_parameters: arguments that `fitted` estimates, by name, with the bounds of their estimates.
     """
 
     outputs: int | None = None
@@ -155,7 +155,7 @@ class Likelihood(ABC):
 
         Raises:
             ValueError: a wrong number, shape or value of observations or weights, or outputs that do not fit.
-            TypeError: no numbers, or no network.
+            TypeError: not numbers, or not a network.
             RuntimeError: the network has not been called yet.
         """
         try:
@@ -262,7 +262,7 @@ class Likelihood(ABC):
                 ...  # one epoch of training
                 likelihood = likelihood.fitted(net, x_held_out, y_held_out)
 
-        The data should not be those of the training: the means have followed these already. Where the output of a
+        Do not use the training data: the means have followed them already. Where the output of a
         linear model has the variance s at a training sample, the mean square of its residual is v - s, and the model
         takes it for v + s. So the estimate of the noise variance v would be too small by about 2 s.
 
@@ -289,7 +289,7 @@ class Likelihood(ABC):
 
         Args:
             mu, var: moments of the outputs, (samples, ..., outputs), best of held-out data, see `fitted`.
-            y, weight: observations and what they count, as in `observe`; missing ones count nothing.
+            y, weight: observations and their weights, as in `observe`; missing ones do not count.
 
         Raises:
             TypeError: this kind has no noise parameters. ValueError: no observation is left, moments that are not
@@ -374,7 +374,7 @@ def positive(name: str, owner: object, value: float) -> float:
     """`value` as a float.
 
     Raises:
-        ValueError: it is not positive and finite. TypeError: no number.
+        ValueError: it is not positive and finite. TypeError: not a number.
     """
     number = float(value)
     if not (number > 0 and np.isfinite(number)):

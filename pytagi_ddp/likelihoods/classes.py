@@ -115,8 +115,8 @@ class HierarchicalCategorical(Likelihood):
     """One of n classes as a path of binary decisions in a tree, each with P(right | z) = 1/(1 + e^-z).
 
     The tree is that of `Utils.get_hierarchical_softmax`: L = ceil(log2 n) decisions for each class, and about n outputs
-    (`outputs`). Where a node has only one branch with classes, nothing is decided or observed, so that probabilities
-    sum to 1. Deltas of the decisions on the path are those of `Bernoulli`; other outputs get zeros.
+    (`outputs`). A node with classes on one branch only is not observed, so that probabilities sum to 1. Deltas of the
+    decisions on the path are those of `Bernoulli`; other outputs get zeros.
 
     Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts `probabilities`.
 

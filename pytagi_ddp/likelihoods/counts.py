@@ -22,10 +22,10 @@ class Poisson(Likelihood):
     Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
     Args:
-        exposure: time, area or population that a count belongs to; e^z is the rate for 1 of it.
+        exposure: time, area or population that a count belongs to; e^z is the rate for an exposure of 1.
 
     Raises:
-        ValueError: an exposure that is not positive; in `observe`, counts that are negative or no whole numbers.
+        ValueError: an exposure that is not positive; in `observe`, counts that are negative or not whole numbers.
     """
 
     def __init__(self, exposure: float = 1.0):
@@ -63,7 +63,7 @@ class NegativeBinomial(Likelihood):
         size: of the gamma distribution of rates, also called r or 1/overdispersion.
 
     Raises:
-        ValueError: a size that is not positive; in `observe`, counts that are negative or no whole numbers.
+        ValueError: a size that is not positive; in `observe`, counts that are negative or not whole numbers.
     """
 
     noise_parameters: ClassVar = {"size": (0.1, 100.0)}

@@ -28,7 +28,7 @@ class Custom(Likelihood):
             an error.
 
     Raises:
-        TypeError: no function.
+        TypeError: not a function.
     """
 
     def __init__(

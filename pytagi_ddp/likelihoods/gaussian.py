@@ -139,11 +139,11 @@ class Censored(Likelihood):
     variance) for m, low and high within +-50, s from 1e-6 to 1e4 and sigma from 0.01 to 10.
 
     Observes batch x outputs numbers, of which those at or beyond `lower` and `upper` say only that y lies there; or a
-    tuple (low, high) of such arrays: equal where y is known, infinite where nothing bounds it. Predicts y without
+    tuple (low, high) of such arrays: equal if y is known, infinite without a bound. Predicts y without
     limits; `log_prob` takes observations of both forms.
 
     Args:
-        sigma: standard deviation of the noise. lower, upper: what an instrument shows at least and at most.
+        sigma: standard deviation of the noise. lower, upper: limits of the instrument.
 
     Raises:
         ValueError: a sigma that is not positive, or limits (also observed ones) in the wrong order.

@@ -1,4 +1,4 @@
-"""Several likelihoods beside each other."""
+"""Several likelihoods for the outputs of one network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Joint(Likelihood):
         likelihood.observe(net, [labels, numbers, counts])
         labels, numbers, counts = likelihood.predict(net, x).parts
 
-    Observes a list, with what each part observes; None: nothing of this part. `weight`: a number, or one
+    Observes a list, with the observations of each part; None: none for this part. `weight`: a number, or one
     for each sample, for all parts. `fitted` fits the parts that have noise parameters and are observed; others stay.
 
     Args:

@@ -26,7 +26,7 @@ ALPHA = 3.0
 
 @dataclass
 class HRCSoftmax:
-    """The tree of K classes as flat lists, the form in which pytagi hands it out.
+    """The tree of K classes as flat lists, as pytagi returns it.
 
     Attributes:
         obs: K * num_obs observations, +1.0 or -1.0: those of class 0, then of class 1, ...

@@ -54,7 +54,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     `backward`, `step`.
 
     `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
-    to one network at a time, and is free once that network is garbage. A copy of a layer is free:
+    to one network at a time, and is free once that network has been deleted. A copy of a layer is free:
     `Sequential(copy.deepcopy(net[1:3]))` is a network of its own that begins with the same weights.
 
     Args:
@@ -73,7 +73,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             input.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
         output_delta_z_buffer: deltas at the input, where `backward` ends (with `input_state_update`).
-        passes: where the training step is, and what wraps a network calls, see `Passes`.
+        passes: state of the training step, and the interface for wrappers of a network, see `Passes`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
         schedule: the `EvidenceSchedule` of its steps, or None; None can be assigned.
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
@@ -101,10 +101,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         >>> net.backward()
         >>> net.step()
 
-    Only one thread at a time may use a network. While one thread is inside a call that passes take part in, such a call
-    or an assignment to a layer from another thread raises RuntimeError; so do `backward` and `step` when another thread
-    has run `forward` in training mode in between. A hook calls from the thread that runs the pass, and may. Different
-    networks can be used in different threads.
+    Only one thread at a time may use a network. While a thread runs a pass or a step, calls and assignments to layers
+    from another thread raise RuntimeError. So do `backward` and `step` if another thread has run `forward` in training
+    mode in between. Hooks run in the thread of the pass, and may use the network. Different networks can be used in
+    different threads.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. Interface: pytagi.
@@ -272,13 +272,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
                 library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
                 may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
-                empty too, and `step` takes it for none.
+                empty too, and `step` does nothing.
             var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
                 rounding errors of float32, counts as 0.
 
         Returns:
             (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
-            they are copied while the program goes on; reading them waits for the copy.
+            they are copied in the background; reading them waits for the copy.
 
         Raises:
             ValueError: sizes that do not fit, values that are not finite, negative variances, or the network's own
@@ -328,7 +328,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
 
         Raises:
-            TypeError: what is to be called cannot be.
+            TypeError: a hook that is not callable.
 
         Source: `LeafHooks` says which leaves a pass visits.
         """
@@ -349,7 +349,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             learn(*micro_batches[-1])
             net.step()
 
-        If an exception (or Ctrl-C) leaves the block, what has been accumulated is dropped: `backward` begins anew.
+        If an exception (or Ctrl-C) leaves the block, the accumulated deltas are dropped.
         """
         with self._one_thread:
             self.passes.accumulating = True
@@ -377,9 +377,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         In a layer that takes each time step of a sequence by itself, every time step counts as a sample.
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
-        nothing changes. A second step without another `backward` applies the same batch sums once more, with the
-        variances that the first one has left; pytagi adds the same deltas. With a `schedule`, the step then pulls all
-        parameters towards their prior, and moves the schedule on.
+        nothing changes. A second step without another `backward` applies the same batch sums again, with the
+        variances after the first step; pytagi adds the same deltas. With a `schedule`, the step then pulls all
+        parameters towards their prior, and advances the schedule.
 
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
@@ -414,7 +414,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def drop_deltas(self) -> None:
-        """Forgets the deltas that wait for a step, if any; called when the network gets other parameters.
+        """Drops pending deltas, if any; called when the network gets other parameters.
 
         Raises:
             RuntimeError: they are on their way to other ranks, with `DDPConfig(buckets=...)`.
@@ -435,7 +435,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def forget_evidence(self, factor: float) -> None:
-        """Lets all that the parameters have learnt count for 1/factor: before an epoch that shows known data again.
+        """Makes all evidence so far count for 1/factor; call it before an epoch with the same data.
 
             for epoch in range(epochs):
                 if 0 < epoch < 0.7 * epochs:
@@ -450,7 +450,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
         new evidence; variances fall like 1/epochs, and learning freezes. S0 is the limit, as there cannot be less
         evidence than none: the variance of a parameter that has not been observed since grows back to S0. A parameter
-        of variance 0 is known, and stays so.
+        with variance 0 is known, and does not change.
 
         S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
@@ -463,7 +463,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             factor: at least 1; 1/factor is the discount factor.
 
         Raises:
-            ValueError: a factor that is below 1 or not finite. TypeError: no number.
+            ValueError: a factor that is below 1 or not finite. TypeError: not a number.
             RuntimeError: deltas wait for a step, which would scale them by the changed variances and not by those that
                 they were computed with; or the network belongs to a `DDPSequential`, whose own method serves all ranks.
 
@@ -487,7 +487,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Args:
             x: (n, ...) inputs; var_x: their variances, of the same shape.
             batch_size: samples in memory at a time. Afterwards `output_z_buffer` holds the last batch; or all samples,
-                where a recorded pass over exactly as many was replayed.
+                if a recorded pass over as many samples was replayed.
 
         Returns:
             (mu, var), each (n, outputs), or (n, channels, height, width) where the output is an image, or (n, time
@@ -551,7 +551,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Sets the deltas at the output, where `backward` starts; `backward` checks that the batch size fits.
 
         Raises:
-            ValueError: not as many variances as means, or no whole number of samples.
+            ValueError: not as many variances as means, or not a whole number of samples.
         """
         mu = flat_float32(delta_mu, "delta_mu")
         batch, rest = divmod(mu.size, self.out_shape.size)
@@ -568,7 +568,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     # -- parameters and files ---------------------------------------------------------------------------------
 
     def named_layers(self) -> Iterator[tuple[str, BaseLayer]]:
-        """(state-dict key, layer) for every layer in forward order, a block before what is in it."""
+        """(state-dict key, layer) for every layer in forward order, a block before its layers."""
         for index, layer in enumerate(self.layers, self._first_layer):
             yield from layer.named_layers(str(index))
 
@@ -592,7 +592,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Parameters and running statistics by layer, see `state_dicts.StateDict`; copies on the host.
 
         Args:
-            carried: whether to include what recurrent layers carry from call to call.
+            carried: whether to include the states that recurrent layers carry from call to call.
 
         Raises:
             FloatingPointError: on a GPU, if the last `step` met deltas that are not finite.
@@ -602,14 +602,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the values of `state_dict`, from this library or from pytagi (CPU or CUDA).
+        """Loads the values of a `state_dict`, of this library or of pytagi (CPU or CUDA).
 
-        Deltas that wait for a step are dropped, as they belong to the earlier parameters. Every method that loads
-        does so.
+        Pending deltas are dropped, because they belong to the earlier parameters. Every method that loads does so.
 
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
-                or no variances. The message names all of them, and the network is as it was.
+                or not variances. The message names all of them, and the network is as it was.
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
@@ -653,7 +652,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         return functions
 
     def params_from(self, other: Sequential) -> None:
-        """Takes parameters and running statistics of a network with the same layers."""
+        """Copies parameters and running statistics of a network with the same layers."""
         self.load_state_dict(other.state_dict())
 
     @alone
@@ -663,7 +662,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         A file that is replaced keeps its permissions; a link is replaced by the file.
 
         Args:
-            carried: whether to include what recurrent layers carry from call to call; `load` then restores it.
+            carried: whether to include the states that recurrent layers carry from call to call; `load` then restores
+                them.
 
         Raises:
             ValueError: values that are NaN or infinite, which `load` would refuse; names them.
@@ -693,7 +693,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def save_csv(self, filename: str | bytes | Path) -> None:
         """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
 
-        As in pytagi, they hold parameters only: after `load_csv` take the statistics of BatchNorm2d anew (`update_bn`).
+        As in pytagi, they contain parameters only. After `load_csv`, compute the statistics of BatchNorm2d again
+        (`update_bn`).
         """
         csv_files.save_csv(self, filename)
 
@@ -820,14 +821,14 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def reset_lstm_states(self) -> None:
-        """Sets what layers carry from call to call (the memory of recurrent layers) to the values of a new network."""
+        """Resets the states that layers carry from call to call, such as the memory of recurrent layers."""
         for spec in self.arena.tensors:
             if spec.kind == "carried":
                 self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))
 
     @alone
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """Smooths the training steps since the last call: their states and outputs, given all of their observations.
+        """Smooths the training steps since the last call: states and outputs, given all observations.
 
         A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
         (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
@@ -836,7 +837,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
-            `SLinear`. If `num_samples` is more than there are steps, the rest is what `SLinear` makes of h = 0.
+            `SLinear`. If `num_samples` is larger than the number of steps, the rest are outputs of `SLinear` for h = 0.
 
         Raises:
             RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
@@ -850,7 +851,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         return self.get_outputs_smoother()
 
     def get_outputs_smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of what the last `smoother` has returned.
+        """Copies of the results of the last `smoother`.
 
         Raises:
             RuntimeError: there was none.
@@ -866,8 +867,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def to_device(self, device: str) -> None:
         """Moves parameters, deltas, statistics and the last output: to "cpu", "cuda" (current GPU) or "cuda:<index>".
 
-        On a GPU everything stays there until it is asked for, and then comes as a copy. After a move, `backward` needs
-        a new forward pass first.
+        On a GPU everything stays there; what you read is copied to the host. After a move, `backward` needs a new
+        forward pass first.
 
         Raises:
             ValueError: unknown device. RuntimeError: a device that this installation cannot use; says why.
@@ -892,13 +893,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Does nothing: parameters are on the device."""
 
     def params_to_host(self) -> None:
-        """Does nothing: what is read comes to the host."""
+        """Does nothing: values are copied to the host when they are read."""
 
     def output_to_host(self) -> None:
-        """Does nothing: the output comes to the host when it is read."""
+        """Does nothing: the output is copied to the host when it is read."""
 
     def delta_z_to_host(self) -> None:
-        """Does nothing: deltas come to the host when they are read."""
+        """Does nothing: deltas are copied to the host when they are read."""
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""

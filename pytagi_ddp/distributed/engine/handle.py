@@ -31,7 +31,7 @@ class FinishedWork:
 
 
 class Handle:
-    """A collective under way, from `Communicator.start_all_reduce` and its like.
+    """A collective in progress, from `Communicator.start_all_reduce` or another `start_...` method.
 
     It keeps its arrays alive; they must be neither read nor changed until it is done. Call `wait`, or `test` until it
     returns True: if a handle is dropped before that, the next collective raises an error, and so does the end of the

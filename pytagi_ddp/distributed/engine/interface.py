@@ -71,7 +71,7 @@ class Communicator(CommunicatorBase, ABC):
 
         Args:
             buffer, op: as in `all_reduce`. Any number may be in flight, and other collectives may be called meanwhile.
-            name: what it is called in error messages.
+            name: its name in error messages.
 
         Returns:
             A handle to `wait` for; one that is dropped is an error, see `Handle`.
@@ -266,7 +266,7 @@ class Communicator(CommunicatorBase, ABC):
         Messages from one rank to another arrive in the order in which they were started. They are independent of
         collectives and of messages to other ranks (but NCCL runs everything in the order in which it was started). A
         rank that sends may have to wait for the one that receives: two ranks that both `send` before they receive wait
-        for ever; use `start_send` there.
+        forever; use `start_send` there.
 
         Args:
             array: C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
@@ -290,7 +290,7 @@ class Communicator(CommunicatorBase, ABC):
         return Handle(self, f"{name} of {array.nbytes / 1e6:.3g} MB to rank {peer}", array, work)
 
     def receive(self, array: np.ndarray, peer: int) -> None:
-        """Fills ``array`` with what one other rank sends by `send`, which has to be of the same size.
+        """Fills ``array`` with the array of another rank, which calls `send` with one of the same size.
 
         Args:
             array: writable, C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
@@ -315,8 +315,8 @@ class Communicator(CommunicatorBase, ABC):
 
         The ranks of a group must call the collectives of the group in the same order, independent of other groups.
         Handles of several groups may be in flight: waiting for one advances the others, too. `close` of one
-        communicator
-        leaves the others open, and frees what MPI holds for the group: MPICH has room for about 200 groups at a time.
+            communicator leaves the others open, and frees the resources of MPI for the group: MPICH has room for about
+            200 groups at a time.
 
         Args:
             color: ranks with the same color form a group; None: this rank is in none.

@@ -23,12 +23,12 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
     """Numbers of layers for the stages, such that the slowest stage takes as little time as possible.
 
     Times are those of a training step by layer, from `model.profile(x)`; use a batch of the size of a micro-batch. An
-    activation stays in one stage with the layer behind it, so that no Jacobian has to be sent.
+    activation stays in one stage with the next layer, so that no Jacobian has to be sent.
 
         PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
 
     Args:
-        model: a network; it stays as it is. x: inputs. stages: how many. repeat: steps that are timed.
+        model: a network; it is not changed. x: inputs. stages: how many. repeat: steps that are timed.
 
     Returns:
         A list for `PipelineSequential(balance=...)`, which uses that of rank 0.

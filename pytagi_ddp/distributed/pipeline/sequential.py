@@ -85,7 +85,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     All ranks of a pipeline have to call `forward_backward`, `forward`, `backward`, `predict` and `state_dict` together;
     all ranks of the job the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict`. After an exception
-    in the middle of a pass, the stages are out of step, and the pipeline refuses to go on.
+    in the middle of a pass, the stages are out of step, and further calls raise an error.
 
     Args:
         model: the network, of the same layers on every rank; without layers that carry a memory from call to call.
@@ -227,7 +227,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     def forward_backward(
         self, x: ArrayLike | None, observe: Observe | None, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The passes of a batch, forward and back, by the schedule.
+        """The forward and backward passes of a batch, in the order of the schedule.
 
         Args:
             x: the batch, on the first stage, maybe without samples; the other stages ignore it, and may pass None.
@@ -359,7 +359,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             net.forward_backward(x_2, observe_2)
             net.step()
 
-        The step learns from all of them. If an exception leaves the block, what has been accumulated is dropped. It has
+        The step learns from all of them. If an exception leaves the block, the accumulated deltas are dropped. It has
         to leave the block on all ranks of a pipeline; otherwise stages would differ, and the next pass raises an error.
         """
         before, self._in_no_sync = self._in_no_sync, True

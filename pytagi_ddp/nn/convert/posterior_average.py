@@ -38,10 +38,10 @@ class PosteriorAverage:
             net.update_bn(batches, 40)  # the running statistics of BatchNorm2d belong to other parameters
             mu, var = net.predict(x_test)
 
-    On several ranks every rank keeps an average of its own, of `ddp.model`. Replicas are equal after each step, and so
-    are the averages. An average takes as much memory as means and variances of all parameters; `average_parameters`
-    takes as much again while it is active. `CheckpointManager` writes the average into its checkpoints; `state_dict` is
-    for files of your own.
+    On several ranks, every rank keeps its own average, of `ddp.model`. Replicas are equal after each step, and so are
+    the averages. An average takes as much memory as means and variances of all parameters; `average_parameters` takes
+    as much again while it is active. `CheckpointManager` writes the average into its checkpoints; `state_dict` is for
+    files of your own.
 
     Args:
         net: the network; with several ranks the `model` of a `DDPSequential`.
@@ -87,7 +87,7 @@ class PosteriorAverage:
 
         Raises:
             RuntimeError: inside `average_parameters`, or between two merges (`every=k`), where ranks differ; or another
-                thread is at work on the network.
+                thread is using the network.
         """
         if self.in_place:
             raise RuntimeError(
@@ -106,14 +106,14 @@ class PosteriorAverage:
         self.n_averaged += 1
 
     def reset(self) -> None:
-        """Forgets all posteriors: the next `update` begins anew."""
+        """Forgets all posteriors: the next `update` starts a new average."""
         self.n_averaged = 0
 
     @contextmanager
     def average_parameters(self) -> Iterator[None]:
         """Inside the block the network holds the average; afterwards it gets back its parameters and state.
 
-        This is for evaluation, `update_bn`, `save` and the like. What is learnt or loaded inside the block is lost.
+        Use it for evaluation, `update_bn` and `save`. Anything that is learnt or loaded inside the block is lost.
 
         Raises:
             RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this

@@ -45,7 +45,8 @@ def load_torch_state_dict(
             torchvision's ResNets (conv1, layer1.0.bn2, ...).
 
     Raises:
-        KeyError, ValueError, TypeError: what does not fit, with its names on both sides; the network is as it was.
+        KeyError, ValueError, TypeError: names or shapes that do not match, with the names on both sides; the network
+            stays as it was.
     """
     if variance != "prior" and not (not isinstance(variance, str) and 0 <= variance < math.inf):
         raise ValueError(f'variance must be "prior" or a number that is not negative, got {variance!r}')

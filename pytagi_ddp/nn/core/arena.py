@@ -200,7 +200,7 @@ class Arena(ABC):
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     def cut_steps(self, prior_factor: float | None = None) -> None:
-        """Cuts the step into parts anew; to be called when layers were frozen, or are no longer.
+        """Divides the step into parts again; to be called after layers were frozen or unfrozen.
 
         Args:
             prior_factor: a new one; None: as before.

@@ -69,7 +69,7 @@ class BaseHiddenStates(OnDevice):
         return f"{new_size} values, {new_block_size} samples"
 
     def set_input_x(self, mu_x: ArrayLike, var_x: ArrayLike | None, block_size: int) -> None:
-        """Takes means and variances (None: zero) of `block_size` samples; the Jacobian becomes 1.
+        """Sets means and variances (None: zero) of `block_size` samples; the Jacobian becomes 1.
 
         Raises:
             ValueError: values that are NaN or infinite, variances that are negative, or numbers of values that do not
@@ -165,8 +165,8 @@ class BaseDeltaStates(OnDevice):
     """Innovation deltas of a batch of units: the posterior of a unit N(m, s) is (m + s delta_mu, s + s^2 delta_var).
 
     Attributes:
-        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come
-            as read-only copies, when they are read.
+        delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
+            read-only copies.
         outdated: whether the deltas belong to an earlier batch, because the network was called and the deltas have not
             been accessed since; `backward` refuses such deltas.
     """
@@ -208,7 +208,7 @@ class BaseDeltaStates(OnDevice):
             )
 
     def move(self, device: str) -> None:
-        """Takes the deltas to `device`."""
+        """Moves the deltas to `device`."""
         if device != self.device:
             memory = self._array.to_host(self.memory)
             self.device = device
@@ -242,7 +242,7 @@ class BaseDeltaStates(OnDevice):
         self._array.copy(flat_float32(values, "delta_var", self.size), self.arrays[1].reshape(-1))
 
     def copy_from(self, source: "BaseDeltaStates", num_data: int = -1) -> None:
-        """Takes the deltas of `source`: all of them, or the first `num_data` values."""
+        """Copies the deltas of `source`: all of them, or the first `num_data` values."""
         n = source.size if num_data < 0 else num_data
         if n > source.size:
             raise ValueError(f"cannot copy {n} deltas from a buffer of {source.size}")

@@ -55,8 +55,8 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
             layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta go
-            on learning, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
+            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta
+            still learn, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
             that is built from copies.
         frozen: whether steps leave the parameters as they are, see `freeze`; of a block: all parameters in it.
         bias: whether the layer has biases.
@@ -124,15 +124,14 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
                 layer.freeze()
 
-        Means and variances stay as they are, also in `forget_evidence`. Predictions go on using both, and deltas still
-        flow through the layer to those before it. Assignments, `load` and `load_state_dict` change the values.
+        Means and variances stay as they are, also in `forget_evidence`. Predictions still use both, and deltas still
+        flow through the layer to earlier ones. Assignments, `load` and `load_state_dict` change the values.
 
         BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
 
-        Copies keep the setting, also by pickle. Files, checkpoints and state dicts hold what was learnt and not how to
-        go on: a program that resumes a run freezes the same layers again, before or after it loads. On many ranks,
-        freeze the same layers on every rank; the constructors of `DDPSequential` and the like compare them. A frozen
-        layer saves no time.
+        Copies and pickles keep the setting. Files, checkpoints and state dicts do not store it: a program that resumes
+        a run freezes the same layers again, before or after it loads. On many ranks, freeze the same layers on every
+        rank; the constructors of `DDPSequential` and the other wrappers compare them. A frozen layer saves no time.
         """
         self._set_frozen(True)
 
@@ -185,7 +184,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return 1
 
     def init_weight_bias(self) -> None:
-        """Draws the prior anew, in layers with parameters."""
+        """Draws the prior again, in layers with parameters."""
 
     def set_prior(self, mu_w: ArrayLike, var_w: ArrayLike, mu_b: ArrayLike = (), var_b: ArrayLike = ()) -> None:
         """Takes means and variances of weights and biases as the prior; for `init_weight_bias` of a layer of your own.
@@ -256,7 +255,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         self._saved_state = self._state_on_host()
 
     def state_tensors(self) -> tuple[TensorSpec, ...]:
-        """What the layer keeps between passes and does not learn. The arena provides the memory: `state`, by name."""
+        """State that the layer keeps between passes and does not learn. Its memory is `state`, by name."""
         return ()
 
     def _attach_state(self, state: dict[str, Array]) -> None:
@@ -312,7 +311,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
 
         Args:
             state: the input.
-            saved: the context of this pass, which keeps what `backward` needs, and gives memory.
+            saved: the context of this pass. It stores what `backward` needs, and provides memory.
         """
 
     @abstractmethod

@@ -70,8 +70,8 @@ class Saved:
             slope = 2 * saved.input.mu
             ...
 
-    Every pass has contexts of its own, so that several passes can be under way. A layer that keeps to NumPy needs
-    nothing else. The methods give memory that stays between passes, for layers that allocate nothing in a steady step.
+    Every pass has contexts of its own, so that several passes can be in progress. A layer in NumPy needs nothing else.
+    The methods return memory that is kept between passes, for layers that allocate nothing in a repeated step.
 
     Args:
         layer: whose context it is; of a network, whose memory it is on. `Saved(layer)` serves a call by hand.

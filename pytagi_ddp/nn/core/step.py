@@ -104,7 +104,7 @@ class Step:
         self.accumulating = False
 
     def forget(self) -> None:
-        """Drops what waits, as the parameters that it belongs to are gone. An accumulation under way starts anew."""
+        """Drops pending deltas, because their parameters have changed. An accumulation in progress starts again."""
         self.samples = self.waiting = 0
 
     def exchanged(self, average: bool) -> None:

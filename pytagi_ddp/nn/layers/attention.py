@@ -17,13 +17,13 @@ from pytagi_ddp.nn.core.validate import as_bools, check_integers
 
 
 class MultiheadAttention(BaseLayer):
-    """Each time step takes a mean of the values of (earlier) steps, weighted by how well their keys match its query.
+    """The output of a time step is a mean of the values of (earlier) steps, weighted by how well keys match its query.
 
         q, k, v = linear maps of the input, for H heads of D = embed_dim / H units each (k and v: num_kv_heads)
         A[t, l] = q[t] k[l] / sqrt(D)         S = Remax of A over l (causal: l <= t)         o[t] = sum_l S[t, l] v[l]
 
     and, with `out_proj`, one more linear map of the heads side by side. Products have the moments of independent
-    factors. Remax passes deltas back by its whole Jacobian, as a row of shares does not change when its scores are
+    factors. Remax propagates deltas by its whole Jacobian, as a row of shares does not change when its scores are
     scaled. Deltas of the parameters are those of `Linear`, summed over batch and time steps; the cap of a step
     (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k and v, does not divide the scores, and
     takes the wrong arrays for deltas; this is the layer that it intends.)
@@ -44,7 +44,7 @@ class MultiheadAttention(BaseLayer):
         rope_theta: as above.
         out_proj: False leaves the last map out; then the parameters have pytagi's shapes.
 
-    pytagi's arguments may stand in either order: as here, or with `seq_len` before `bias`.
+    pytagi's arguments may be given in either order: as here, or with `seq_len` before `bias`.
 
     Raises:
         ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other

@@ -22,8 +22,8 @@ class Linear(BaseLayer):
     W, S: means and variances of the weights, (output_size, input_size) row by row; m, s: means and variances of the
     units; J: Jacobian of the activation before. Deltas are summed over the batch.
 
-    In a sequence, (time steps, features) per sample, a layer with input_size = features takes every time step by
-    itself, and gives (time steps, output_size); the cap (`Sequential.step`) then counts batch x time steps. A layer
+    In a sequence, (time steps, features) per sample, a layer with input_size = features works on every time step
+    alone: output (time steps, output_size); the cap (`Sequential.step`) then counts batch x time steps. A layer
     with input_size = time steps x features takes the whole sequence as one flat sample.
 
     Args:

@@ -20,7 +20,7 @@ GATES = 4
 
 
 class LSTM(BaseLayer):
-    """Long short-term memory: reads a sequence, (time steps, features) per sample, and gives its hidden states.
+    """Long short-term memory: reads a sequence, (time steps, features) per sample, and returns its hidden states.
 
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with W and b of its own; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)
@@ -52,7 +52,7 @@ class LSTM(BaseLayer):
         ValueError: sizes below 1, unknown `init_method`, `last_timestep` without `recurrent`, or (in a network) an
             input of another size. TypeError: sizes that are not integers.
 
-    pytagi's arguments may stand in either order: as here, or (input_size, output_size, seq_len, bias, ...) where the
+    pytagi's arguments may be given in either order: as here, or (input_size, output_size, seq_len, bias, ...) where the
     third is a number.
 
     Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174; the path through C is ours.

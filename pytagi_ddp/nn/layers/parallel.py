@@ -55,10 +55,10 @@ class Parts(NamedTuple):
 
 
 class Parallel(BaseLayer):
-    """Branches that take the same input, or a part of it each, and whose outputs are added or put side by side.
+    """Branches that take the same input, or a part of it each; their outputs are added or concatenated.
 
     With `merge="sum"`, means add, and variances add (the branches taken as independent). With `merge="concat"`, images
-    are put together along channels, sequences along the features of each time step, flat units one after the other;
+    are concatenated along channels, sequences along the features of each time step, flat units one after the other;
     the moments are exact.
 
         Parallel(conv_3, conv_5, conv_7, merge="concat")  # Inception

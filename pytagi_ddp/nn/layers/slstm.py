@@ -43,7 +43,7 @@ class SLSTM(LSTM):
         return out
 
     def after_backward(self, saved: Saved, batch: int, repeated: bool) -> None:
-        """Adds a time step to the record: what `forward` has left, and the memory given the observation.
+        """Adds a time step to the record: the moments of the forward pass, and their posterior.
 
         The network calls it after each backward pass, whether it walked through the layers or was replayed.
 

@@ -51,19 +51,19 @@ class EvidenceSchedule:
                 net(x)
                 likelihood.observe(net, labels, weight=schedule.weight)
                 net.backward()
-                net.step()  # also pulls the parameters towards their prior, and moves the schedule on
+                net.step()  # also pulls the parameters towards their prior, and advances the schedule
 
     Without it, each epoch counts the same data as new evidence: variances fall like 1/epochs, and learning freezes.
-    With N steps in an epoch, and a number a that falls along a line from `first` to `last` over the training, the
+    Let an epoch have N steps, and let a number a decrease linearly from `first` to `last` over the training. The
     evidence of a batch (its deltas) has the weight count a. After a step, the precision tau = 1/S of every parameter
-    N(m, S) goes back towards that of its prior N(m0, 1/tau0), by the rate r:
+    N(m, S) is pulled towards that of its prior N(m0, 1/tau0), with the rate r:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
-    and r = 0 in the first epoch. What an epoch adds, count a E for the evidence E of all samples, is in balance with
-    what it takes away at tau = tau0 + count E. That is the posterior in which the likelihood has the power `count`: for
-    count = 1 Bayes', above 1 a cold one, which predicts better in most networks. A large a learns fast, a small one
-    averages over more batches.
+    and r = 0 in the first epoch. An epoch adds count a E, for the evidence E of all samples. This balances with what
+    the pull removes at tau = tau0 + count E: the posterior in which the likelihood has the power `count`. count = 1 is
+    Bayes' rule. Above 1 it is a cold posterior, which predicts better in most networks. A large a learns fast, a small
+    one averages over more batches.
 
     m0 and tau0 are those that the layer's arguments give a new parameter, before its mean is drawn: m0 = 0, and 1 for
     the scales of BatchNorm2d, LayerNorm and RMSNorm; tau0 is divided by `prior_factor`. Not pulled are parameters of
@@ -79,9 +79,9 @@ class EvidenceSchedule:
     **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
     A `partial_fit` of your own, to which each call brings new data, is such a training.
 
-    **More epochs.** Behind the last step that was planned, a stays at `last`: the training can go on as long as it
-    likes, with the same balance. `extend(epochs)`, or an assignment to `epochs`, plans anew: the coming steps have the
-    rates that they would have in a training of so many epochs from the start.
+    **More epochs.** After the last planned step, a stays at `last`, and the training can continue for any number of
+    epochs, with the same balance. `extend(epochs)`, or an assignment to `epochs`, makes a new plan: the next steps have
+    the rates that they would have in a training of so many epochs from the start.
 
     A network has one schedule, `net.schedule`, and another one replaces it; `remove` (or `net.schedule = None`) ends
     it. A copy or pickle of the network has a copy of its schedule. A copy of a schedule by itself belongs to no network
@@ -89,15 +89,14 @@ class EvidenceSchedule:
     does not hold it (`state_dict` is for files of your own).
 
     Args:
-        net: a `Sequential`, or what wraps one: `DDPSequential`, `FSDPSequential`, `PipelineSequential` or
-            `DataParallel`; the schedule is then that of its `model`.
+        net: a `Sequential`, or a wrapper: `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`;
+            the schedule is then that of its `model`.
         steps_per_epoch: N, the steps in which all samples are seen once; with several ranks, those of each rank.
         epochs: how many of them are planned; None: every sample is seen once.
         count: how often a sample counts; None: 8, and 1 without epochs.
-        first, last: a at the first step and behind the last one.
-        prior_factor: the prior that parameters are pulled to has so many times the variance of that which they were
-            drawn from: tau0 is divided by it. A network that begins with small parameters (gains below 1) may learn
-            large ones by it.
+        first, last: a at the first step and after the last planned one.
+        prior_factor: factor on the variance of the prior towards which parameters are pulled; tau0 is divided by it.
+            With it, a network that begins with small parameters (gains below 1) may learn large ones.
 
     Attributes:
         steps_per_epoch, epochs, count, first, last, prior_factor: as given; they can be assigned.
@@ -107,7 +106,7 @@ class EvidenceSchedule:
         net: the network, or None.
 
     Raises:
-        TypeError: no network, or no numbers. ValueError: numbers that are out of range.
+        TypeError: not a network, or not numbers. ValueError: numbers that are out of range.
 
     Source: stochastic variational inference by natural gradients: Hoffman, Blei, Wang & Paisley (2013), JMLR 14; Khan &
     Nielsen (2018), "Fast yet simple natural-gradient descent for variational inference in complex models". Cold
@@ -168,10 +167,10 @@ class EvidenceSchedule:
             net.schedule = None
 
     def extend(self, epochs: int) -> None:
-        """Plans so many epochs more: `epochs` grows, and with it the rates of the coming steps.
+        """Adds epochs to the plan: `epochs` grows, and the rates of the next steps change accordingly.
 
         Raises:
-            ValueError: less than 1, or a schedule without epochs. TypeError: no whole number.
+            ValueError: less than 1, or a schedule without epochs. TypeError: not a whole number.
         """
         if self.epochs is None:
             raise ValueError("extend() of a schedule without epochs: assign their number to `epochs`")
@@ -200,7 +199,7 @@ class EvidenceSchedule:
         return self.rate_among(1)
 
     def rate_among(self, ranks: int) -> float:
-        """r where so many ranks each learn from a share of the data, and each pull: a/(ranks N + a)."""
+        """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
         steps = self._steps if self._samples is None else self.steps
         n, planned, first, last, _ = self._plan
         if steps < n:
@@ -238,7 +237,7 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int.
 
     Raises:
-        TypeError: no whole number. ValueError: below `least`.
+        TypeError: not a whole number. ValueError: below `least`.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} of an EvidenceSchedule is a whole number, got {value!r:.50}")

@@ -26,7 +26,7 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
     step, as a second one is most likely meant as time steps.
 
     Raises:
-        ValueError: no whole number of samples, not `size` values, or dimensions that are not those of samples.
+        ValueError: not a whole number of samples, not `size` values, or dimensions that are not those of samples.
         TypeError: values that are not real numbers.
     """
     array = to_numpy(values, what)

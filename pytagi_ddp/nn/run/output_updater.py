@@ -46,13 +46,13 @@ class OutputUpdater:
         Args:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
-            var_obs: their variances, as many, likewise; or one number for all. If there are more, the first ones are
-                used, so that variances made once for a full batch serve a smaller last batch (as in pytagi).
+            var_obs: their variances, as many; or one number for all. If there are more, the first ones are used (as in
+                pytagi), so that an array for a full batch also works for a smaller last batch.
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
-            TypeError: no numbers, or something else in the place of a buffer.
+            TypeError: not numbers, or something else in place of a buffer.
             RuntimeError: the network has not been called yet.
         """
         try:
@@ -175,7 +175,7 @@ class OutputUpdater:
 
 
 def _check_buffers(method: str, states: object, deltas: object) -> None:
-    """Raises TypeError if `states` or `deltas` is no buffer: most often arguments in another order."""
+    """Raises TypeError if `states` or `deltas` is not a buffer, most often because of the order of the arguments."""
     for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
         if not isinstance(buffer, kind):
             place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"

@@ -29,26 +29,25 @@ from pytagi_ddp.nn.run.network_input import NetworkInput
 
 
 class Passes(Step):
-    """Forward passes, backward passes and steps of a network, and where its training step is.
+    """Forward passes, backward passes and steps of a network, and the state of its training step.
 
-    A network shows it as `passes`, to what wraps a network: other ranks, stages of a pipeline, tools. They read `at`,
-    `samples`, `waiting` and the other attributes of a `Step`, and change these by its methods. They call `step`, which
-    also steps a network that belongs to a wrapper, `refuse_unread`, `check_input`, `forward_only`, `use`, `visits`,
-    `buffer_bytes` and `invalidate`. What a program calls are the methods of the network.
+    It is the attribute `passes` of a network, for wrappers: ranks, stages of a pipeline, tools. They read `at`,
+    `samples`, `waiting` and the other attributes of a `Step`, and change these by its methods. They call `step` (which
+    also steps a network that belongs to a wrapper), `refuse_unread`, `check_input`, `forward_only`, `use`, `visits`,
+    `buffer_bytes` and `invalidate`. Programs call the methods of the network.
 
     Args:
         net: the network, which calls `attach` before all else.
 
     Attributes:
-        one_thread: a context in which the calling thread works alone on the network.
-        hooks: those of the network. While there are any, passes are walked through and not replayed (`LeafHooks` has
-            exceptions).
+        one_thread: a lock: inside the context, only the calling thread may use the network.
+        hooks: those of the network. While there are any, passes are not replayed (`LeafHooks` has exceptions).
         of_one_mode: False: some layer may be in another mode than the network.
         schedule: the `EvidenceSchedule` of the network's steps, or None.
-        frame: the frame in use, see `use`.
-        last: batch size, mode, input and context of the last forward pass in this frame.
-        memory: what passes work in, until they work differently or on another device.
-        express: what serves the public calls in their common case, see `kernels.protocol.Graphs`.
+        frame: the saved activations in use, see `use`.
+        last: batch size, mode, input and context of the last forward pass with these saved activations.
+        memory: buffers of the passes; replaced when settings or the device change.
+        express: fast path of the public calls in their common case, see `kernels.protocol.Graphs`.
     """
 
     def __init__(self, net: TrainableNetwork):
@@ -61,7 +60,7 @@ class Passes(Step):
         self._walks: FrameType | None = None  # the call that walks through the layers
 
     def attach(self, chain: Chain, arena: ParameterArena, kernels: Kernels) -> None:
-        """Begins with other layers, another arena or another device; batch sums that wait stay."""
+        """Attaches new layers, a new parameter buffer or a new device; pending batch sums are kept."""
         self._chain, self._arena, self._kernels = chain, arena, kernels
         self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
         self._replayable = all(part.replayable for layer in chain.layers for _, part in layer.named_layers(""))
@@ -83,7 +82,7 @@ class Passes(Step):
         return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
     def invalidate(self, change: Change) -> None:
-        """Drops what `change` has made useless, by its table."""
+        """Drops the recordings and results that `change` makes invalid, by its table."""
         lost = change.lost
         with self.one_thread:
             if Lost.STEP_PARTS in lost:
@@ -105,11 +104,11 @@ class Passes(Step):
     # -- forward ----------------------------------------------------------------------------------------------
 
     def check_input(self, mu_x: ArrayLike, var_x: ArrayLike | None = None) -> None:
-        """Raises what `forward` of the network would raise for this input."""
+        """Raises the error that `forward` of the network would raise for this input."""
         self._input.moments(mu_x, var_x, self._net().missing_inputs)
 
     def forward(self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None) -> State:
-        """`Sequential.forward` without the copies of its result; called by one thread alone.
+        """`Sequential.forward` without copies of its result; to be called inside `one_thread`.
 
         Where `mu_x` is the buffer of another network, that buffer must not change until the backward pass.
         """
@@ -332,7 +331,7 @@ class Passes(Step):
     # -- what wraps a network ---------------------------------------------------------------------------------
 
     def use(self, frame: int) -> None:
-        """Changes to a frame, of which each keeps a forward pass: `backward` continues that of the frame in use.
+        """Switches between the saved activations of several forward passes; `backward` uses those in use.
 
             for k, x in enumerate(micro_batches, 1):
                 net.passes.use(k)
@@ -342,11 +341,11 @@ class Passes(Step):
                 net.set_delta_z(*deltas)
                 net.backward()
 
-        Each frame has memory of its own for its input and for what layers keep of a batch. The buffers of outputs and
-        deltas do not belong to a frame: they hold the values of the last call.
+        Each frame has its own memory for its input and for what layers save of a batch. The buffers of outputs and
+        deltas are shared: they have the values of the last call.
 
         Args:
-            frame: any number. 0 is the frame at the start; only its passes are recorded.
+            frame: number of the saved activations: any number. It is 0 at the start; only passes of 0 are recorded.
 
         Raises:
             RuntimeError: a frame other than 0, in a network with layers that carry a memory from call to call.
@@ -375,7 +374,7 @@ class Passes(Step):
         return self.last and self.last[3].find(layer)
 
     def buffer_bytes(self, layer: Any) -> int:
-        """Bytes that a layer keeps for the last batch: outputs, Jacobians, scratch; not the parameters."""
+        """Bytes that a layer uses for the last batch: outputs, Jacobians, scratch memory; not the parameters."""
         return sum(buffer.nbytes for buffer in self._buffers.get(layer, {}).values())
 
     @property

@@ -1,4 +1,4 @@
-"""Running statistics of BatchNorm2d, computed anew for the present parameters."""
+"""Running statistics of BatchNorm2d, computed again for the present parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StatisticsChange(NamedTuple):
 
 
 class HasBatchNorm(Protocol):
-    """A network whose statistics can be computed anew: `Sequential` and `DDPSequential`."""
+    """A network whose statistics can be recomputed: `Sequential` and `DDPSequential`."""
 
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]: ...
 
@@ -47,14 +47,14 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
         N = sum N_k      mean = sum N_k mean_k / N      var = sum (M_k + N_k (mean_k - mean)^2) / (N - 1)
 
-    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters, deltas
-    that wait for a step, and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward`
-    needs a new forward pass, and `batch_statistics` are those of the last batch of `loader`. A BatchNorm2d that is
-    frozen (`training = False` in a network in training) keeps its statistics, and normalises by them here too. If there
-    is no BatchNorm2d to update, the loader is not read.
+    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters, pending
+    deltas, and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward` needs a new
+    forward pass, and `batch_statistics` are those of the last batch of `loader`. A BatchNorm2d that is frozen
+    (`training = False` in a network in training) keeps its statistics, and normalises by them here too. If there is no
+    BatchNorm2d to update, the loader is not read.
 
     On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
-    none) and the same norms frozen, and all get the statistics of the union, equal to the last bit.
+    none) and the same norms frozen, and all get the statistics of all batches, equal to the last bit.
 
     Args:
         loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
