@@ -29,7 +29,8 @@ class EnsemblePrediction(Prediction):
         mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
             infinite.
         epistemic: variance of the noiseless value, by what the networks do not know: variances within networks, spread
-            between them, and missing inputs. More samples make it smaller.
+            between them, and missing inputs. More samples make it smaller. It is what the networks say, and may be too
+            large after few samples or epochs, while `variance` is learnt from errors at unseen samples.
         spread: the part of `epistemic` by which the networks differ from each other.
         aleatoric: variance - epistemic, the noise.
     """
