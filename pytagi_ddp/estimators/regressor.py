@@ -69,7 +69,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
        proportion to it.
 
     The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
-    t-distribution with v degrees of freedom.
+    t-distribution with v degrees of freedom. Of several targets, y of the shape (n, targets), each is an output of all
+    networks, and has m, s and v of its own.
 
     Args:
         hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
