@@ -123,6 +123,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     modeling using the t distribution", JASA 84, for the scale.
     """
 
+    likelihood: str | None = None  # which estimators that earlier versions have pickled lack
     networks_: list[Sequential]
     _y_mean: np.ndarray  # of each target; as _y_std
     _y_std: np.ndarray
