@@ -123,8 +123,7 @@ def _network(graph: _Graph, net: Sequential) -> tuple[list, list]:
 
 def _sizes(net: Sequential) -> tuple[int, int]:
     """(inputs, outputs)"""
-    dense = [layer for layer in net.layers if isinstance(layer, Linear)]
-    return dense[0].input_size, dense[-1].output_size
+    return net.layers[0].in_shape.size, net.layers[-1].out_shape.size
 
 
 def _moments(graph: _Graph, net: Sequential, x: str) -> Moments:

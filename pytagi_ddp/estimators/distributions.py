@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from pytagi_ddp.estimators.student_t import cumulative, log_density, quantile, r
 from pytagi_ddp.likelihoods import Likelihood, Prediction
 from pytagi_ddp.likelihoods.prediction import between_whole_numbers, bisected, check_q, observed_as
 
+BLOCK = 20_000  # samples times networks of which a mixture is integrated at a time
 HERMITE = np.polynomial.hermite_e.hermegauss(20)  # nodes and weights of expectations over N(0, 1)
 
 
@@ -29,7 +30,8 @@ class EnsemblePrediction(Prediction):
         mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
             infinite.
         epistemic: variance of the noiseless value, by what the networks do not know: variances within networks, spread
-            between them, and missing inputs. More samples make it smaller.
+            between them, and missing inputs. More samples make it smaller. It is what the networks say, and may be too
+            large after few samples or epochs, while `variance` is learnt from errors at unseen samples.
         spread: the part of `epistemic` by which the networks differ from each other.
         aleatoric: variance - epistemic, the noise.
     """
@@ -113,6 +115,8 @@ class StudentTPrediction(EnsemblePrediction):
 class MixturePrediction(EnsemblePrediction):
     """y = loc + scale u, where p(u) is the mean over networks k of E[p(u | z)], z ~ N(m_k, s_k).
 
+    Integrals over z take many nodes for each sample, and are computed for some samples at a time.
+
     Args:
         likelihood: p(u | z). mu, var: m and s, (networks, n). loc, scale: numbers.
     """
@@ -146,19 +150,41 @@ class MixturePrediction(EnsemblePrediction):
         return self._scale**2 * self._means.var(0)
 
     def log_prob(self, y: Any) -> np.ndarray:
+        return self._in_blocks(MixturePrediction._log_prob, self._observed(y))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return self._in_blocks(MixturePrediction._cdf, self._observed(y))
+
+    def quantile(self, q: float) -> np.ndarray:
+        return self._in_blocks(MixturePrediction._quantile, np.full(self._mu.shape[1], check_q(q)))
+
+    def _in_blocks(self, function: Callable[[MixturePrediction, np.ndarray], np.ndarray], y: np.ndarray) -> np.ndarray:
+        """`function` of a part of the samples at a time, and their values y."""
+        size = max(BLOCK // len(self._mu), 1)
+        found = [np.empty(0)]
+        for start in range(0, len(y), size):
+            rows = slice(start, start + size)
+            mu, var = self._mu[:, rows], self._var[:, rows]
+            part = self if size >= len(y) else MixturePrediction(self.likelihood, mu, var, self._loc, self._scale)
+            found.append(function(part, y[rows]))
+        return np.concatenate(found)
+
+    def _log_prob(self, y: np.ndarray) -> np.ndarray:
         logs = self._all.log_prob(self._unscaled(y))[..., 0]
         top = logs.max(0)
         with np.errstate(divide="ignore"):
             total = np.log(np.exp(logs - np.where(np.isfinite(top), top, 0)).mean(0))
         return np.where(np.isfinite(top), top, 0) + total - np.log(self._scale)
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
+    def _cdf(self, y: np.ndarray) -> np.ndarray:
         return self._all.cdf(self._unscaled(y))[..., 0].mean(0)
 
-    def quantile(self, q: float) -> np.ndarray:
-        each = self._loc + self._scale * self._all.quantile(check_q(q))[..., 0]
+    def _quantile(self, q: np.ndarray) -> np.ndarray:
+        each = self._loc + self._scale * self._all.quantile(float(q[0]))[..., 0]
         low, high = each.min(0), each.max(0)
-        return between_whole_numbers(self.cdf, q, low - 1, high) if self.discrete else bisected(self.cdf, q, low, high)
+        if self.discrete:
+            return between_whole_numbers(self._cdf, float(q[0]), low - 1, high)
+        return bisected(self._cdf, float(q[0]), low, high)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         random = np.random.default_rng(seed)
@@ -166,9 +192,11 @@ class MixturePrediction(EnsemblePrediction):
         by_each = self._all.sample(n, random)[..., 0]  # (n, networks, samples)
         return self._loc + self._scale * np.take_along_axis(by_each, network, 1)[:, 0]
 
-    def _unscaled(self, y: Any) -> np.ndarray:
-        values = np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)
-        return np.broadcast_to((values - self._loc) / self._scale, self._means.shape)[..., None]
+    def _observed(self, y: Any) -> np.ndarray:
+        return np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)
+
+    def _unscaled(self, y: np.ndarray) -> np.ndarray:
+        return np.broadcast_to((y - self._loc) / self._scale, self._means.shape)[..., None]
 
 
 class TargetsPrediction(EnsemblePrediction):

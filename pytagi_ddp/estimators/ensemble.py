@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from tqdm import tqdm
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.estimators.folds import learnt_by
@@ -32,6 +33,10 @@ CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
+
+
+class _Progress(tqdm):
+    monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -174,9 +179,10 @@ class EnsembleEstimator(BaseEstimator):
         return lambda count: random.randint(LARGEST_SEED, size=count).tolist()
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
-        """`function` of each tuple of arguments, `n_jobs` at a time."""
-        parallel = Parallel(n_jobs=self.n_jobs, verbose=self.verbose)
-        return list(parallel(delayed(function)(*task) for task in tasks))
+        """`function` of each tuple of arguments, `n_jobs` at a time, with a progress bar."""
+        parallel = Parallel(n_jobs=self.n_jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
+        done = parallel(delayed(function)(*task) for task in tasks)
+        return list(_Progress(done, unit=" networks", disable=not self.verbose))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytagi_ddp.estimators.distributions import MixturePrediction
 from pytagi_ddp.estimators.ensemble import moments_of
-from pytagi_ddp.estimators.members import Observe, Training, moments, run_epoch
+from pytagi_ddp.estimators.members import LEAST_NOISE, Observe, Training, moments, run_epoch
 from pytagi_ddp.estimators.noise import Moments, Noise
 from pytagi_ddp.likelihoods import (
     Gamma,
@@ -36,6 +36,8 @@ COUNTS: dict[str, Callable[[], Likelihood]] = {
     "negative_binomial": lambda: NegativeBinomial(1.0),
 }
 NAMES = {**REAL, **POSITIVE, **COUNTS}
+SCALES = ("sigma", "scale")
+LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
 UNSEEN = 1000  # samples that have not been learnt, to which it is fitted in the end
 MOST_TIMES = 16  # a sample of a large weight is shown so many times in an epoch, with a part of its weight each time
@@ -91,10 +93,13 @@ class LikelihoodNoise(Noise):
 def most_likely(
     likelihood: Likelihood, mu: np.ndarray, var: np.ndarray, y: np.ndarray, weights: np.ndarray
 ) -> Likelihood:
-    """The likelihood of this kind that is most likely, for one target."""
+    """The likelihood of this kind that is most likely, for one target; its scale is not below `LEAST_SCALE`."""
     if not likelihood.noise_parameters:
         return likelihood
-    return likelihood.fitted_to(mu[:, None], var[:, None], y[:, None], weights)
+    found = likelihood.fitted_to(mu[:, None], var[:, None], y[:, None], weights)
+    values = {name: getattr(found, name) for name in found.noise_parameters}
+    bounded = {name: max(value, LEAST_SCALE) if name in SCALES else value for name, value in values.items()}
+    return type(found)(**bounded)
 
 
 def observed(likelihoods: list[Likelihood], y: np.ndarray, weights: np.ndarray) -> Observe:

@@ -69,7 +69,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
        proportion to it.
 
     The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
-    t-distribution with v degrees of freedom.
+    t-distribution with v degrees of freedom. Of several targets, y of the shape (n, targets), each is an output of all
+    networks, and has m, s and v of its own.
 
     Args:
         hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
@@ -97,7 +98,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
             do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
-        verbose: verbosity of joblib. 0: nothing is printed.
+        verbose: 1 shows a progress bar, which counts networks; from 2 on joblib says more. 0: nothing is printed.
 
     Attributes:
         networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target; a list of
@@ -122,6 +123,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     modeling using the t distribution", JASA 84, for the scale.
     """
 
+    likelihood: str | None = None  # which estimators that earlier versions have pickled lack
     networks_: list[Sequential]
     _y_mean: np.ndarray  # of each target; as _y_std
     _y_std: np.ndarray
@@ -376,8 +378,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Returns:
             means; (means, standard deviations); (means, quantiles); or (means, standard deviations, quantiles). Means
             and standard deviations are (n,) or (n, targets), quantiles have one more dimension with one column for each
-            probability, all in units of y. A Pipeline passes the arguments on: `pipeline.predict(X, return_std=True,
-            quantiles=[0.05, 0.95])`.
+            probability, all in units of y. A Pipeline passes the arguments on:
+            `pipeline.predict(X, return_std=True, quantiles=[0.05, 0.95])`.
 
         Raises:
             ValueError: quantiles that are not probabilities, in increasing order, between 0 and 1.

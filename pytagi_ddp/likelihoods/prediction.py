@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,11 @@ class ScaleMixturePrediction(Prediction):
     ):
         self._mean, self._var, self._noise, self._draw = mean, var, variance, draw
         shape = (-1, *[1] * mean.ndim)
-        self._weights, self._sd = weights.reshape(shape), np.sqrt(var + variances.reshape(shape))
+        self._weights, self._variances = weights.reshape(shape), variances.reshape(shape)
+
+    @cached_property
+    def _sd(self) -> np.ndarray:
+        return np.sqrt(self._var + self._variances)  # which is large, and moments do without
 
     @property
     def mean(self) -> np.ndarray:

@@ -1,13 +1,14 @@
 """Predicted distributions: their parts, and what the regressor returns of them."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp import likelihoods as lk
-from pytagi_ddp.estimators import EnsemblePrediction, TAGIRegressor
+from pytagi_ddp.estimators import EnsemblePrediction, TAGIRegressor, distributions
 from pytagi_ddp.estimators.distributions import MixturePrediction, StudentTPrediction, TargetsPrediction
 
 
@@ -118,6 +119,29 @@ def test_a_mixture_is_the_mean_over_networks():
     np.testing.assert_allclose(counts.aleatoric, 3 * np.exp(mu + var / 2).mean(0))  # the mean rate
     heavy = mixture(lk.StudentT(2.0, 0.5))[0]
     assert np.isinf(heavy.variance).all() and np.isfinite(heavy.epistemic).all() and np.isinf(heavy.aleatoric).all()
+
+
+@pytest.mark.parametrize("name", ["mixture", "tails", "counts"])
+def test_samples_in_blocks_are_those_together(name, monkeypatch):
+    found, y = KINDS[name], KINDS[name].quantile(0.6)
+    calls = [lambda: found.log_prob(y), lambda: found.cdf(y), lambda: found.quantile(0.3), lambda: found.cdf(1.0)]
+    together = [call() for call in calls]
+    monkeypatch.setattr(distributions, "BLOCK", 7)  # two samples of three networks
+    for one, other in zip(
+        (found.log_prob(y), found.cdf(y), found.quantile(0.3), found.cdf(1.0)), together, strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_many_samples_take_little_memory():
+    mu = np.zeros((5, 40_000))
+    found = MixturePrediction(lk.Laplace(0.3), mu, mu + 1)
+    tracemalloc.start()
+    found.log_prob(1.0)
+    assert np.all(found.std > 1) and np.all(found.epistemic > 0.9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300e6  # 200 nodes of all samples and networks are 320 MB, several times
 
 
 def test_counts_have_probabilities():

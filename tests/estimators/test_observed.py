@@ -142,3 +142,22 @@ def test_the_likelihood_stays_the_same_between_batches():
         model.set_params(likelihood="poisson").partial_fit(x[:1], [-1.0])
     with pytest.raises(ValueError, match="sigma_v is for likelihood=None"):
         TAGIRegressor(likelihood="gaussian", sigma_v=1.0).fit(x, y)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "student_t", "lognormal"])
+def test_targets_without_noise_are_learnt(name):
+    x = np.random.default_rng(0).uniform(-1, 1, (200, 1))
+    y = np.exp(x[:, 0])
+    model = TAGIRegressor(**OPTIONS, likelihood=name).fit(x, y)
+    assert model.score(x, y) > 0.97 and np.isfinite(model.log_likelihood(x, y)).all()
+    assert (
+        0.003
+        < next(
+            iter(
+                getattr(model.noise_.likelihood, key)
+                for key in ("sigma", "scale")
+                if hasattr(model.noise_.likelihood, key)
+            )
+        )
+        < 0.3
+    )

@@ -17,10 +17,14 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from joblib import parallel_config
 from scipy.sparse import csc_array, csc_matrix, csr_array, csr_matrix
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import BaggingRegressor, StackingClassifier, StackingRegressor, VotingRegressor
 from sklearn.inspection import permutation_importance
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
@@ -83,6 +87,9 @@ def test_pickles_and_clones(kind):
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
     del again._empty  # as an earlier version would have pickled it
+    if kind is TAGIRegressor:
+        del again.likelihood
+        again._y_mean, again._y_std = again._y_mean[0], again._y_std[0]
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
     again.partial_fit(x, y)  # as a network that was never pickled
     fitted.partial_fit(x, y)
@@ -97,6 +104,44 @@ def test_works_in_pipelines_and_searches():
     assert search.best_params_["forget"] in (1.0, 4.0) and search.best_score_ > 0.2
     pipeline = make_pipeline(PolynomialFeatures(2), TAGIClassifier(**SMALL, random_state=0))
     assert pipeline.fit(x, y).score(x, y) > 0.8
+
+
+def test_others_may_be_made_of_them():
+    x, y = data(90)
+    z = x[:, 0] + 0.3 * x[:, 1]
+    regressor, classifier = TAGIRegressor(**SMALL, random_state=0), TAGIClassifier(**SMALL, random_state=0)
+    weights = np.ones(90)
+    for model in (
+        StackingRegressor([("tagi", regressor), ("linear", Ridge())], cv=2),
+        VotingRegressor([("tagi", regressor), ("linear", Ridge())]),
+        BaggingRegressor(regressor, 2, random_state=0),
+        MultiOutputRegressor(regressor),
+        TransformedTargetRegressor(regressor, func=np.arcsinh, inverse_func=np.sinh),
+    ):
+        targets = np.c_[z, -z] if isinstance(model, MultiOutputRegressor) else z
+        assert model.fit(x, targets).score(x, targets) > 0.6, model
+    for model in (
+        CalibratedClassifierCV(classifier, cv=2),
+        StackingClassifier([("tagi", classifier), ("logistic", LogisticRegression())], cv=2),
+        OneVsRestClassifier(classifier),
+    ):
+        assert model.fit(x, y).score(x, y) > 0.85, model
+    assert VotingRegressor([("tagi", regressor)]).fit(x, z, sample_weight=weights).score(x, z) > 0.6
+    assert CalibratedClassifierCV(classifier, cv=2).fit(x, y, sample_weight=weights).score(x, y) > 0.85
+    unseen = cross_val_predict(regressor, x, z, cv=2)
+    assert np.corrcoef(unseen, z)[0, 1] > 0.8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_mapie_makes_intervals_of_them():
+    regression = pytest.importorskip("mapie.regression", reason="MAPIE is not installed")
+    x, _ = data(300)
+    y = x[:, 0] + 0.3 * x[:, 1]
+    conformal = regression.SplitConformalRegressor(TAGIRegressor(**SMALL, random_state=0), prefit=False)
+    conformal.fit(x[:100], y[:100]).conformalize(x[100:200], y[100:200])
+    _, intervals = conformal.predict_interval(x[200:])
+    inside = (intervals[:, 0, 0] <= y[200:]) & (y[200:] <= intervals[:, 1, 0])
+    assert inside.mean() > 0.8
 
 
 SCORERS = [log_likelihood_scorer, neg_crps_scorer, neg_interval_score_scorer]
@@ -209,6 +254,17 @@ def calls(fitted, x, y):
 
 
 @both
+def test_progress_is_shown_if_asked_for(kind, capfd):
+    x, y = data()
+    silent = kind(**SMALL, random_state=0).fit(x, y)
+    assert capfd.readouterr() == ("", "")
+    shown = kind(**SMALL, random_state=0, verbose=1).fit(x, y)
+    assert "2 networks" in capfd.readouterr().err
+    np.testing.assert_array_equal(shown.predict(x), silent.predict(x))
+    assert not [thread for thread in threading.enumerate() if "tqdm" in type(thread).__module__]
+
+
+@both
 @pytest.mark.filterwarnings("ignore:R.2 score is not well-defined")
 def test_any_number_of_threads_predicts_what_one_does(kind):
     x, y = data()
@@ -266,6 +322,9 @@ def test_importance_by_threads():
     x, y = data()
     fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
     expected = permutation_importance(fitted, x, y, random_state=0).importances
+    for scoring in (log_likelihood_scorer, neg_crps_scorer):
+        means = permutation_importance(fitted, x, y, scoring=scoring, random_state=0).importances_mean
+        assert means[0] > 3 * np.abs(means[1:]).max()
     with parallel_config(backend="threading"):
         found = permutation_importance(fitted, x, y, random_state=0, n_jobs=2).importances
     np.testing.assert_array_equal(found, expected)
