@@ -57,6 +57,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         n_seeds: int = 2,
         forget: float = 4.0,
         forget_until: float = 0.7,
+        n_bins: int | None = None,
+        categorical_features: Any = "from_dtype",
+        max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -69,6 +72,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.n_seeds = n_seeds
         self.forget = forget
         self.forget_until = forget_until
+        self.n_bins = n_bins
+        self.categorical_features = categorical_features
+        self.max_time = max_time
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
