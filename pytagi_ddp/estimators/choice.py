@@ -62,6 +62,11 @@ class Choice:
     def best(self) -> Training:
         return min(self.losses, key=self.losses.__getitem__)
 
+    def best_encoded(self) -> Training | None:
+        """The best of those with encoded inputs that have been tried."""
+        tried = [training for training in self.losses if training.encoding is not None]
+        return min(tried, key=self.losses.__getitem__, default=None)
+
     def consider(self, training: Training) -> None:
         """Tries a training, if there is time for it, and for all of its networks; the first one in any case."""
         if training in self.losses or (self.losses and not self._has_time_for(training)):
@@ -78,10 +83,10 @@ class Choice:
         """
         for scaled in (True, False):
             self._encode(training, BINS, scaled)
-        tried = [some for some in self.losses if some.encoding is not None]
-        if not tried:
+        encoded = self.best_encoded()
+        if encoded is None or encoded.encoding is None:
             return
-        scaled, bins = min(tried, key=self.losses.__getitem__).encoding.ends is not None, BINS
+        scaled, bins = encoded.encoding.ends is not None, BINS
         if self.best().encoding is None:
             self._encode(training, FEWER, scaled)
             return

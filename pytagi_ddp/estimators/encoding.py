@@ -93,10 +93,8 @@ class Categories:
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
         return cls(known, [k for k in range(X.shape[1]) if k not in known])
 
-    def split(self, X: Any) -> tuple[Any, np.ndarray | None]:
+    def split(self, X: Any) -> tuple[Any, np.ndarray]:
         """The part of X that holds numbers (None: there is none), and the columns that stand for its categories."""
-        if not self.known:
-            return X, None
         from sklearn.utils import _safe_indexing  # columns of any kind of table
 
         parts = []

@@ -93,8 +93,9 @@ class EnsembleEstimator(BaseEstimator):
 
         One network for each fold (of large tables, for some folds) decides which training is the best: the layers are
         chosen first, then the bins of the inputs, then the width. If few epochs are best, all their networks are
-        compared with all wide ones. Single wide networks are worse, but gain more by averaging. The wide ones are taken
-        unless they are worse by more than the standard error of the difference.
+        compared with all wide ones, and with all of the best with encoded inputs. Single networks of these are worse,
+        but gain more by averaging. The wide ones are taken unless they are worse by more than the standard error of the
+        difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
@@ -118,8 +119,13 @@ class EnsembleEstimator(BaseEstimator):
         best = choice.best()
         if len(trainings) > len(CANDIDATES) and best == trainings[len(CANDIDATES)]:
             few, wide = choice.networks(best), choice.networks(trainings[-1])
-            worse = _loss_of_all(loss, wide) - _loss_of_all(loss, few)
-            return few if worse.mean() > worse.std() / np.sqrt(len(worse)) else wide
+            of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
+            worse = of_wide - of_few
+            taken = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
+            if (encoded := choice.best_encoded()) is not None:
+                others = choice.networks(encoded)
+                return others if _loss_of_all(loss, others).mean() < taken[1].mean() else taken[0]
+            return taken[0]
         return choice.networks(best)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
@@ -173,16 +179,21 @@ class EnsembleEstimator(BaseEstimator):
         Raises:
             TypeError: columns that do not hold numbers. ValueError: as `check_array`.
         """
-        validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names and number of features
         if reset:
             self._categories = Categories.of(X, self.categorical_features)
-        numbers, categories = self._categories.split(X)
-        if numbers is None and categories is not None:
-            return categories
-        checked = check_array(
-            unwrapped(numbers, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
+        if self._categories.known:
+            validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names, number of features
+            numbers, categories = self._categories.split(X)
+            return categories if numbers is None else np.concatenate([self._checked(numbers), categories], 1)
+        checked = self._checked(X)
+        validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)
+        return checked
+
+    def _checked(self, X: Any) -> np.ndarray:
+        checked: np.ndarray = check_array(
+            unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
         )
-        return checked if categories is None else np.concatenate([checked, categories], 1)
+        return checked
 
     def _sources(self, inputs: np.ndarray) -> list[int]:
         """The columns that these inputs come from."""
