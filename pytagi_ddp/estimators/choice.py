@@ -15,7 +15,8 @@ from pytagi_ddp.nn import Sequential
 
 ENOUGH = 3000  # samples that a choice goes by: of a large table, those of some folds
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
-MOST_INPUTS = 400  # that twice as many bins may make
+MOST_INPUTS = 450  # that twice as many bins may make
+FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
 
@@ -77,11 +78,11 @@ class Choice:
         self.losses[training] = float(losses[self._fold < self._judges].mean())
 
     def encode(self, training: Training) -> None:
-        """Considers the training with encoded inputs: scaled or not, then with twice as many bins, or else with few.
+        """Considers the training with encoded inputs: scaled, or not; then with twice as many bins, or else with few.
 
         Bins are doubled again and again, as long as that is better.
         """
-        for scaled in (True, False):
+        for scaled in (True, False) if len(self._x) < FEW_SAMPLES else (True,):
             self._encode(training, BINS, scaled)
         encoded = self.best_encoded()
         if encoded is None or encoded.encoding is None:
