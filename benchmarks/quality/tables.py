@@ -30,7 +30,8 @@ CLASSES = (
     "wine",
     "breast_cancer",
     "digits",
-)  # of scikit-learn; UCI sets are cut into three classes of one size
+)  # of scikit-learn
+# UCI sets whose targets are cut into three classes of about one size.
 CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
 REPEATED = ("wine-quality-red", "power-plant", "concrete")  # sets in which samples stand twice
 VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators

@@ -17,6 +17,7 @@ ENOUGH = 3000  # samples that a choice goes by: of a large table, those of some 
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
 MOST_INPUTS = 450  # that twice as many bins may make
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
+MIXED = 4  # the best trainings, whose networks are tried beside those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
 
@@ -72,10 +73,31 @@ class Choice:
         """Tries a training, if there is time for it, and for all of its networks; the first one in any case."""
         if training in self.losses or (self.losses and not self._has_time_for(training)):
             return
-        networks = self._some(training, self._judges, 1)
+        self.losses[training] = self._judged(self._some(training, self._judges, 1))
+
+    def _judged(self, networks: list[list[Sequential]]) -> float:
+        """The mean loss of the samples that the choice goes by."""
         with np.errstate(all="ignore"):  # samples of the other folds have no predictions
-            losses = self._loss(networks)
-        self.losses[training] = float(losses[self._fold < self._judges].mean())
+            losses = self._loss(networks[: self._judges])
+        return float(losses[self._fold < self._judges].mean())
+
+    def mixed(self, best: Training) -> list[list[Sequential]]:
+        """The networks of the best training, or all but one of them and one of another kind, if that is better.
+
+        Networks of two kinds make other errors, so that their mean may be better though one kind is worse.
+        """
+        networks = self.networks(best)
+        if self._count == 1:
+            return networks
+        least, other = self._judged(networks), best
+        for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED]:
+            if training != best:
+                one_more = zip(networks, self._some(training, self._judges, 1), strict=False)
+                if (loss := self._judged([some[:-1] + another for some, another in one_more])) < least:
+                    least, other = loss, training
+        if other == best:
+            return networks
+        return [some[:-1] + another for some, another in zip(networks, self._some(other, self._folds, 1), strict=True)]
 
     def encode(self, training: Training) -> None:
         """Considers the training with encoded inputs: scaled, or not; then with twice as many bins, or else with few.

@@ -92,7 +92,8 @@ class EnsembleEstimator(BaseEstimator):
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: the layers are
-        chosen first, then the bins of the inputs, then the width. If few epochs are best, all their networks are
+        chosen first, then the bins of the inputs, then the width. One of its networks may make place for one of another
+        training, if their mean is better. If few epochs are best, all their networks are
         compared with all wide ones, and with all of the best with encoded inputs. Single networks of these are worse,
         but gain more by averaging. The wide ones are taken unless they are worse by more than the standard error of the
         difference.
@@ -126,7 +127,7 @@ class EnsembleEstimator(BaseEstimator):
                 others = choice.networks(encoded)
                 return others if _loss_of_all(loss, others).mean() < taken[1].mean() else taken[0]
             return taken[0]
-        return choice.networks(best)
+        return choice.mixed(best)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
         """The trainings with bins of the columns of x, if their number is given."""
