@@ -1,7 +1,7 @@
 """Piecewise-linear encoding: how far a unit has come through each of its bins.
 
-A bin from `low` to `high` gives u = (z - low)/(high - low), clipped to 0 from below, except in the first bin of a unit,
-and to 1 from above, except in its last bin.
+A bin from `low` to `high` gives bottom + (top - bottom) u, where u = (z - low)/(high - low) is clipped to 0 from below,
+except in the first bin of a unit, and to 1 from above, except in its last bin.
 
 Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning", NeurIPS;
 the moments of a clipped Gaussian as in `activation`.
@@ -17,19 +17,20 @@ FOUR = np.float32(4)
 
 
 @formula
-def place_in_bin(z, low, high, first, last):
-    """(u, du/dz) of a number z."""
+def place_in_bin(z, low, high, bottom, top, first, last):
+    """What the bin gives for a number z, and the slope there."""
     u = (z - low) / (high - low)
     below = u < ZERO and not first
     above = u > ONE and not last
     value = ZERO if below else ONE if above else u
-    return value, (ZERO if below or above else ONE / (high - low))
+    rise = top - bottom
+    return bottom + rise * value, (ZERO if below or above else rise / (high - low))
 
 
 @formula
-def bin_moments(m, s, low, high, first, last):
-    """Mean and variance of u for z ~ N(m, s), and the expected du/dz."""
-    width = high - low
+def bin_moments(m, s, low, high, bottom, top, first, last):
+    """Mean and variance of what the bin gives for z ~ N(m, s), and the expected slope."""
+    width, rise = high - low, top - bottom
     u, v = (m - low) / width, s / (width * width)
     mean, var, inside = u, v, ONE
     if first != last:  # clipped at one end
@@ -38,4 +39,4 @@ def bin_moments(m, s, low, high, first, last):
     elif not first:
         mean, var, inside = clipped_moments(TWO * u - ONE, FOUR * v)
         mean, var = HALF * mean + HALF, QUARTER * var
-    return mean, at_least(var, ZERO), inside / width
+    return bottom + rise * mean, at_least(rise * rise * var, ZERO), inside * rise / width

@@ -17,24 +17,29 @@ from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch, weighted
-from pytagi_ddp.nn import OutputUpdater, Sequential
+from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
-TEMPERATURES = np.geomspace(0.25, 8, 41)
+TEMPERATURES = np.geomspace(0.1, 8, 53)
+SIGMA_V = 0.5  # of networks with a hierarchical softmax, where no other is given
 LEAST = 1e-12  # probability
 
 
 class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
-    """Classification by an ensemble of TAGI networks with a hierarchical softmax.
+    """Classification by an ensemble of TAGI networks with a `Categorical` likelihood.
 
     1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
-       folds. Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`).
+       folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs are no further evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        maximises the likelihood of the samples under the networks that have not seen them.
 
     Args:
-        sigma_v: standard deviation of the noise of the observations +1 and -1 that encode a class.
-        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until, n_jobs, random_state, verbose:
+        sigma_v: None, or the way of versions before 0.3: a hierarchical softmax, where +1 and -1 with noise of this
+            standard deviation encode a class, and evidence is forgotten between epochs as `forget` and `forget_until`
+            say.
+        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until, n_bins,
+            categorical_features, max_time, n_jobs, random_state, verbose:
             as in `TAGIRegressor`. With one fold, probabilities are not tempered.
 
     Attributes:
@@ -44,8 +49,11 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     NaN in the inputs is a missing value; it is taken as N(0, 1), the standardised prior. Threads and batches: as of
     `TAGIRegressor`; probabilities of a sample that stands in another batch differ by less than 1e-5.
 
-    Source: `nn.hierarchical_softmax`; Guo et al. (2017), "On calibration of modern neural networks", for T.
+    Source: `likelihoods.Categorical`, `nn.EvidenceSchedule`, `nn.hierarchical_softmax`; Guo et al. (2017), "On
+    calibration of modern neural networks", for T.
     """
+
+    _tree = True  # whether the networks have a hierarchical softmax, as those of earlier versions
 
     def __init__(
         self,
@@ -53,11 +61,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         *,
         epochs: int | None = None,
         batch_size: int = 16,
-        sigma_v: float = 0.5,
+        sigma_v: float | None = None,
         n_folds: int = 5,
         n_seeds: int = 2,
         forget: float = 4.0,
         forget_until: float = 0.7,
+        n_bins: int | None = None,
+        categorical_features: Any = "from_dtype",
+        max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -70,6 +81,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.n_seeds = n_seeds
         self.forget = forget
         self.forget_until = forget_until
+        self.n_bins = n_bins
+        self.categorical_features = categorical_features
+        self.max_time = max_time
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -91,6 +105,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         """
         with unchanged_if_refused(self):
             x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
+            self._tree = self.sigma_v is not None
             trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
             fold = assign_folds(len(x), self.n_folds, *seeds(1))
         self._leave_out_constant(x)
@@ -140,10 +155,13 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
             x, numbers, weights = self._take(X, y, sample_weight, classes, reset=first)
+            if first:
+                self._tree = self.sigma_v is not None
             training = self._trainings(len(x), self._outputs())[0]
             if first:
                 self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
-        observe = labels(numbers, weights, len(self.classes_), self.sigma_v)
+        noise = (self.sigma_v or SIGMA_V) if self._tree else None
+        observe = labels(numbers, weights, len(self.classes_), noise)
         with lock_of(self):
             for k, net in enumerate(self.networks_):
                 learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
@@ -188,8 +206,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         y = column_or_1d(y, warn=True)
         weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
-        if not is_deviation(self.sigma_v):
-            raise ValueError(f"sigma_v is one standard deviation, above 0 and finite, got {self.sigma_v!r}")
+        if self.sigma_v is not None and not is_deviation(self.sigma_v):
+            raise ValueError(f"sigma_v is None or one standard deviation, above 0 and finite, got {self.sigma_v!r}")
         if reset:
             self._standardise_by(X, weights)
             self.classes_ = unique_labels(y if classes is None else classes)
@@ -202,24 +220,39 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return self._scaled(X), np.searchsorted(self.classes_, y), weights
 
     def _outputs(self) -> int:
-        return encode_classes(len(self.classes_))[2]
+        return encode_classes(len(self.classes_))[2] if self._tree else len(self.classes_)
 
     def _probabilities(self, networks: list[Sequential], x: np.ndarray) -> np.ndarray:
-        tree = hierarchical_softmax(len(self.classes_))
-        return np.mean([class_probabilities(*net.predict(x, PREDICTED), tree) for net in networks], 0)
+        moments, classes = [net.predict(x, PREDICTED) for net in networks], len(self.classes_)
+        if self._tree:
+            tree = hierarchical_softmax(classes)
+            return np.mean([class_probabilities(*some, tree) for some in moments], 0)
+        likelihood = Categorical(classes)
+        return np.mean([likelihood.prediction(*some).probabilities for some in moments], 0)
 
 
-def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float) -> Observe:
-    """Observations of class numbers, as their paths through the tree; each counts as often as its weight says."""
+def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float | None) -> Observe:
+    """Observations of class numbers, or with `sigma_v` of their paths through the tree.
+
+    Each counts as often as its weight says, and as the schedule of the network says, if it has one.
+    """
+    if sigma_v is None:
+        likelihood, classes32, weights32 = Categorical(classes), numbers.astype(np.int32), weights.astype(np.float32)
+
+        def observe_class(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+            count = 1.0 if net.schedule is None else net.schedule.weight
+            likelihood.observe(net, classes32[rows], count * weights32[rows])
+
+        return observe_class
     signs, units, _ = encode_classes(classes)
     signs, units = signs[numbers].astype(np.float32), units[numbers]
     variances = np.broadcast_to(weighted(sigma_v**2, weights).astype(np.float32), signs.shape)
 
-    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+    def observe_path(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
         deltas = net.input_delta_z_buffer
         updater.update_using_indices(net.output_z_buffer, signs[rows], variances[rows], units[rows], deltas)
 
-    return observe
+    return observe_path
 
 
 def fit_classes(
@@ -229,14 +262,18 @@ def fit_classes(
     weights: np.ndarray,
     seed: int,
     classes: int,
-    sigma_v: float,
+    sigma_v: float | None,
 ) -> Sequential:
     """A network trained on class numbers, which count `weights` times."""
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     observe = labels(numbers, weights, classes, sigma_v)
+    if sigma_v is None:
+        EvidenceSchedule(net, max(len(x) // training.batch_size, 1), training.epochs)
     for epoch in range(training.epochs):
-        training.prepare(net, epoch)
+        if sigma_v is not None:
+            training.prepare(net, epoch)
         run_epoch(net, x, observe, training.batch_size, rng)
+    net.schedule = None  # what comes later is new evidence
     return net
 
 

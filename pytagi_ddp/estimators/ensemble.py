@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from numbers import Real
 from typing import Any
@@ -16,6 +17,8 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from tqdm import tqdm
 
 from pytagi_ddp.arrays import is_table, to_numpy
+from pytagi_ddp.estimators.choice import Choice, Loss
+from pytagi_ddp.estimators.encoding import Categories, encoding_of
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import dense, explained
 from pytagi_ddp.estimators.members import Training, default_epochs
@@ -32,8 +35,6 @@ MOST_EPOCHS = 100
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
-Loss = Callable[[list[list[Sequential]]], np.ndarray]
-
 
 class _Progress(tqdm):
     monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
@@ -42,7 +43,12 @@ class _Progress(tqdm):
 class EnsembleEstimator(BaseEstimator):
     """An ensemble of `n_folds` x `n_seeds` networks; those of a fold have not seen its samples."""
 
-    _empty: Any = slice(0)  # columns to be ignored; none in estimators that earlier versions have pickled
+    # What estimators that earlier versions have pickled lack: columns to be ignored, categories, and parameters.
+    _empty: Any = slice(0)
+    _categories = Categories()
+    categorical_features: Any = None
+    n_bins: int | None = 0
+    max_time: float | None = None
 
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """The trainings to choose from; raises ValueError if a parameter is invalid."""
@@ -60,6 +66,10 @@ class EnsembleEstimator(BaseEstimator):
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
                 f"got {wrong or hidden}"
             )
+        if self.n_bins is not None and self.n_bins != 0 and not _is_count(self.n_bins):
+            raise ValueError(f"n_bins is the number of bins of a column, 0 for none, or None, got {self.n_bins!r}")
+        if self.max_time is not None and not is_deviation(self.max_time):
+            raise ValueError(f"max_time is a number of seconds, above 0 and finite, or None, got {self.max_time!r}")
         parts = self.forget, self.forget_until
         if not (all(isinstance(part, Real) for part in parts) and 1 <= parts[0] < inf and 0 <= parts[1] <= 1):
             raise ValueError(
@@ -83,38 +93,52 @@ class EnsembleEstimator(BaseEstimator):
         Args:
             learn: called with a training, samples and a seed.
             trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
-            samples: arrays of as many rows. fold: number of each sample's fold. seeds: returns a number of seeds.
+            samples: arrays of as many rows, inputs first. fold: number of each sample's fold.
+            seeds: returns a number of seeds.
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
-        One network for each fold decides which training is the best. If it is the one of few epochs, all its networks
-        are compared with all wide ones. Single wide networks are worse, but gain more by averaging. The wide ones are
-        taken unless they are worse by more than the standard error of the difference.
+        One network for each fold (of large tables, for some folds) decides which training is the best: the layers are
+        chosen first, then the bins of the inputs, then the width. One of its networks may make place for one of another
+        training, if their mean is better. If few epochs are best, all their networks are
+        compared with all wide ones, and with all of the best with encoded inputs. Single networks of these are worse,
+        but gain more by averaging. The wide ones are taken unless they are worse by more than the standard error of the
+        difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
+        trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
 
-        def trained(some_trainings: list[Training], count: int) -> list[list[list[Sequential]]]:
-            """By training, and by fold."""
+        def train(places: list[tuple[Training, int]]) -> list[Sequential]:
             tasks = (  # made one at a time, as each has a copy of its samples
-                (training, *(array[some] for array in samples), seed)
-                for training in some_trainings
-                for some in rows
-                for seed in seeds(count)
+                (training, *(array[rows[k]] for array in samples), seed)
+                for (training, k), seed in zip(places, seeds(len(places)), strict=True)
             )
-            networks = iter(self._run(learn, tasks))
-            return [[[next(networks) for _ in range(count)] for _ in rows] for _ in some_trainings]
+            return self._run(learn, tasks)
 
-        if len(trainings) == 1 or len(rows) == 1:
-            return trained(trainings[:1], self.n_seeds)[0]
-        tried = trained(trainings[:3], 1)
-        losses = [loss(networks).mean() for networks in tried]
-        best = int(np.argmin(losses))
-        more = trained([trainings[best]], self.n_seeds - 1)[0]
-        networks = [one + several for one, several in zip(tried[best], more, strict=True)]
-        if best < len(CANDIDATES):
-            return networks
-        wide = trained(trainings[3:], self.n_seeds)[0]
-        worse = _loss_of_all(loss, wide) - _loss_of_all(loss, networks)
-        return networks if worse.mean() > worse.std() / np.sqrt(len(worse)) else wide
+        choice = Choice(train, samples[0], fold, loss, count, self.max_time)
+        if len(rows) == 1:
+            return choice.networks(trainings[0])
+        for training in trainings[: len(CANDIDATES) + 1]:
+            choice.consider(training)
+        if self.n_bins is None:
+            choice.encode(trainings[: len(CANDIDATES)][-1])
+        if self.hidden_layer_sizes is None:
+            choice.widen()
+        best = choice.best()
+        if len(trainings) > len(CANDIDATES) and best == trainings[len(CANDIDATES)]:
+            few, wide = choice.networks(best), choice.networks(trainings[-1])
+            of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
+            worse = of_wide - of_few
+            taken = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
+            if (encoded := choice.best_encoded()) is not None:
+                others = choice.networks(encoded)
+                return others if _loss_of_all(loss, others).mean() < taken[1].mean() else taken[0]
+            return taken[0]
+        return choice.mixed(best)
+
+    def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
+        """The trainings with bins of the columns of x, if their number is given."""
+        encoding = encoding_of(x, self.n_bins, scaled=True) if self.n_bins else None
+        return [replace(training, encoding=encoding) for training in trainings]
 
     def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
         """Networks for `partial_fit`, as many as `fit` makes; x: the samples of the first call."""
@@ -123,12 +147,12 @@ class EnsembleEstimator(BaseEstimator):
                 f"the first partial_fit determines the scales of inputs and targets for good, and has {len(x)} sample: "
                 "give it at least 2, better a hundred"
             )
-        if constant := np.flatnonzero((x == x[:1]).all(0) & ~self._empty).tolist():
+        if len(constant := np.flatnonzero((x == x[:1]).all(0) & ~self._empty)):
             warn(
-                f"columns {constant} of X are constant among the samples of the first partial_fit, by which they are "
-                "scaled: later values keep their unit, which has to be about 1",
+                f"columns {self._sources(constant)} of X are constant among the samples of the first partial_fit, by "
+                "which they are scaled: later values keep their unit, which has to be about 1",
             )
-        inputs = x.shape[1]
+        (training,), inputs = self._encoded([training], x), x.shape[1]
         return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
 
     def _standardise_by(self, X: np.ndarray, weights: np.ndarray | None = None) -> None:
@@ -136,15 +160,20 @@ class EnsembleEstimator(BaseEstimator):
         self.__dict__.pop("networks_", None)
         self._empty = ~np.isfinite(X).any(0)
         if self._empty.any():
+            columns = self._sources(np.flatnonzero(self._empty))
             warn(
-                f"columns {np.flatnonzero(self._empty).tolist()} of X hold no number: they are left out, and their "
+                f"columns {columns} of X hold no number: they are left out, and their "
                 "values in predictions and in partial_fit too, as nothing is known of them",
             )
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X), weights)
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
-        """Ignores columns that are constant in these samples, as nothing is known of the effect of other values."""
+        """Ignores columns that are constant in these samples, as nothing is known of the effect of other values.
+
+        They become 0 in x, as in predictions.
+        """
         self._empty = self._empty | (np.nanmax(x, 0) == np.nanmin(x, 0))
+        x[:, self._empty] = 0
 
     def _standardised(self, X: Any) -> np.ndarray:
         """Standardised float32 inputs for the networks, from anything that scikit-learn accepts as samples."""
@@ -158,12 +187,26 @@ class EnsembleEstimator(BaseEstimator):
             TypeError: columns that do not hold numbers. ValueError: as `check_array`.
         """
         X = dense(X)
+        if reset:
+            self._categories = Categories.of(X, self.categorical_features)
+        if self._categories.known:
+            validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names, number of features
+            numbers, categories = self._categories.split(X)
+            return categories if numbers is None else np.concatenate([self._checked(numbers), categories], 1)
+        checked = self._checked(X)
+        validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)
+        return checked
+
+    def _checked(self, X: Any) -> np.ndarray:
         with explained(X, "X"):
-            checked = check_array(
+            checked: np.ndarray = check_array(
                 unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
             )
-        validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names and number of features
         return checked
+
+    def _sources(self, inputs: np.ndarray) -> list[int]:
+        """The columns that these inputs come from."""
+        return sorted(set(self._categories.sources(len(self._empty))[inputs].tolist()))
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -238,7 +281,9 @@ def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None)
         mean, std = mean / factor, std / factor
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
-    return mean, np.where(std <= 1e-14 * np.abs(mean), 1.0, std)[()]
+    least, most = np.nanmin(values, 0), np.nanmax(values, 0)
+    constant = least == most  # whose mean and deviation have errors of rounding
+    return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), 1.0, std)[()]
 
 
 def unwrapped(values: Any, name: str, text: bool = False) -> Any:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.estimators.encoding import Encoding
+from pytagi_ddp.nn import Linear, OutputUpdater, PiecewiseLinearEncoding, ReLU, Sequential
 from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
 
 SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
@@ -22,6 +23,7 @@ LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of varianc
 MOST_NOISE = 1e30  # upper limit of it, in float32
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
+WORK_OF_A_STEP = 5000  # what a step costs besides its products, in weights
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
 
 
@@ -35,6 +37,7 @@ class Training:
             it leaves over are used in other epochs.
         forget: factor on all variances before an epoch. until: share of the epochs after which nothing is forgotten.
         gain: factor on the prior standard deviations of weights.
+        encoding: of the inputs, in front of the layers, or None.
     """
 
     hidden: tuple[int, ...]
@@ -44,6 +47,7 @@ class Training:
     forget: float = 4.0
     until: float = 0.7
     gain: float = 1.0
+    encoding: Encoding | None = None
 
     def network(self, inputs: int, seed: int) -> Sequential:
         """An untrained network, whose prior is drawn from `seed`; the library's random generator is not used."""
@@ -51,13 +55,20 @@ class Training:
         def draw() -> Sequential:
             use_own_generator()
             manual_seed(seed)
-            sizes = itertools.pairwise((inputs, *self.hidden, self.outputs))
+            e, sizes = self.encoding, itertools.pairwise(self._sizes(inputs))
             layers = [part for size in sizes for part in (Linear(*size, gain_weight=self.gain), ReLU())]
-            net = Sequential(*layers[:-1])
+            net = Sequential(*([] if e is None else [PiecewiseLinearEncoding(e.edges, e.ends)]), *layers[:-1])
             net.missing_inputs = "standard normal"
             return net
 
         return copy_context().run(draw)
+
+    def work(self, inputs: int) -> float:
+        """About how long a training on a sample takes, in units that all trainings share."""
+        return self.epochs * (WORK_OF_A_STEP + sum(a * b for a, b in itertools.pairwise(self._sizes(inputs))))
+
+    def _sizes(self, inputs: int) -> tuple[int, ...]:
+        return (inputs if self.encoding is None else self.encoding.outputs, *self.hidden, self.outputs)
 
     def prepare(self, net: Sequential, epoch: int) -> None:
         """To be called before each epoch, from 0 on: forgets evidence, except before the first and the last ones."""

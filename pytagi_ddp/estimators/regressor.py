@@ -95,6 +95,13 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_seeds: networks for each fold.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing is forgotten any more.
+        n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for
+            none; None: none, 8, 24 or 48, as predicts unseen samples best (in `partial_fit` without `fit`: none).
+        categorical_features: columns that hold categories, as a mask, numbers or names; "from_dtype": those of a table
+            (pandas, polars, PyArrow) that hold categories or text; None: none. Each category becomes an input.
+        max_time: seconds. Layers of twice as many units are tried as long as they predict better, but no training
+            begins for a choice if it, and all networks of its kind, would take longer than that. Results then depend
+            on the machine. None: the usual choices, without a limit.
         n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
             do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
@@ -144,6 +151,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_seeds: int = 2,
         forget: float = 4.0,
         forget_until: float = 0.7,
+        n_bins: int | None = None,
+        categorical_features: Any = "from_dtype",
+        max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -159,6 +169,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.n_seeds = n_seeds
         self.forget = forget
         self.forget_until = forget_until
+        self.n_bins = n_bins
+        self.categorical_features = categorical_features
+        self.max_time = max_time
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose

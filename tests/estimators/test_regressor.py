@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, ensemble, regressor
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, regressor
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -95,7 +95,7 @@ def test_forgetting_evidence_keeps_learning_going():
     y = np.sin(3 * x[:, 0]) * x[:, 1]
     errors = []
     for forget in (1, 4):
-        model = TAGIRegressor((50,), n_folds=2, n_seeds=1, epochs=40, forget=forget, heteroscedastic=False)
+        model = TAGIRegressor((50,), n_folds=2, n_seeds=1, epochs=40, forget=forget, heteroscedastic=False, n_bins=0)
         unseen = rng.uniform(-2, 2, (500, 2))
         model.set_params(random_state=0).fit(x, y)
         errors.append(np.mean((model.predict(unseen) - np.sin(3 * unseen[:, 0]) * unseen[:, 1]) ** 2))
@@ -162,7 +162,7 @@ def test_masked_observations_are_missing(fitted):
 
 def test_partial_fit_goes_on_after_fit():
     x, y = data(2000, 2)
-    model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x[:40], y[:40])
+    model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, n_bins=0, random_state=0).fit(x[:40], y[:40])
     before = model.log_likelihood(*data(500, 1)).mean()
     assert model.partial_fit(x[40:], y[40:]).log_likelihood(*data(500, 1)).mean() > before + 0.1
     assert model.noise_.degrees == model.degrees_of_freedom_
@@ -171,7 +171,7 @@ def test_partial_fit_goes_on_after_fit():
 @pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)]])
 def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
     monkeypatch.setattr(ensemble, "CANDIDATES", [(hidden, 40) for hidden in candidates])
-    few = {"n_folds": 2, "epochs": 10, "random_state": 0, "heteroscedastic": False}
+    few = {"n_folds": 2, "epochs": 10, "random_state": 0, "heteroscedastic": False, "n_bins": 0}
     chosen = TAGIRegressor(n_seeds=2, **few).fit(*data(200))
     assert [net.layers[0].output_size for net in chosen.networks_] == [30] * 4
     given = TAGIRegressor((7,), n_seeds=1, **few).fit(*data(200))
@@ -186,7 +186,7 @@ def test_few_epochs_or_a_wide_layer_where_many_epochs_learn_the_noise(noise, few
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 8))
     y = 3 * np.abs(x[:, 0]) + x @ np.ones(8) + noise * rng.normal(size=120)
-    chosen = TAGIRegressor(n_folds=3, n_seeds=2, random_state=0, heteroscedastic=False).fit(x, y)
+    chosen = TAGIRegressor(n_folds=3, n_seeds=2, random_state=0, heteroscedastic=False, n_bins=0).fit(x, y)
     assert [net.layers[0].output_size for net in chosen.networks_] == [expected] * 6
 
 
@@ -384,3 +384,63 @@ def test_a_target_that_is_a_column_is_one_target():
     with pytest.warns(DataConversionWarning):
         model = TAGIRegressor((4,), **SHORT).fit(x, y[:, None])
     np.testing.assert_array_equal(model.predict(x), TAGIRegressor((4,), **SHORT).fit(x, y).predict(x))
+def steps(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (n, 2))
+    return x, np.floor(4 * x[:, 0]) % 2 + 0.5 * x[:, 1] + 0.05 * rng.normal(size=n)
+
+
+def test_bins_are_chosen_where_they_help():
+    """A target with steps needs bins, a line does not; a number that is given is taken."""
+    options = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 2, "n_seeds": 1, "random_state": 0}
+    (x, y), (unseen, truth) = steps(400), steps(400, 1)
+    chosen, plain = TAGIRegressor(**options).fit(x, y), TAGIRegressor(**options, n_bins=0).fit(x, y)
+    assert chosen.networks_[0].layers[0].name == "PiecewiseLinearEncoding"
+    assert plain.networks_[0].layers[0].name == "Linear"
+    assert np.mean((chosen.predict(unseen) - truth) ** 2) < 0.6 * np.mean((plain.predict(unseen) - truth) ** 2)
+    given = TAGIRegressor(**options, n_bins=5).fit(x, y)
+    assert [net.layers[0].output_size for net in given.networks_] == [10] * 2
+    line = TAGIRegressor(**options | {"epochs": 40}).fit(x, x[:, 0])
+    assert line.networks_[0].layers[0].name == "Linear"
+    online = TAGIRegressor(**options, n_bins=5).partial_fit(x[:200], y[:200])
+    edges = online.networks_[0].layers[0].edges
+    assert online.partial_fit(x[200:], y[200:]).networks_[0].layers[0].edges is edges
+
+
+def test_missing_inputs_go_through_the_bins():
+    x, y = steps(400)
+    x[::5, 0] = np.nan
+    model = TAGIRegressor((20,), epochs=20, n_folds=2, n_seeds=1, n_bins=8, random_state=0).fit(x, y)
+    _, std = model.predict([[np.nan, 0], [-1.9, 0]], return_std=True)
+    assert 0.3 < std[0] < 1
+    low, high = model.predict_interval(x, 0.9)
+    missing = np.isnan(x[:, 0])
+    assert np.mean((low <= y) & (y <= high)) > 0.8 and np.mean(((low <= y) & (y <= high))[missing]) > 0.8
+
+
+def test_max_time_bounds_the_choice_and_lets_layers_grow(monkeypatch):
+    x, y = steps(200)
+    tried = []
+    consider = choice.Choice.consider
+
+    def noting(self, training):
+        consider(self, training)
+        tried[:] = [one.hidden for one in self.losses]
+
+    monkeypatch.setattr(choice.Choice, "consider", noting)
+    options = {"epochs": 3, "n_folds": 2, "n_seeds": 1, "random_state": 0, "heteroscedastic": False}
+    for seconds, expected in ((1e-9, [(50,)]), (None, [(50,), (50, 50)])):
+        TAGIRegressor(**options, max_time=seconds).fit(x, y)
+        assert list(dict.fromkeys(tried)) == expected
+    TAGIRegressor(**options, max_time=60.0).fit(x, y)
+    assert {(100,), (100, 100)} & set(tried)
+
+
+def test_a_column_that_is_constant_but_for_rounding_has_no_effect():
+    """Its mean, and so its deviation, has errors of rounding: networks would learn it, and not see it again."""
+    x, y = data(3000)
+    column = np.full(3000, 0.998)
+    assert np.c_[x, column].std(0)[1] > 1e-14
+    model = TAGIRegressor((8,), n_folds=2, n_seeds=1, epochs=2, n_bins=0, random_state=0)
+    plain = model.fit(np.c_[x, np.zeros(3000)], y).predict(np.c_[x, np.zeros(3000)])
+    np.testing.assert_array_equal(model.fit(np.c_[x, column], y).predict(np.c_[x, column]), plain)

@@ -393,6 +393,10 @@ def test_predictions_hardly_depend_on_the_batch_they_stand_in(kind, hidden):
         {"sigma_v": True},
         {"epochs": True},
         {"hidden_layer_sizes": True},
+        {"n_bins": -1},
+        {"n_bins": 2.5},
+        {"max_time": 0},
+        {"max_time": "long"},
     ],
 )
 def test_parameters_without_meaning_are_named(kind, wrong):
@@ -413,7 +417,7 @@ def test_options_that_are_neither_yes_nor_no_are_named(wrong):
 @both
 def test_layers_may_be_a_number_or_an_array(kind):
     for sizes in (8, np.array([8]), [np.int64(8)]):
-        fitted = kind(**SMALL | {"hidden_layer_sizes": sizes, "epochs": 1}).fit(*data())
+        fitted = kind(**SMALL | {"hidden_layer_sizes": sizes, "epochs": 1, "n_bins": 0}).fit(*data())
         assert fitted.networks_[0].layers[0].output_size == 8
 
 
@@ -550,7 +554,7 @@ def tables(x):
     yield table
     yield table.convert_dtypes()
     yield table.convert_dtypes(dtype_backend="pyarrow")
-    yield table.assign(a=table["a"].astype("category"), b=table["b"].astype(object).where(table["b"].notna(), None))
+    yield table.assign(b=table["b"].astype(object).where(table["b"].notna(), None))
     yield table.assign(b=table["b"].astype("Float64").astype(object))
     yield polars.DataFrame({name: polars.Series(x[:, k]).fill_nan(None) for k, name in enumerate("ab")})
 
@@ -598,7 +602,8 @@ def test_columns_without_numbers_are_refused(kind):
         of_polars.with_columns(b=polars.lit("1")),
         of_polars.with_columns(b=polars.lit(dates[0].date())),
     ):
-        for call in (lambda: fitted.predict(other), lambda: kind(**QUICK).fit(other, y)):  # noqa: B023
+        plain = kind(**QUICK, categorical_features=None)
+        for call in (lambda: fitted.predict(other), lambda: plain.fit(other, y)):  # noqa: B023
             with pytest.raises(TypeError, match=r"X must hold real numbers, .* 'b' \(.*; encode"):
                 call()
     for other in (np.array(dates)[:, None], x.astype(str)):
@@ -620,3 +625,65 @@ def test_classes_of_columns_may_be_text_and_targets_may_not():
             TAGIRegressor(**QUICK).fit(x, target)
         with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
             TAGIRegressor(**QUICK).fit(x, x[:, 0]).log_likelihood(x, target)
+
+
+def categories(n=240):
+    """A table whose target depends on a text, a category and a number, some of them missing."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    kind, size, number = rng.choice(["oak", "elm", "fir"], n), rng.integers(0, 3, n), rng.normal(size=n)
+    y = 2.0 * (kind == "elm") - (size == 1) + 0.3 * number + 0.1 * rng.normal(size=n)
+    kind[::20] = "-"
+    text = pandas.Series(kind).where(kind != "-", None)
+    return pandas.DataFrame({"kind": text, "number": number, "size": pandas.Series(size).astype("category")}), y
+
+
+@both
+@pytest.mark.parametrize("train", ["fit", "partial_fit"])
+def test_categories_of_a_table_are_inputs_of_their_own(kind, train):
+    table, y = categories()
+    y = y if kind is TAGIRegressor else np.where(y > 0, "large", "small")
+    model = getattr(kind((20,), n_folds=2, n_seeds=1, epochs=20, random_state=0), train)(table, y)
+    assert model.n_features_in_ == 3 and model.feature_names_in_.tolist() == ["kind", "number", "size"]
+    assert len(model._x_mean) == 1 + 3 + 3
+    assert model.score(table, y) > (0.8 if train == "fit" else 0.5)
+    new = table[:4].assign(kind=["ash", None, np.nan, "ash"])  # a category that is unknown is as a missing one
+    np.testing.assert_array_equal(model.predict(new), model.predict(new.assign(kind=[None] * 4)))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table.rename(columns={"kind": "tree"}))
+
+
+def test_the_same_categories_from_any_table():
+    polars = pytest.importorskip("polars")
+    table, y = categories(60)
+    expected = TAGIRegressor(**QUICK).fit(table, y).predict(table)
+    text = table.astype({"kind": object, "size": object}).where(table.notna(), None)
+    of_polars = polars.DataFrame(
+        {
+            "kind": text["kind"].tolist(),
+            "number": text["number"].to_numpy(float),
+            "size": polars.Series([str(value) for value in text["size"]], dtype=polars.Categorical),
+        }
+    )
+    tables = [
+        (of_polars, "from_dtype"),
+        (of_polars.with_columns(kind=polars.col("kind").cast(polars.Enum(["oak", "elm", "fir"]))), "from_dtype"),
+        (text, ["size", "kind"]),
+        (text, [True, False, True]),
+        (text.to_numpy(), [0, -1]),
+    ]
+    for some, asked in tables:
+        found = TAGIRegressor(**QUICK, categorical_features=asked).fit(some, y).predict(some)
+        np.testing.assert_array_equal(found, expected)
+    for wrong in ("kind", 3, ["weight"], [7], [True, False]):
+        with pytest.raises(ValueError, match="categorical_features"):
+            TAGIRegressor(**QUICK, categorical_features=wrong).fit(table, y)
+
+
+def test_rare_categories_are_as_unknown_ones():
+    pandas = pytest.importorskip("pandas")
+    names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
+    model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
+    assert len(model._x_mean) == 1 + 254

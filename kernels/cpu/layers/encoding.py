@@ -2,7 +2,8 @@
 
 Inputs are (rows, inputs), outputs and their deltas (rows, bins of all inputs, one input after the other). `first` holds
 the number of the first bin of each input, and that of all bins behind them, as float32. `edges` are the edges of the
-bins, one more than bins for each input: bin k of input i lies between edges[k + i] and edges[k + i + 1].
+bins, one more than bins for each input: bin k of input i lies between edges[k + i] and edges[k + i + 1], and gives
+ends[k, 0] at the one and ends[k, 1] at the other.
 """
 
 from typing import Any
@@ -18,25 +19,27 @@ def _edges_fit(n: Any) -> bool:
     return n.f == n.i + 1 and n.e == n.k + n.i
 
 
-@loop("rk rk ri f e", _edges_fit)
-def _place(out_mu, out_jcb, mu, first, edges):
+@loop("rk rk ri f e k2", _edges_fit)
+def _place(out_mu, out_jcb, mu, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
             start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
             for k in range(start, stop):
                 low, high = edges[k + i], edges[k + i + 1]
-                out_mu[r, k], out_jcb[r, k] = place_in_bin(mu[r, i], low, high, k == start, k == stop - 1)
+                out_mu[r, k], out_jcb[r, k] = place_in_bin(
+                    mu[r, i], low, high, ends[k, 0], ends[k, 1], k == start, k == stop - 1
+                )
 
 
-@loop("rk rk rk ri ri f e", _edges_fit)
-def _moments(out_mu, out_var, out_jcb, mu, var, first, edges):
+@loop("rk rk rk ri ri f e k2", _edges_fit)
+def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
             start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
             for k in range(start, stop):
                 low, high = edges[k + i], edges[k + i + 1]
                 out_mu[r, k], out_var[r, k], out_jcb[r, k] = bin_moments(
-                    mu[r, i], var[r, i], low, high, k == start, k == stop - 1
+                    mu[r, i], var[r, i], low, high, ends[k, 0], ends[k, 1], k == start, k == stop - 1
                 )
 
 
@@ -51,12 +54,12 @@ def _backward(delta_mu, delta_var, into_mu, into_var, first):
             into_mu[r, i], into_var[r, i] = a, b
 
 
-def forward(x: State, first: Array, edges: Array, out: State) -> None:
+def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> None:
     """Moments and Jacobian of all bins; of an input without variances, values and slopes, and `out.var` is not used."""
     if x.var is None:
-        _place(out.mu, out.jcb, x.mu, first, edges)
+        _place(out.mu, out.jcb, x.mu, first, edges, ends)
     else:
-        _moments(*out, x.mu, x.var, first, edges)
+        _moments(*out, x.mu, x.var, first, edges, ends)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

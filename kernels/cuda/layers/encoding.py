@@ -9,19 +9,21 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 THREADS = block_size(128)
 
 
-@kernel(floats, floats, floats, floats, floats, int32, int32, int32, threads=THREADS)
-def _place(mu, first, edges, out_mu, out_jcb, n, inputs, bins):
+@kernel(*[floats] * 6, int32, int32, int32, threads=THREADS)
+def _place(mu, first, edges, ends, out_mu, out_jcb, n, inputs, bins):
     at = i32(thread_index())
     if at < n:
         i = at % inputs
         start, stop, row = i32(first[i]), i32(first[i + 1]), at // inputs * bins
         for k in range(start, stop):
             low, high = edges[k + i], edges[k + i + 1]
-            out_mu[row + k], out_jcb[row + k] = place_in_bin(mu[at], low, high, k == start, k == stop - 1)
+            out_mu[row + k], out_jcb[row + k] = place_in_bin(
+                mu[at], low, high, ends[2 * k], ends[2 * k + 1], k == start, k == stop - 1
+            )
 
 
-@kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
-def _moments(mu, var, first, edges, out_mu, out_var, out_jcb, n, inputs, bins):
+@kernel(*[floats] * 8, int32, int32, int32, threads=THREADS)
+def _moments(mu, var, first, edges, ends, out_mu, out_var, out_jcb, n, inputs, bins):
     at = i32(thread_index())
     if at < n:
         i = at % inputs
@@ -29,7 +31,7 @@ def _moments(mu, var, first, edges, out_mu, out_var, out_jcb, n, inputs, bins):
         for k in range(start, stop):
             low, high = edges[k + i], edges[k + i + 1]
             out_mu[row + k], out_var[row + k], out_jcb[row + k] = bin_moments(
-                mu[at], var[at], low, high, k == start, k == stop - 1
+                mu[at], var[at], low, high, ends[2 * k], ends[2 * k + 1], k == start, k == stop - 1
             )
 
 
@@ -46,13 +48,13 @@ def _backward(delta_mu, delta_var, first, into_mu, into_var, n, inputs, bins):
         into_mu[at], into_var[at] = a, b
 
 
-def forward(x: State, first: Array, edges: Array, out: State) -> None:
+def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> None:
     """Moments and Jacobian of all bins; of an input without variances, values and slopes, and `out.var` is not used."""
     n, inputs, bins = x.mu.size, x.mu.shape[1], out.mu.shape[1]
     if x.var is None:
-        _place.launch(blocks(n, THREADS), x.mu, first, edges, out.mu, out.jcb, n, inputs, bins)
+        _place.launch(blocks(n, THREADS), x.mu, first, edges, ends, out.mu, out.jcb, n, inputs, bins)
     else:
-        _moments.launch(blocks(n, THREADS), x.mu, x.var, first, edges, *out, n, inputs, bins)
+        _moments.launch(blocks(n, THREADS), x.mu, x.var, first, edges, ends, *out, n, inputs, bins)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

@@ -13,7 +13,7 @@ from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Lifetime, Shape, State, apply_jacobian, by_step
 
 LARGEST = 2**24  # bins: float32 has all integers up to here
-AS_IT_IS = (0.0, 1.0)  # the edges of an input that is passed on
+AS_IT_IS = (0.0, 1.0)  # the edges of an input that is passed on, and the ends of a bin
 
 
 class PiecewiseLinearEncoding(BaseLayer):
@@ -28,14 +28,18 @@ class PiecewiseLinearEncoding(BaseLayer):
     For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact; that
     bins of one input depend on each other is left out, as between all units.
 
+    With `ends`, a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k. That can give its
+    outputs the scale of other inputs.
+
     In a sequence, (time steps, features) per sample, edges for as many inputs as features encode each time step.
 
     Args:
         edges: for each input, two or more increasing numbers; None: the input is passed on as it is.
+        ends: for each input, (bottom, top) of each of its bins; None, for an input or for all: (0, 1).
 
     Raises:
-        ValueError: edges that do not increase in float32 or are not finite, only one edge, no inputs, or an input of
-            another size. TypeError: edges that are not numbers.
+        ValueError: edges that do not increase in float32 or are not finite, only one edge, no inputs, ends that are not
+            finite or not as many as bins, or an input of another size. TypeError: edges or ends that are not numbers.
 
     Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning",
     NeurIPS. Moments: Huber (2020), "Bayesian perceptron", for clipped Gaussian units.
@@ -45,14 +49,21 @@ class PiecewiseLinearEncoding(BaseLayer):
     replayable = True
     needs_variances = False
     gives_jacobian = True
-    edges = Fixed()
+    edges, ends = Fixed(), Fixed()
 
-    def __init__(self, edges: Sequence[ArrayLike | None]):
+    def __init__(self, edges: Sequence[ArrayLike | None], ends: Sequence[ArrayLike | None] | None = None):
         super().__init__()
         self.edges = [None if some is None else _checked(k, some) for k, some in enumerate(edges)]
         if not self.edges:
             raise ValueError("PiecewiseLinearEncoding needs edges for at least one input, got none")
         self._bins = [1 if some is None else len(some) - 1 for some in self.edges]
+        if ends is not None and len(ends) != len(self.edges):
+            raise ValueError(
+                f"PiecewiseLinearEncoding has edges for {len(self.edges)} inputs, and ends for {len(ends)}"
+            )
+        given = ends or [None] * len(self.edges)
+        checked = [None if some is None else _checked_ends(k, some, self._bins[k]) for k, some in enumerate(given)]
+        self.ends = checked if any(checked) else None
         if sum(self._bins) > LARGEST:
             raise ValueError(f"PiecewiseLinearEncoding has at most {LARGEST} bins, got {sum(self._bins)}")
         self.in_shape, self.out_shape = Shape(len(self.edges)), Shape(sum(self._bins))
@@ -80,8 +91,9 @@ class PiecewiseLinearEncoding(BaseLayer):
         out = State(saved.units("mu", state.batch), None) if certain else saved.output(state.batch)
         out = out._replace(jcb=saved.units("jcb", state.batch))
         saved.input = state = state if certain else saved.with_variance(state)
-        edges, rows = saved.constant("edges", self._all_edges), by_step(out, self.steps)
-        self.kernels.encoding.forward(by_step(state, self.steps), self._first(saved), edges, rows)
+        edges, ends = saved.constant("edges", self._all_edges), saved.constant("ends", self._all_ends)
+        rows, outputs = by_step(state, self.steps), by_step(out, self.steps)
+        self.kernels.encoding.forward(rows, self._first(saved), edges, ends, outputs)
         return out
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
@@ -100,8 +112,12 @@ class PiecewiseLinearEncoding(BaseLayer):
     def _all_edges(self) -> np.ndarray:
         return np.concatenate([np.asarray(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
 
+    def _all_ends(self) -> np.ndarray:
+        parts = zip(self.ends or [None] * len(self.edges), self._bins, strict=True)
+        return np.concatenate([np.float32([AS_IT_IS] * bins if some is None else some) for some, bins in parts])
+
     def settings(self) -> dict[str, Any]:
-        return {"edges": self.edges}
+        return {"edges": self.edges, "ends": self.ends}
 
     def get_layer_info(self) -> str:
         return f"{self.name}({len(self.edges)}->{sum(self._bins)})"
@@ -119,3 +135,16 @@ def _checked(number: int, edges: ArrayLike) -> list[float]:
             f"or None, got {edges!r}"
         )
     return [float(value) for value in values]
+
+
+def _checked_ends(number: int, ends: ArrayLike, bins: int) -> list[list[float]]:
+    """The ends of the bins of an input as float32 has them."""
+    try:
+        values = np.asarray(ends, np.float32)
+    except (TypeError, ValueError):
+        raise TypeError(f"ends[{number}] of PiecewiseLinearEncoding must be numbers or None, got {ends!r}") from None
+    if values.shape != (bins, 2) or not np.isfinite(values).all():
+        raise ValueError(
+            f"ends[{number}] of PiecewiseLinearEncoding must be (bottom, top) of {bins} bins, all finite, got {ends!r}"
+        )
+    return [[float(bottom), float(top)] for bottom, top in values]

@@ -1,0 +1,223 @@
+"""Estimators on tables, beside trees: `python -m benchmarks.quality tables`.
+
+Regression on the UCI sets with their standard splits: RMSE, mean log-likelihood, how many observations intervals of
+90 % hold, and seconds of a fit; classes in five folds: log loss and error. All models learn the same samples in one
+program. Each fit that is done is a line of JSON: a run that ends early goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.quality.done import append, read, with_error
+from benchmarks.report import table
+from pytagi_ddp.data import DatasetNotFoundError, load_uci
+from pytagi_ddp.data.uci import UCI_SETS
+
+OURS = "TAGI"
+FOLDS = 5
+CLASSES = (
+    "iris",
+    "wine",
+    "breast_cancer",
+    "digits",
+)  # of scikit-learn
+# UCI sets whose targets are cut into three classes of about one size.
+CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
+REPEATED = ("wine-quality-red", "power-plant", "concrete")  # sets in which samples stand twice
+VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators
+    OURS: {},
+    "TAGI, no bins": {"n_bins": 0},
+    "TAGI, 24 bins": {"n_bins": 24},
+    "TAGI, five networks": {"n_seeds": 1},
+    "TAGI, sigma_v": {"sigma_v": 0.5},
+}
+Samples = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # to learn from, and to test on
+
+
+def regressors(k: int, jobs: int | None) -> dict[str, Callable[[], Any]]:
+    from sklearn import ensemble
+
+    from pytagi_ddp.estimators import TAGIRegressor  # here, as --help shall not wait for it
+
+    ours = {
+        name: lambda options=options: TAGIRegressor(random_state=k, n_jobs=jobs, **options)
+        for name, options in VARIANTS.items()
+        if "sigma_v" not in options
+    }
+    others: dict[str, Callable[[], Any]] = {
+        "HistGradientBoosting": lambda: ensemble.HistGradientBoostingRegressor(
+            max_iter=500, learning_rate=0.05, random_state=k
+        ),
+        "RandomForest": lambda: ensemble.RandomForestRegressor(200, random_state=k, n_jobs=jobs),
+        "ExtraTrees": lambda: ensemble.ExtraTreesRegressor(200, random_state=k, n_jobs=jobs),
+    }
+    if importlib.util.find_spec("ngboost"):
+        from ngboost import NGBRegressor
+
+        others["NGBoost"] = lambda: NGBRegressor(n_estimators=500, learning_rate=0.05, verbose=False, random_state=k)
+    return ours | others
+
+
+def classifiers(k: int, jobs: int | None) -> dict[str, Callable[[], Any]]:
+    from sklearn import ensemble
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from pytagi_ddp.estimators import TAGIClassifier
+
+    ours = {
+        name: lambda options=options: TAGIClassifier(random_state=k, n_jobs=jobs, **options)
+        for name, options in VARIANTS.items()
+    }
+    return ours | {
+        "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+        "MLP": lambda: make_pipeline(StandardScaler(), MLPClassifier(max_iter=500, random_state=k)),
+        "RandomForest": lambda: ensemble.RandomForestClassifier(200, random_state=k, n_jobs=jobs),
+        "HistGradientBoosting": lambda: ensemble.HistGradientBoostingClassifier(random_state=k),
+    }
+
+
+def regression(model: Any, samples: Samples) -> dict[str, Any]:
+    """Figures of a fitted regressor on samples to test on."""
+    x, _, x_test, y_test = samples
+    errors = (model.predict(x_test) - y_test) ** 2
+    found: dict[str, Any] = {"rmse": float(np.sqrt(errors.mean()))}
+    seen = set(map(bytes, np.ascontiguousarray(x)))
+    new = np.array([bytes(row) not in seen for row in np.ascontiguousarray(x_test)])
+    found["rmse_new"] = float(np.sqrt(errors[new].mean()))
+    if hasattr(model, "log_likelihood"):
+        low, high = model.predict_interval(x_test, 0.9)
+        found["log_likelihood"] = float(np.mean(model.log_likelihood(x_test, y_test)))
+    elif hasattr(model, "pred_dist"):  # NGBoost
+        distribution = model.pred_dist(x_test)
+        low, high = distribution.dist.interval(0.9)
+        found["log_likelihood"] = float(np.mean(distribution.logpdf(y_test)))
+    else:
+        return found
+    return found | {"coverage": float(np.mean((low <= y_test) & (y_test <= high)))}
+
+
+def classes(model: Any, samples: Samples) -> dict[str, Any]:
+    """Figures of a fitted classifier on samples to test on."""
+    _, _, x_test, y_test = samples
+    p = model.predict_proba(x_test)
+    right = p[np.arange(len(p)), np.searchsorted(model.classes_, y_test)]
+    wrong = model.classes_[p.argmax(1)] != y_test
+    return {"log_loss": float(-np.log(np.maximum(right, 1e-12)).mean()), "error": float(wrong.mean())}
+
+
+def splits_of(task: str, name: str, folder: str | None) -> Iterator[Samples]:
+    """The splits of a set, in their order."""
+    if task == "regression":
+        data = load_uci(name, folder)
+        yield from map(data.split, range(len(data.test)))
+        return
+    from sklearn import datasets
+    from sklearn.model_selection import StratifiedKFold
+
+    if name in CLASSES:
+        x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    else:
+        data = load_uci(name, folder)
+        x, y = data.x, np.searchsorted(np.quantile(data.y, [1 / 3, 2 / 3]), data.y)
+    for a, b in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y):
+        yield x[a], y[a], x[b], y[b]
+
+
+def measure(task: str, model: Any, samples: Samples) -> dict[str, Any]:
+    start, used = time.perf_counter(), time.process_time()
+    model.fit(*samples[:2])
+    seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - used}
+    return seconds | (regression if task == "regression" else classes)(model, samples)
+
+
+COLUMNS = {
+    "regression": {
+        "rmse": "RMSE",
+        "log_likelihood": "mean log-likelihood",
+        "coverage": "share in 90 %",
+        "rmse_new": "RMSE without test samples whose inputs stand among those to learn from",
+    },
+    "classes": {"log_loss": "log loss", "error": "error"},
+}
+
+
+def shown(key: str, name: str, values: list[float]) -> str:
+    if not values:
+        return "-"
+    if key == "cpu_seconds":
+        return f"{statistics.median(values):.1f}"
+    return with_error(values, 4 if "naval" in name else 3)
+
+
+def report(done: list[dict[str, Any]]) -> str:
+    """Tables of what is done, on the splits that all models of a set have."""
+    parts = []
+    for task, columns in COLUMNS.items():
+        ones = [one for one in done if one["task"] == task]
+        models = list(dict.fromkeys(one["model"] for one in ones))
+        names = list(dict.fromkeys(one["set"] for one in ones))
+        for key, title in (columns | {"cpu_seconds": "seconds of processors, a fit (median)"}).items():
+            rows = []
+            for name in names if key != "rmse_new" else [name for name in names if name in REPEATED]:
+                found = {
+                    model: {one["split"]: one for one in ones if (one["model"], one["set"]) == (model, name)}
+                    for model in models
+                }
+                shared = sorted(set.intersection(*(set(some) for some in found.values() if some)))
+                cells = [[some[k][key] for k in shared if key in some.get(k, {})] for some in found.values()]
+                rows.append([name, str(len(shared)), *(shown(key, name, values) for values in cells)])
+            if rows:
+                parts.append(f"{task}: {title}\n\n" + table(("set", "splits", *models), rows))
+    return "\n\n".join(parts)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.quality tables", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="a folder to look for the UCI sets first, and to download into")
+    parser.add_argument("--task", choices=list(COLUMNS), action="append", help="may be repeated; both, if left out")
+    parser.add_argument("--set", action="append", help="may be repeated; all of the task, if left out")
+    parser.add_argument("--splits", type=int, nargs="+", metavar="K", help="which ones, from 0 on; default: all")
+    parser.add_argument("--model", action="append", help="may be repeated; all but our variants, if left out")
+    parser.add_argument("--jobs", type=int, help="networks or trees trained at a time")
+    parser.add_argument("--results", type=Path, default=Path("tables.jsonl"), help="fits done, one by line")
+    parser.add_argument("--report", action="store_true", help="only tables of the fits that are done")
+    args = parser.parse_args(argv)
+    done = read(args.results)
+    there = {(one["task"], one["model"], one["set"], one["split"]) for one in done}
+    for task in [] if args.report else args.task or COLUMNS:
+        make = regressors if task == "regression" else classifiers
+        asked = args.model or [name for name in make(0, None) if name == OURS or name not in VARIANTS]
+        known = list(UCI_SETS) if task == "regression" else [*CLASSES, *CUT]
+        for name in [name for name in args.set or known if name in known]:
+            try:
+                for k, samples in enumerate(splits_of(task, name, args.data_dir)):
+                    for model in asked:
+                        if (args.splits and k not in args.splits) or (task, model, name, k) in there:
+                            continue
+                        if (made := make(k, args.jobs).get(model)) is None:
+                            continue
+                        one = {"task": task, "model": model, "set": name, "split": k}
+                        done.append(one | measure(task, made(), samples))
+                        append(args.results, done[-1])
+                        figures = [f"{key} {done[-1][key]:.4f}" for key in COLUMNS[task] if key in done[-1]]
+                        print(f"{task} {name} {k} {model}: {', '.join(figures)}", flush=True)
+            except DatasetNotFoundError as error:
+                sys.exit(f"error: {error}")
+    print("\n" + report(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The choice of a training by samples that its networks have not learnt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from pytagi_ddp.estimators.encoding import encoding_of
+from pytagi_ddp.estimators.members import Training
+from pytagi_ddp.nn import Sequential
+
+ENOUGH = 3000  # samples that a choice goes by: of a large table, those of some folds
+BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
+MOST_INPUTS = 450  # that twice as many bins may make
+FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
+MIXED = 4  # the best trainings, whose networks are tried beside those of the best one
+Loss = Callable[[list[list[Sequential]]], np.ndarray]
+Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
+
+
+class Choice:
+    """Networks by training and fold. The best training has the smallest loss, by one network of each fold.
+
+    Args:
+        train: trains networks, given (training, fold) of each.
+        x: inputs of the samples. fold: the fold of each sample.
+        loss: returns the loss of each sample, by networks, fold by fold, that have not seen it.
+        count: networks for each fold that are asked for in the end.
+        seconds: no training begins for a choice if it would take longer; None: no limit.
+
+    Attributes:
+        losses: mean loss of each training that has been tried.
+    """
+
+    def __init__(self, train: Train, x: np.ndarray, fold: np.ndarray, loss: Loss, count: int, seconds: float | None):
+        self._train, self._x, self._fold, self._loss, self._count = train, x, fold, loss, count
+        self._folds = int(fold.max()) + 1
+        self._judges = next((k for k in range(1, self._folds) if np.count_nonzero(fold < k) >= ENOUGH), self._folds)
+        self._networks: dict[Training, list[list[Sequential]]] = {}
+        self.losses: dict[Training, float] = {}
+        self._end = math.inf if seconds is None else perf_counter() + seconds
+        self._spent, self._work = 0.0, 0.0
+
+    def networks(self, training: Training) -> list[list[Sequential]]:
+        """`count` networks for each fold; what is missing of them is trained."""
+        return self._some(training, self._folds, self._count)
+
+    def _some(self, training: Training, folds: int, count: int) -> list[list[Sequential]]:
+        there = self._networks.setdefault(training, [[] for _ in range(self._folds)])
+        missing = [(training, k) for k in range(folds) for _ in range(count - len(there[k]))]
+        if missing:
+            start = perf_counter()
+            made = self._train(missing)
+            self._spent += perf_counter() - start
+            self._work += len(missing) * training.work(self._x.shape[1])
+            for (_, k), net in zip(missing, made, strict=True):
+                there[k].append(net)
+        return there[:folds] if count > 1 else [some[:1] for some in there[:folds]]
+
+    def best(self) -> Training:
+        return min(self.losses, key=self.losses.__getitem__)
+
+    def best_encoded(self) -> Training | None:
+        """The best of those with encoded inputs that have been tried."""
+        tried = [training for training in self.losses if training.encoding is not None]
+        return min(tried, key=self.losses.__getitem__, default=None)
+
+    def consider(self, training: Training) -> None:
+        """Tries a training, if there is time for it, and for all of its networks; the first one in any case."""
+        if training in self.losses or (self.losses and not self._has_time_for(training)):
+            return
+        self.losses[training] = self._judged(self._some(training, self._judges, 1))
+
+    def _judged(self, networks: list[list[Sequential]]) -> float:
+        """The mean loss of the samples that the choice goes by."""
+        with np.errstate(all="ignore"):  # samples of the other folds have no predictions
+            losses = self._loss(networks[: self._judges])
+        return float(losses[self._fold < self._judges].mean())
+
+    def mixed(self, best: Training) -> list[list[Sequential]]:
+        """The networks of the best training, or all but one of them and one of another kind, if that is better.
+
+        Networks of two kinds make other errors, so that their mean may be better though one kind is worse.
+        """
+        networks = self.networks(best)
+        if self._count == 1:
+            return networks
+        least, other = self._judged(networks), best
+        for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED]:
+            if training != best:
+                one_more = zip(networks, self._some(training, self._judges, 1), strict=False)
+                if (loss := self._judged([some[:-1] + another for some, another in one_more])) < least:
+                    least, other = loss, training
+        if other == best:
+            return networks
+        return [some[:-1] + another for some, another in zip(networks, self._some(other, self._folds, 1), strict=True)]
+
+    def encode(self, training: Training) -> None:
+        """Considers the training with encoded inputs: scaled, or not; then with twice as many bins, or else with few.
+
+        Bins are doubled again and again, as long as that is better.
+        """
+        for scaled in (True, False) if len(self._x) < FEW_SAMPLES else (True,):
+            self._encode(training, BINS, scaled)
+        encoded = self.best_encoded()
+        if encoded is None or encoded.encoding is None:
+            return
+        scaled, bins = encoded.encoding.ends is not None, BINS
+        if self.best().encoding is None:
+            self._encode(training, FEWER, scaled)
+            return
+        while self._encode(training, 2 * bins, scaled):
+            bins *= 2
+
+    def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
+        """Whether this encoding is better than all before; unless it has too many inputs, it is considered."""
+        encoding = encoding_of(self._x, bins, scaled)
+        if encoding is None or (bins > BINS and encoding.outputs > MOST_INPUTS):
+            return False
+        encoded, before = replace(training, encoding=encoding), set(self.losses)
+        self.consider(encoded)
+        return self.best() not in before
+
+    def widen(self) -> None:
+        """Considers twice as many units as the best training has, again and again, as long as that is better."""
+        narrow = None
+        while (best := self.best()) != narrow and math.isfinite(self._end):
+            narrow = best
+            self.consider(replace(best, hidden=tuple(2 * units for units in best.hidden)))
+
+    def _has_time_for(self, training: Training) -> bool:
+        if math.isinf(self._end):
+            return True
+        networks = self._folds * self._count
+        seconds = networks * training.work(self._x.shape[1]) * self._spent / max(self._work, 1)
+        return perf_counter() + seconds <= self._end

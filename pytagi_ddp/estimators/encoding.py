@@ -1,0 +1,158 @@
+"""What networks see of a table: categories as columns of zeros and ones, and the bins of piecewise-linear encodings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.arrays import is_table, to_numpy
+
+MOST_CATEGORIES = 254  # of a column: rarer ones are as unknown ones
+LEAST_SPREAD = 1e-3  # standard deviation of the outputs of a bin that scales go by
+LEAST_END = np.float32(0.05)  # the bins at the ends, which go on outside of the samples, have this width at least
+TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Arguments of a `PiecewiseLinearEncoding`."""
+
+    edges: tuple[tuple[float, ...] | None, ...]
+    ends: tuple[tuple[tuple[float, float], ...] | None, ...] | None = None
+
+    @property
+    def outputs(self) -> int:
+        return sum(1 if some is None else len(some) - 1 for some in self.edges)
+
+
+def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
+    """An encoding of the columns of x. The edges are quantiles, or all values where there are only a few.
+
+    A column with fewer than three edges is passed on as it is; None: all are. NaN is left out.
+
+    Args:
+        bins: at most so many of a column. scaled: whether outputs u become (u - mean)/sqrt(standard deviation), so
+            that bins with few samples behind them count for more.
+    """
+    columns = [column[~np.isnan(column)] for column in x.T]
+    edges = tuple(_edges(column, bins) for column in columns)
+    if not any(edges):
+        return None
+    ends = tuple(some and _ends(column, some) for column, some in zip(columns, edges, strict=True))
+    return Encoding(edges, ends if scaled else None)
+
+
+def _ends(column: np.ndarray, edges: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+    low, width = np.array(edges[:-1]), np.diff(edges)
+    u = np.clip((column[:, None] - low) / width, 0, 1)
+    mean, scale = u.mean(0), np.sqrt(np.maximum(u.std(0), LEAST_SPREAD))
+    return tuple(zip((-mean / scale).tolist(), ((1 - mean) / scale).tolist(), strict=True))
+
+
+def _edges(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
+    found = np.unique(column)
+    if len(found) > bins + 1:
+        found = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)).astype(np.float32))
+    if len(found) < 3:
+        return None
+    first, last = min(found[0], found[1] - LEAST_END), max(found[-1], found[-2] + LEAST_END)
+    return (float(first), *found[1:-1].tolist(), float(last))
+
+
+@dataclass
+class Categories:
+    """The columns of a table that hold categories. Each becomes as many columns as it has categories, with a one for
+    the category of the sample. A category that is missing, or was not among the first samples, has zeros only.
+
+    Attributes:
+        known: the categories of each such column, by its number.
+        numbers: the numbers of all other columns, in their order, which stand before those of the categories.
+    """
+
+    known: dict[int, list[Hashable]] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, X: Any, asked: Any) -> Categories:
+        """The categories of X; `asked`: as the estimators' `categorical_features`.
+
+        Raises:
+            ValueError: columns that X does not have.
+        """
+        columns = _columns_of(X, asked)
+        if not columns:
+            return cls()
+        known: dict[int, list[Hashable]] = {}
+        for k in columns:
+            counts = Counter(key for key in _keys(X, k) if key is not None)
+            most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
+            known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
+        return cls(known, [k for k in range(X.shape[1]) if k not in known])
+
+    def split(self, X: Any) -> tuple[Any, np.ndarray]:
+        """The part of X that holds numbers (None: there is none), and the columns that stand for its categories."""
+        from sklearn.utils import _safe_indexing  # columns of any kind of table
+
+        parts = []
+        for k, categories in self.known.items():
+            place = {category: position for position, category in enumerate(categories)}
+            found = np.array([place.get(key, -1) for key in _keys(X, k)], int)
+            parts.append(found[:, None] == np.arange(len(categories)))
+        ones = np.concatenate(parts, 1).astype(np.float64)
+        return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
+
+    def sources(self, inputs: int) -> np.ndarray:
+        """The number of the column that each of so many inputs comes from."""
+        if not self.known:
+            return np.arange(inputs)
+        return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
+
+
+def _columns_of(X: Any, asked: Any) -> list[int]:
+    """Numbers of the columns of categories."""
+    if asked is None or (isinstance(asked, str) and asked == "from_dtype"):
+        table = asked is not None and is_table(X) and len(getattr(X, "shape", ())) == 2
+        return [k for k in range(X.shape[1]) if _holds_categories(_column(X, k))] if table else []
+    if isinstance(asked, str) or not isinstance(asked, Iterable):
+        raise ValueError(
+            f"categorical_features is 'from_dtype', None, or a list of columns (a mask, numbers or names), got "
+            f"{asked!r}"
+        )
+    features, chosen = np.shape(X)[1], np.asarray(asked)
+    names = list(getattr(X, "column_names", getattr(X, "columns", [])))
+    if chosen.dtype == bool and chosen.shape == (features,):
+        return np.flatnonzero(chosen).tolist()
+    found = [names.index(one) if one in names else one for one in chosen.tolist()]
+    if chosen.dtype == bool or not all(isinstance(k, int) and -features <= k < features for k in found):
+        raise ValueError(f"categorical_features has columns that X, with {features} columns, does not have: {asked!r}")
+    return sorted({k % features for k in found})
+
+
+def _column(X: Any, k: int) -> Any:
+    if hasattr(X, "iloc"):
+        return X.iloc[:, k]
+    if hasattr(X, "column_names"):
+        return X.column(k)
+    return X[:, k] if isinstance(X, np.ndarray) else X.to_series(k) if hasattr(X, "to_series") else np.asarray(X)[:, k]
+
+
+def _holds_categories(column: Any) -> bool:
+    kind = getattr(column, "dtype", getattr(column, "type", None))
+    if hasattr(kind, "categories") or str(kind).lower().startswith(TEXT):
+        return True
+    return isinstance(kind, np.dtype) and kind.kind == "O" and any(isinstance(value, str) for value in column)
+
+
+def _keys(X: Any, k: int) -> list[Hashable]:
+    """The categories in a column; None where it is missing."""
+    column = _column(X, k)
+    values = to_numpy(column.astype(object), "X", True) if hasattr(column, "iloc") else np.asarray(column)
+    return [None if _is_missing(value) else value for value in values.tolist()]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
