@@ -22,6 +22,7 @@ MODULES = (
     *("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays"),
     "estimators",
     "likelihoods",
+    "training",
 )
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.

@@ -42,13 +42,13 @@ class Trainer:
         low, high = trainer.predict(x_new).interval(0.9)
 
     The network is a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`. All ranks
-    run the same program. Data are given as
+    run the same program.
 
-    * a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each batch. With
-      `Joint`, y is a tuple of arrays;
-    * a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the rank and number of ranks;
-    * any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the samples of this rank alone.
-      Ranks may have different numbers of batches. `set_epoch`, of it or its sampler, is called before each epoch.
+    **Data** are a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each
+    batch (with `Joint`, y is a tuple of arrays); or a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the
+    rank and number of ranks; or any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the
+    samples of this rank alone. Ranks may have different numbers of batches. `set_epoch`, of an iterable or its sampler,
+    is called before each epoch.
 
     `batch_size` is that of a rank, so R ranks learn R times as many samples in a step. Data are taken as they are:
     standardise them before.
@@ -265,8 +265,8 @@ class Trainer:
             The results of each epoch.
 
         Raises:
-            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit.
-            Other errors are those of the network and of the data.
+            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit;
+                the network and the data may raise others.
         """
         self._begin()
         self._share_of_data, self._shares = share_of(self.net)

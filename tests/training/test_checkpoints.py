@@ -105,7 +105,7 @@ def test_another_global_batch_goes_on_so_that_no_sample_is_left_out(tmp_path):
     one(tmp_path / "a", {"every": 5, "keep": None}, average_last=0.0)
     path = files(tmp_path / "a")[5]  # 60 samples
     with pytest.raises(
-        CallbackError, match="the callback Checkpoints failed in fit_begin: .* global batch was 12 and is"
+        CallbackError, match=r"the callback Checkpoints failed in fit_begin: .* global batch was 12 and is"
     ):
         one(tmp_path / "b", {"resume": path}, batch_size=16, average_last=0.0)
     with pytest.warns(UserWarning, match="global batch was 12 and is 16"):
