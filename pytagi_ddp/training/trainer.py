@@ -17,6 +17,7 @@ from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommu
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
+from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
@@ -136,7 +137,8 @@ class Trainer:
         self.callbacks = sorted(callbacks, key=lambda callback: not callback._goes_first)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
         self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
-        self._has_outputs = not isinstance(net, PipelineSequential) or net.is_last
+        self._pipeline = net if isinstance(net, PipelineSequential) else None
+        self._has_outputs = self._pipeline is None or self._pipeline.is_last
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.average: PosteriorAverage | None = None
@@ -168,6 +170,11 @@ class Trainer:
     def batches_per_epoch(self) -> int | None:
         """Batches of this rank in an epoch; None: the iterable has no length."""
         return length(self._train)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all ranks have equally many batches: those of arrays and of the library's loaders."""
+        return self.ranks.world_size == 1 or isinstance(self._train, RankBatches)
 
     @property
     def samples_per_epoch(self) -> int | None:
@@ -272,11 +279,21 @@ class Trainer:
         self._share_of_data, self._shares = share_of(self.net)
         self._train = as_batches(train, self.batch_size, self._share_of_data, self._shares, self.seed)
         own = None if validation is None else self._for_evaluation(validation)
+        for batches in (self._train, own):
+            if self.epochs > 1 and isinstance(batches, Iterator):
+                raise ValueError(
+                    f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
+                    "batches, or an object whose __iter__ begins anew"
+                )
+        if self._share and not self.in_step:
+            raise ValueError(
+                "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
+            )
         outputs = self._outputs()
         if self.likelihood is None:
             self.likelihood = choose_likelihood(self._train, outputs)
-        self._all_metrics = self._metrics_of(outputs)
-        self._sums = metric.Sums(self._all_metrics)
+        self._find_metrics(outputs)
+        self._sums = self._new_sums()
         self._plan()
         self.average = PosteriorAverage(self.network) if self._share else None
         with ExitStack() as self.stack:
@@ -332,7 +349,7 @@ class Trainer:
                 self.net.forget_evidence(self._forget)
             if self.average is not None:
                 self.average.reset()
-        self._sums, self._evaluated = metric.Sums(self._all_metrics), None
+        self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
         start, reduced = time.perf_counter(), self.ranks.reduce_seconds
         self._learn_all()
@@ -370,7 +387,7 @@ class Trainer:
             for x, y in epoch_of(self._train, self.epoch, self.batch):
                 samples = len(x)
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
-                    seen = observed(y)
+                    seen = observed(y, self._several)
                     moments = self._learn(x, seen)
                     if self._has_outputs:
                         self._score(self._sums, *moments, seen, samples)
@@ -381,8 +398,11 @@ class Trainer:
                 for callback in at_end:
                     call(callback, "batch_end", self)
                 if self._watches and self._is_asked():
-                    self.stopped = True
                     break
+        self.stopped = self._watches and self._is_asked()
+        if not self.in_step:  # the rank with the most batches says how many there were
+            batch = max(self.ranks.all_gather_object(self.batch))
+            self.batch, self.step = batch, self.step + batch - self.batch
 
     def _is_asked(self) -> bool:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
@@ -392,8 +412,8 @@ class Trainer:
         net, likelihood, schedule = self.net, self.likelihood, self.network.schedule
         assert likelihood is not None
         weight = 1.0 if schedule is None else schedule.weight
-        if isinstance(net, PipelineSequential):
-            return net.forward_backward(
+        if self._pipeline is not None:
+            return self._pipeline.forward_backward(
                 x, lambda states, rows, deltas: likelihood.update(states, rows_of(y, rows), deltas, weight)
             )
         moments = net(x)
@@ -401,26 +421,30 @@ class Trainer:
         net.backward()
         return moments
 
+    def _new_sums(self) -> metric.Sums:
+        assert self.likelihood is not None
+        return metric.Sums(self._all_metrics, self.likelihood.prediction)
+
     def _score(self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int) -> None:
         shape = self.network.out_shape
         one = (samples, *(shape.image or shape.sequence or (shape.size,)))
-        assert self.likelihood is not None
-        sums.add(self.likelihood.prediction(mu.reshape(one), var.reshape(one)), y, samples)
+        sums.add(mu.reshape(one), var.reshape(one), y)
 
     def _outputs(self) -> int:
         """Outputs of a sample, or of each time step; collective over a pipeline."""
         shape = self.network.out_shape
         width = shape.sequence[1] if shape.sequence else shape.size
-        if isinstance(self.net, PipelineSequential):
-            group = self.net.pipe_group
+        if self._pipeline is not None:
+            group = self._pipeline.pipe_group
             return group.broadcast_object(width, group.world_size - 1)
         return width
 
-    def _metrics_of(self, outputs: int) -> dict[str, metric.Metric]:
+    def _find_metrics(self, outputs: int) -> None:
         """The metrics of the likelihood's predictions, and those that were given."""
         assert self.likelihood is not None
+        self._several = isinstance(self.likelihood, Joint)
         kind = self.likelihood.prediction(np.zeros((1, outputs)), np.ones((1, outputs)))
-        return metric.standard_metrics(kind) | self._metrics
+        self._all_metrics = metric.standard_metrics(kind) | self._metrics
 
     def _call(self, moment: str) -> None:
         for callback in self.callbacks:
@@ -463,13 +487,14 @@ class Trainer:
         """
         if self.likelihood is None:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
-        sums = metric.Sums(self._metrics_of(self._outputs()))
+        self._find_metrics(self._outputs())
+        sums = self._new_sums()
         for x, y in self._for_evaluation(data):
             samples = len(x)
             if samples:
                 mu, var = self.net.predict(x, samples)
                 if self._has_outputs:
-                    self._score(sums, mu, var, observed(y), samples)
+                    self._score(sums, mu, var, observed(y, self._several), samples)
         if isinstance(self.net, TrainedOnRanks):
             self.net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
         return sums.over_ranks(self.ranks)[0]
