@@ -199,7 +199,7 @@ def test_any_iterable_of_batches():
         yield from cut(X, LABELS)
 
     with pytest.raises(ValueError, match=r'no length.* give evidence={"steps_per_epoch": '):
-        network().fit(endless(), likelihood=Categorical(3))
+        network().fit(endless(), likelihood=Categorical(3), epochs=1)
     one = network()
     one.fit(endless(), likelihood=Categorical(3), epochs=1, evidence={"steps_per_epoch": 11})
     assert one.schedule.steps == 11
