@@ -27,7 +27,6 @@ import numpy as np
 import pytagi_ddp
 from examples.option_types import natural, positive_int
 from pytagi_ddp import metric, nn
-from pytagi_ddp.likelihoods import Gaussian
 
 INPUTS, UNITS, SIGMA_V = 8, 100, 0.1
 VARIANCES = ("prior", 0.1, 0.01, 0.001, 0.0001, 0.00001)
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> dict[Any, list[float]]:
     for start in ("scratch", *VARIANCES):
         net = scratch() if start == "scratch" else nn.from_torch(module, variance=start)
         before = score(net, test)
-        net.fit(*few, Gaussian(SIGMA_V), epochs=args.epochs, batch_size=5, seed=args.seed, evidence=None)
+        learn(net, few, args.epochs, rng)
         results[start] = [value for pair in zip(before, score(net, test), strict=True) for value in pair]
         print(f"{start!s:10} {{:.2f}} {{:.2f}}    {{:6.2f}} {{:6.2f}}".format(*results[start]), flush=True)
     return results
@@ -96,6 +95,17 @@ def pretrain(data: Samples, rng: np.random.Generator, seed: int) -> Any:
 
 def scratch() -> nn.Sequential:
     return nn.Sequential(nn.Linear(INPUTS, UNITS), nn.ReLU(), nn.Linear(UNITS, UNITS), nn.ReLU(), nn.Linear(UNITS, 1))
+
+
+def learn(net: nn.Sequential, data: Samples, epochs: int, rng: np.random.Generator) -> None:
+    x, y = data
+    updater = nn.OutputUpdater(net.device)
+    for _ in range(epochs):
+        for rows in np.array_split(rng.permutation(len(x)), max(1, len(x) // 5)):
+            net(x[rows])
+            updater.update(net.output_z_buffer, y[rows], SIGMA_V**2, net.input_delta_z_buffer)
+            net.backward()
+            net.step()
 
 
 def score(net: nn.Sequential, data: Samples) -> tuple[float, float]:
