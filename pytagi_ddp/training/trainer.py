@@ -55,11 +55,11 @@ class Trainer:
     standardise them before.
 
     **Evidence.** An `EvidenceSchedule` lets each sample count a set number of times, however many epochs there are. A
-    network that has one keeps it: the training extends it by its epochs. With `evidence=None` steps are those of plain
-    TAGI, and `forget` is the factor by which earlier evidence counts less before each of the first 70 % of the epochs,
-    but not before the first one. Where ranks add deltas (`average=False`), a step is that of one process with the
-    samples of all ranks. Where they average them, the balance of the schedule is the same, and it is reached more
-    slowly: with a schedule, prefer `average=False`.
+    network that has one keeps it, and these epochs are planned behind the steps that it has made. With `evidence=None`
+    steps are those of plain TAGI, and `forget` is the factor by which earlier evidence counts less before each of the
+    first 70 % of the epochs, but not before the first one. Where ranks add deltas (`average=False`), a step is that of
+    one process with the samples of all ranks. Where they average them, the balance of the schedule is the same, and it
+    is reached more slowly: with a schedule, prefer `average=False`.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
     an observation; "train_error" of classes, or "train_rmse" of numbers, and those of `metrics`, also with "val_";
@@ -234,6 +234,8 @@ class Trainer:
         """
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
+        if self._evidence is not None and self.network.schedule is not None:
+            self.network.schedule.epochs = self.epochs  # in all, whatever the network had done before
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
         self._resumed_within = position.batch > 0
 
@@ -309,7 +311,7 @@ class Trainer:
         return self.history
 
     def _plan(self) -> None:
-        """Makes the schedule, or extends the one that the network has."""
+        """Makes the schedule, or plans these epochs behind the steps of the one that the network has."""
         schedule = self.network.schedule
         if self._evidence is None:
             if schedule is not None:
@@ -331,7 +333,7 @@ class Trainer:
             EvidenceSchedule(self.network, steps, self.epochs, **given)
             return
         schedule.steps_per_epoch = steps
-        schedule.extend(self.epochs)
+        schedule.epochs = -(-schedule.steps // steps) + self.epochs  # those that are done, and these
         for name, value in given.items():
             setattr(schedule, name, value)
 

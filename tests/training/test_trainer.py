@@ -144,6 +144,9 @@ def test_a_second_fit_goes_on_with_the_schedule():
     assert (net.schedule.epochs, net.schedule.steps) == (5, 5 * 11)
     net.fit(X, LABELS, epochs=1, batch_size=6, evidence=None)
     assert net.schedule is None
+    own = nn.EvidenceSchedule(net, 11, 4, count=3.0)
+    net.fit(X, LABELS, epochs=4, batch_size=6)
+    assert net.schedule is own and (own.epochs, own.steps, own.count) == (4, 44, 3.0)
 
 
 def test_batches_of_a_loader_are_those_of_the_ranks():
