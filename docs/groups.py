@@ -8,7 +8,7 @@ from pytagi_ddp.nn.core.attributes import Moved
 
 GROUPS = {
     "Training and predicting": (
-        *("forward", "backward", "step", "predict", "train", "eval", "training", "forget_evidence", "update_bn"),
+        *("forward", "backward", "step", "predict", "fit", "train", "eval", "training", "forget_evidence", "update_bn"),
         *("accumulate", "no_sync", "join", "forward_backward"),
     ),
     "Calls of all ranks": ("synchronize", "merge", "steps_alone", "barrier", "request_stop", "unshard", "close"),

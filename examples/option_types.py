@@ -21,31 +21,22 @@ def at_least(least: int) -> Callable[[str], int]:
     return integer
 
 
+def number_where(holds: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    """Numbers for which this holds, as the words say it."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"must be {words}, got {text}")
+        return value
+
+    return number
+
+
 natural, positive_int = at_least(0), at_least(1)
-
-
-def positive_float(text: str) -> float:
-    """Numbers above 0."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
-    return value
-
-
-def factor(text: str) -> float:
-    """Numbers of at least 1."""
-    value = float(text)
-    if not 1 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be at least 1 and finite, got {text}")
-    return value
-
-
-def share(text: str) -> float:
-    """Numbers from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
-    return value
+positive_float = number_where(lambda value: 0 < value < float("inf"), "above 0 and finite")
+factor = number_where(lambda value: 1 <= value < float("inf"), "at least 1 and finite")
+share = number_where(lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
 def picture(text: str) -> str:
@@ -54,10 +45,6 @@ def picture(text: str) -> str:
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"a picture has one of the endings {' '.join(PICTURES)}, got {text!r}")
     if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        )
+        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise argparse.ArgumentTypeError(what)
     return text
-
-
-positive_float.__name__ = factor.__name__ = share.__name__ = "number"

@@ -21,31 +21,26 @@ set of ten shapes instead."""
 # Residual networks begin with small parameters, and learn large ones (benchmarks/quality/README.md, "CIFAR-10").
 COUNT, PRIOR_FACTOR = 40.0, 100.0
 GAINS = {"categorical": 0.3, "hierarchical": 0.1, "remax": 0.1}
-CIFAR_ONLY = "CIFAR-10 yes, synthetic set no"
-STATISTICS = "yes; with numbers as labels, on the synthetic set: no"
-CIFAR_REPLICAS = "CIFAR-10 and --parallel ddp 0.5, else 0"
+YES_OR_NO = argparse.BooleanOptionalAction
 
 
 def parse_arguments(
-    argv: Sequence[str] | None = None,
-    change: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    argv: Sequence[str] | None = None, change: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 ) -> argparse.Namespace:
-    """Reads the options of the CIFAR-10 job.
-
-    Args:
-        argv: arguments; None: those of the program.
-        change: called with the parser, for example by another job to add options of its own.
-    """
-    defaults = "128; synthetic set: 8", STATISTICS, CIFAR_REPLICAS
-    parser = job_parser("ddp_cifar_resnet", DESCRIPTION, ("resnet18", "resnet8"), *defaults)
+    """Reads the options of the CIFAR-10 job; `change` may add those of another job."""
+    parser = job_parser(
+        "ddp_cifar_resnet",
+        DESCRIPTION,
+        ("resnet18", "resnet8"),
+        batch_size="128; synthetic set: 8",
+        through_statistics="yes; with numbers as labels, on the synthetic set: no",
+        average_last="CIFAR-10 and --parallel ddp 0.5, else 0",
+    )
     data = parser.add_argument_group("data")
     data.add_argument("--data", choices=("auto", "cifar10", "synthetic"), default="auto", help="auto: as said above")
     data.add_argument("--data-dir", metavar="DIR", help="where CIFAR-10 is, or is downloaded to")
-    data.add_argument(
-        "--augment",
-        action=argparse.BooleanOptionalAction,
-        help=f"shift and flip the training images at random (default: {CIFAR_ONLY})",
-    )
+    text = "shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)"
+    data.add_argument("--augment", action=YES_OR_NO, help=text)
     add_limits(data)
     change(parser)
     return parse(parser, argv)
@@ -59,42 +54,22 @@ def add_observation_options(
     count: float = COUNT,
     prior_factor: float = PRIOR_FACTOR,
 ) -> None:
-    """Adds options for the way in which labels are observed to a group.
-
-    Args:
-        sigma_v, forget, count, prior_factor: defaults of these options.
-        falls: whether sigma_v may fall from epoch to epoch.
-    """
-    training.add_argument(
-        "--head",
-        choices=("categorical", "hierarchical", "remax"),
-        help="labels are one of the classes of a softmax (default), numbers on a tree (default with an option of that "
-        "head), or ones and zeros (as in pytagi)",
-    )
-    training.add_argument(
-        "--count", type=positive_float, help=f"of the categorical head: how often an image counts in all ({count:g})"
-    )
-    training.add_argument(
-        "--prior-factor",
-        type=positive_float,
-        help="of the categorical head: the prior that steps pull to has so many times the variance of the first one "
-        f"({prior_factor:g})",
-    )
-    training.add_argument(
-        "--sigma-v", type=positive_float, help=f"of the other heads: standard deviation of a label ({sigma_v})"
-    )
+    """Adds options for the way in which labels are observed, with these defaults; falls: sigma_v may fall."""
+    add = training.add_argument
+    text = "labels are classes of a softmax (default), numbers on a tree (default with its options), or ones and zeros"
+    add("--head", choices=("categorical", "hierarchical", "remax"), help=text)
+    text = "of the categorical head: how often an image counts in all"
+    add("--count", type=positive_float, help=f"{text} ({count:g})")
+    text = "of the categorical head: the prior that steps pull to has so many times the variance of the first one"
+    add("--prior-factor", type=positive_float, help=f"{text} ({prior_factor:g})")
+    add("--sigma-v", type=positive_float, help=f"of the other heads: standard deviation of a label ({sigma_v})")
     of_numbers = {"sigma_v": sigma_v, "forget": forget}
     if falls:
-        training.add_argument("--sigma-v-min", type=positive_float, help=f"where a larger one ends ({sigma_v})")
-        training.add_argument("--sigma-v-decay", type=positive_float, help="its factor per epoch (0.9)")
+        add("--sigma-v-min", type=positive_float, help=f"where a larger one ends ({sigma_v})")
+        add("--sigma-v-decay", type=positive_float, help="its factor per epoch (0.9)")
         of_numbers |= {"sigma_v_min": sigma_v, "sigma_v_decay": 0.9}
-    training.add_argument(
-        "--forget",
-        type=factor,
-        metavar="FACTOR",
-        help="of the other heads: before each of the first 70 %% of the epochs but the first, let what was learnt "
-        f"count for 1/FACTOR ({forget:g})",
-    )
+    text = "of the other heads: before each of the first 70 %% of the epochs but the first, earlier evidence counts"
+    add("--forget", type=factor, metavar="FACTOR", help=f"{text} 1/FACTOR ({forget:g})")
     training.set_defaults(of_numbers=of_numbers, of_classes={"count": count, "prior_factor": prior_factor})
 
 
@@ -117,7 +92,7 @@ def settle_observation(parser: argparse.ArgumentParser, args: argparse.Namespace
 
 
 def add_limits(data: Any) -> None:
-    """Adds options for the number of images to a group."""
+    """Adds options for the number of images."""
     data.add_argument("--limit-train", type=positive_int, metavar="N", help="use N training images")
     data.add_argument("--limit-test", type=positive_int, metavar="N", help="use N test images")
 
@@ -167,98 +142,57 @@ def job_parser(
     """A parser with all options of a job except those of its data.
 
     Args:
-        prog, description: name and description of the program.
-        models: names of its networks, the default first.
+        prog, description: name and description of the program. models: names of its networks, the default first.
         batch_size, through_statistics, average_last: descriptions of the defaults of these options, for the help.
     """
-    parser = argparse.ArgumentParser(
-        prog,
-        usage="%(prog)s [options]",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog, "%(prog)s [options]", description=description, formatter_class=style)
     training = parser.add_argument_group("training")
-    training.add_argument("--model", choices=models, default=models[0], help=f"network ({models[0]})")
+    add = training.add_argument
+    add("--model", choices=models, default=models[0], help=f"network ({models[0]})")
     add_observation_options(training)
-    training.add_argument("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
-    training.add_argument("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
+    add("--epochs", type=positive_int, default=2, help="in all, a resumed run included (2)")
+    add("--batch-size", type=positive_int, help=f"images per rank and step ({batch_size})")
     for name, what in (("--gain-w", "weights"), ("--gain-b", "biases")):
         text = f"factor on the standard deviations of the {what}' prior (categorical head: 0.3, others: 0.1)"
-        training.add_argument(name, type=positive_float, help=text)
-    training.add_argument(
-        "--bn-batches",
-        type=natural,
-        default=40,
-        metavar="N",
-        help="forward passes per rank that give BatchNorm its statistics before each evaluation (40); 0: keep the "
-        "running ones, as pytagi does",
-    )
-    training.add_argument(
-        "--through-statistics",
-        action=argparse.BooleanOptionalAction,
-        help="deltas take into account that the statistics of BatchNorm depend on the batch; without, statistics are "
-        f"constants in the backward pass, as in pytagi (default: {through_statistics})",
-    )
-    training.add_argument(
-        "--average-last",
-        type=share,
-        metavar="SHARE",
-        help="evaluate by the average of the posteriors behind the last SHARE of an epoch's steps; 0: by the last one, "
-        f"as pytagi does (default: {average_last})",
-    )
-    training.add_argument("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
+        add(name, type=positive_float, help=text)
+    text = "forward passes per rank that give BatchNorm its statistics before each evaluation (40); 0: the running ones"
+    add("--bn-batches", type=natural, default=40, metavar="N", help=text)
+    text = "deltas take into account that the statistics of BatchNorm depend on the batch; without, they are constants"
+    add("--through-statistics", action=YES_OR_NO, help=f"{text} (default: {through_statistics})")
+    text = "evaluate by the average of the posteriors behind the last SHARE of an epoch's steps; 0: by the last one"
+    add("--average-last", type=share, metavar="SHARE", help=f"{text} (default: {average_last})")
+    add("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()
-    deltas.add_argument(
-        "--average", action="store_true", default=None, help="average the ranks' deltas (default with observed numbers)"
-    )
-    deltas.add_argument(
-        "--sum", dest="average", action="store_false", help="add them, as one large batch would (default otherwise)"
-    )
+    text = "average the ranks' deltas (default with observed numbers)"
+    deltas.add_argument("--average", action="store_true", default=None, help=text)
+    text = "add them, as one large batch would (default otherwise)"
+    deltas.add_argument("--sum", dest="average", action="store_false", help=text)
 
-    machine = parser.add_argument_group("machine")
-    machine.add_argument(
-        "--device", type=_device, default="cpu", help="cpu (default), cuda (a GPU for each rank) or cuda:<index>"
-    )
-    machine.add_argument(
-        "--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate"
-    )
-    machine.add_argument(
-        "--parallel",
-        choices=("ddp", "fsdp", "pipeline"),
-        default="ddp",
-        help="a rank has: ddp (default), a replica; fsdp, shards of all parameters; pipeline, some of the layers",
-    )
-    machine.add_argument(
-        "--checkpoint-blocks", action="store_true", help="run residual blocks again in the backward pass: less memory"
-    )
-    machine.add_argument("--threads", type=positive_int, help="per rank (usable cores / ranks on this node)")
+    add = parser.add_argument_group("machine").add_argument
+    add("--device", type=_device, default="cpu", help="cpu (default), cuda (a GPU for each rank) or cuda:<index>")
+    add("--backend", choices=("auto", "mpi", "nccl", "serial"), default="auto", help="how ranks communicate")
+    text = "a rank has: ddp (default), a replica; fsdp, shards of all parameters; pipeline, some of the layers"
+    add("--parallel", choices=("ddp", "fsdp", "pipeline"), default="ddp", help=text)
+    text = "run residual blocks again in the backward pass: less memory"
+    add("--checkpoint-blocks", action="store_true", help=text)
+    add("--threads", type=positive_int, help="per rank (usable cores / ranks on this node)")
 
-    output = parser.add_argument_group("output")
-    output.add_argument("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
-    output.add_argument("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
-    output.add_argument("--track", action="append", choices=sorted(TRACKERS), default=[], help="tell this program too")
+    add = parser.add_argument_group("output").add_argument
+    add("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
+    add("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
+    add("--track", action="append", choices=sorted(TRACKERS), default=[], help="tell this program too")
 
-    stops = parser.add_argument_group("checkpoints")
-    stops.add_argument("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
-    stops.add_argument("--checkpoint-every", type=positive_int, metavar="STEPS", help="and after so many steps")
-    stops.add_argument(
-        "--checkpoint-on-signal",
-        action="store_true",
-        help="on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0",
-    )
-    stops.add_argument("--keep-last", type=positive_int, metavar="N", help="checkpoints to keep (3)")
-    stops.add_argument(
-        "--resume",
-        nargs="?",
-        const=True,
-        metavar="PATH",
-        help="continue from this checkpoint or the newest of this folder; without PATH, of --checkpoint-dir",
-    )
-    stops.add_argument(
-        "--allow-changes",
-        action="store_true",
-        help="resume although the global batch, the seed, the data or another setting differ",
-    )
+    add = parser.add_argument_group("checkpoints").add_argument
+    add("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
+    add("--checkpoint-every", type=positive_int, metavar="STEPS", help="and after so many steps")
+    text = "on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0"
+    add("--checkpoint-on-signal", action="store_true", help=text)
+    add("--keep-last", type=positive_int, metavar="N", help="checkpoints to keep (3)")
+    text = "continue from this checkpoint or the newest of this folder; without PATH, of --checkpoint-dir"
+    add("--resume", nargs="?", const=True, metavar="PATH", help=text)
+    text = "resume although the global batch, the seed, the data or another setting differ"
+    add("--allow-changes", action="store_true", help=text)
     return parser
 
 

@@ -125,7 +125,7 @@ def train_and_test(
             allow_changes=args.allow_changes,
         ),
         *([] if args.head == "categorical" else [FallingNoise(args.sigma_v, args.sigma_v_min, args.sigma_v_decay)]),
-        *(Tests(args, test), *callbacks, JobProgress(args, header), log),
+        *(Tests(args, test), JobProgress(args, header), *callbacks, log),
     ]
     options = training_options(args, len(train_set.classes)) | {"metrics": metrics, "bn_batches": args.bn_batches}
     trainer = Trainer(net, epochs=args.epochs, average_last=args.average_last or 0.0, callbacks=given, **options)

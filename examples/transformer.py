@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import HierarchicalHead
 from examples.figures import draw
 from examples.option_types import at_least, natural, picture, positive_float, positive_int
-from pytagi_ddp import Utils, models
-from pytagi_ddp.nn import OutputUpdater
-from pytagi_ddp.nn import Sequential as Network
+from pytagi_ddp import models
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,31 +35,6 @@ def make_sequences(
     """(count, steps) random tokens, and those that stood `LAG` places before each."""
     whole = generator.integers(tokens, size=(count, LAG + steps))
     return whole[:, LAG:], whole[:, :-LAG]
-
-
-class Reader:
-    """Tokens as observations of a network's outputs, and outputs as probabilities of tokens, by hierarchical softmax.
-
-    Args:
-        tokens: how many there are.
-        device: of the network.
-    """
-
-    def __init__(self, tokens: int, device: str):
-        self._tree, self._tokens = Utils().get_hierarchical_softmax(tokens), tokens
-        self._updater = OutputUpdater(device)
-        self.outputs = self._tree.len  # of the network, at each position
-
-    def observe(self, net: Network, labels: np.ndarray, sigma_v: float) -> None:
-        """Sets the deltas at the output; sigma_v: standard deviation of an observation."""
-        obs, units, _ = Utils().label_to_obs(labels, self._tokens)
-        self._updater.update_using_indices(net.output_z_buffer, obs, sigma_v**2, units, net.input_delta_z_buffer)
-
-    def probabilities(self, net: Network, x: np.ndarray) -> np.ndarray:
-        """(sequences, steps, tokens): probability of each token."""
-        mu, var = net.predict(x)
-        found = Utils().get_labels(mu, var, self._tree, self._tokens, x.size)[1]
-        return found.reshape(*x.shape, self._tokens)
 
 
 def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
@@ -79,17 +53,22 @@ def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     pytagi_ddp.manual_seed(args.seed)
     generator = np.random.default_rng(args.seed)
     test, truth = make_sequences(400, args.steps, args.tokens, generator)
-    reader = Reader(args.tokens, "cpu")
-    net = models.transformer(args.tokens, args.steps, reader.outputs)
+    head = HierarchicalHead(args.tokens, args.sigma_v)
+    net = models.transformer(args.tokens, args.steps, head.outputs)
+
+    def probabilities(x: np.ndarray) -> np.ndarray:
+        """(sequences, steps, tokens): probability of each token."""
+        return head.prediction(*net.predict(x)).probabilities.reshape(*x.shape, args.tokens)
+
     seen, curves = [], []
     for batch in range(1, args.batches + 1):
         x, labels = make_sequences(args.batch_size, args.steps, args.tokens, generator)
         net(x)
-        reader.observe(net, labels, args.sigma_v)
+        head.observe(net, labels)
         net.backward()
         net.step()
         if batch % 50 == 0 or batch == args.batches:
-            found = reader.probabilities(net, test)
+            found = probabilities(test)
             accuracy = (found.argmax(-1) == truth)[:, LAG:].mean()
             surest = found[:, :LAG].max(-1).mean()
             seen.append(batch)
@@ -109,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
         left.set(xlabel="batch", ylim=(0, 1.02))
         left.legend(loc="center right")
         places = np.arange(args.steps)
-        image = right.imshow(reader.probabilities(net, test[:1])[0].T, vmin=0, vmax=1, cmap="Blues")
+        image = right.imshow(probabilities(test[:1])[0].T, vmin=0, vmax=1, cmap="Blues")
         right.plot(places, test[0], "k.", label="token here")
         right.plot(places, truth[0], "s", color="C1", mfc="none", ms=11, label="token two back")
         right.set(xlabel="position", ylabel="token")

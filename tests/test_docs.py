@@ -26,6 +26,7 @@ MODULES = (
     "forecasting",
     "likelihoods",
     "onnx",
+    "training",
 )
 
 # What pages take for granted that show a part of a program: a network, data, and how it learns.

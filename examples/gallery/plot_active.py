@@ -20,7 +20,8 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp import plot
-from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
+from pytagi_ddp.likelihoods import Gaussian
+from pytagi_ddp.nn import Linear, MixtureReLU, Sequential
 
 options = argparse.ArgumentParser(description="active learning")
 options.add_argument("--quick", action="store_true")
@@ -49,13 +50,7 @@ def learn(x, y, seed):
     """A network that has learnt from these measurements alone."""
     pytagi_ddp.manual_seed(seed)
     net = Sequential(Linear(2, 50), MixtureReLU(), Linear(50, 50), MixtureReLU(), Linear(50, 1))
-    updater, rng = OutputUpdater(net.device), np.random.default_rng(seed)
-    for _epoch in range(30):
-        for rows in np.array_split(rng.permutation(len(x)), -(-len(x) // 4)):
-            net(x[rows])
-            updater.update(net.output_z_buffer, y[rows], NOISE**2, net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+    net.fit(x, y, Gaussian(NOISE), epochs=30, batch_size=4, seed=seed, evidence=None)
     return net
 
 

@@ -14,8 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import RemaxHead
 from pytagi_ddp import metric, plot
-from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Remax, Sequential
+from pytagi_ddp.nn import Linear, MixtureReLU, Remax, Sequential
 
 
 def spiral(rng, n):
@@ -35,15 +36,7 @@ x, label = spiral(rng, 200)
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3), Remax())
-updater = OutputUpdater(net.device)
-targets = np.eye(3)[label]
-
-for _epoch in range(40):
-    for batch in np.array_split(rng.permutation(len(x)), 40):
-        net(x[batch])
-        updater.update(net.output_z_buffer, targets[batch], 0.1**2, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+net.fit(x, label, RemaxHead(3, sigma_v=0.1), epochs=40, batch_size=15, evidence=None)
 
 # %%
 # The means of the outputs are the class probabilities. Entropy is drawn as a share of ln 3, its largest value.

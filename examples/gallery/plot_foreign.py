@@ -17,9 +17,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import HierarchicalHead
 from examples.digits import load_digits, parser
-from pytagi_ddp import Utils, metric
-from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
+from pytagi_ddp import metric
+from pytagi_ddp.nn import Linear, MixtureReLU, Sequential
 
 args = parser("images of another kind").parse_args()
 x, label, x_new, label_new = load_digits(args)
@@ -39,16 +40,8 @@ foreign = {
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), Linear(100, 11))
-updater, utils = OutputUpdater(net.device), Utils()
-tree = utils.get_hierarchical_softmax(10)
-
-for _epoch in range(3):
-    for rows in np.array_split(rng.permutation(len(x)), len(x) // 16):
-        net((x[rows] - mean) / std)
-        observed, index, _ = utils.label_to_obs(label[rows], num_classes=10)
-        updater.update_using_indices(net.output_z_buffer, observed, 0.3**2, index, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+head = HierarchicalHead(10, sigma_v=0.3)
+net.fit((x - mean) / std, label, head, epochs=3, batch_size=16, evidence=None)
 
 # %%
 # Two scores of doubt for each image. The entropy of the class probabilities is 0 if the network is sure of one class,
@@ -59,7 +52,7 @@ for _epoch in range(3):
 def doubt(images):
     """Entropy of the class probabilities, and mean variance of the outputs, of each image."""
     mu, var = net.predict((images - mean) / std)
-    p = utils.get_labels(mu, var, tree, 10, len(images))[1].reshape(-1, 10)
+    p = head.prediction(mu, var).probabilities
     return metric.entropy(p / p.sum(1, keepdims=True)), var.mean(1)
 
 

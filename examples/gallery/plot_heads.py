@@ -19,58 +19,30 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import HierarchicalHead, RemaxHead
 from examples.digits import load_digits, parser
-from pytagi_ddp import Utils, metric, plot
-from pytagi_ddp.nn import ClosedFormSoftmax, Linear, MixtureReLU, OutputUpdater, Remax, Sequential
+from pytagi_ddp import metric, plot
+from pytagi_ddp.nn import ClosedFormSoftmax, Linear, MixtureReLU, Remax, Sequential
 
 args = parser("three heads for digits").parse_args()
 x, label, x_new, label_new = load_digits(args)
 mean, std = x.mean(), x.std()
-utils = Utils()
 
 # %%
 # A hierarchical softmax has 11 outputs for 10 classes: the nodes of a binary tree, whose leaves are the classes. A
 # label is observed as +1 or -1 at the 4 nodes on its path. The other two heads have an output for each class, which is
-# observed as 1 or 0. The number that is squared is the standard deviation of such an observation. It says how far
-# labels are trusted.
-
-
-def hierarchical(net, updater, labels):
-    """Tells the network's outputs which way the labels go in the tree."""
-    observed, index, _ = utils.label_to_obs(labels, num_classes=10)
-    updater.update_using_indices(net.output_z_buffer, observed, 0.3**2, index, net.input_delta_z_buffer)
-
-
-def one_hot(net, updater, labels):
-    """Tells the network's outputs that the label's is 1 and the others are 0."""
-    updater.update(net.output_z_buffer, np.eye(10)[labels], 0.05**2, net.input_delta_z_buffer)
-
-
-# %%
+# observed as 1 or 0. ``sigma_v`` is the standard deviation of such an observation. It says how far labels are trusted.
+# ``examples/classifier.py`` has both ways to observe.
+#
 # The last layer below the other two heads gets a narrow prior, 0.03 times the usual standard deviations: with the usual
 # one the closed-form softmax overflows, as its moments are exponentials of variances.
 
 narrow = partial(Linear, 100, 10, gain_weight=0.03, gain_bias=0.03)
 HEADS = {
-    "hierarchical softmax": (lambda: [Linear(100, 11)], hierarchical),
-    "Remax": (lambda: [narrow(), Remax()], one_hot),
-    "closed-form softmax": (lambda: [narrow(), ClosedFormSoftmax()], one_hot),
+    "hierarchical softmax": (lambda: [Linear(100, 11)], HierarchicalHead(10, sigma_v=0.3)),
+    "Remax": (lambda: [narrow(), Remax()], RemaxHead(10, sigma_v=0.05)),
+    "closed-form softmax": (lambda: [narrow(), ClosedFormSoftmax()], RemaxHead(10, sigma_v=0.05)),
 }
-
-
-def learn(head, observe):
-    """A network with this head, after three passes over the training data."""
-    pytagi_ddp.manual_seed(0)
-    net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), *head())
-    updater, rng = OutputUpdater(net.device), np.random.default_rng(0)
-    for _epoch in range(3):
-        for rows in np.array_split(rng.permutation(len(x)), len(x) // 16):
-            net((x[rows] - mean) / std)
-            observe(net, updater, label[rows])
-            net.backward()
-            net.step()
-    return net
-
 
 # %%
 # In the tree, the probability of going one way at a node with output N(m, s) is Φ(m / sqrt(1/9 + s)): a large variance
@@ -78,21 +50,20 @@ def learn(head, observe):
 # 1; those of `ClosedFormSoftmax` do not always, so they are divided by their sum.
 
 
-def probabilities(net, images):
-    """Class probabilities (n, 10)."""
-    mu, var = net.predict((images - mean) / std)
-    if mu.shape[1] == 11:
-        tree = utils.get_hierarchical_softmax(10)
-        mu = utils.get_labels(mu, var, tree, 10, len(mu))[1].reshape(-1, 10)
-    mu = np.clip(mu, 1e-9, None)
-    return mu / mu.sum(1, keepdims=True)
+def learnt_probabilities(layers, head):
+    """Class probabilities (n, 10) of the test images, after three passes over the training data."""
+    pytagi_ddp.manual_seed(0)
+    net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), *layers())
+    net.fit((x - mean) / std, label, head, epochs=3, batch_size=16, seed=1, evidence=None)
+    p = np.clip(head.prediction(*net.predict((x_new - mean) / std)).probabilities, 1e-9, None)
+    return p / p.sum(1, keepdims=True)
 
 
 figure, (examples, diagram, curve) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 examples.imshow(np.block([[x_new[5 * r + c] for c in range(5)] for r in range(5)]), cmap="gray")
 examples.set(title="what is classified", xticks=[], yticks=[])
-for name, (head, observe) in HEADS.items():
-    p = probabilities(learn(head, observe), x_new)
+for name, (layers, head) in HEADS.items():
+    p = learnt_probabilities(layers, head)
     wrong = p.argmax(1) != label_new
     plot.reliability(diagram, p, label_new, label=name)
     plot.rejection(curve, metric.entropy(p), wrong, name)

@@ -20,9 +20,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
+from examples.classifier import HierarchicalHead
 from examples.digits import load_digits, parser
-from pytagi_ddp import HRCSoftmaxMetric, Utils, plot
-from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
+from pytagi_ddp import HRCSoftmaxMetric, plot
+from pytagi_ddp.nn import Linear, MixtureReLU, Sequential
 
 args = parser("what the weights have learnt").parse_args()
 x, label, x_new, label_new = load_digits(args)
@@ -31,15 +32,8 @@ mean, std = x.mean(), x.std()
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(28 * 28, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), Linear(100, 11))
 before = copy.deepcopy(net)
-updater, utils, hierarchy, rng = OutputUpdater(net.device), Utils(), HRCSoftmaxMetric(10), np.random.default_rng(0)
-
-for _epoch in range(3):
-    for rows in np.array_split(rng.permutation(len(x)), len(x) // 16):
-        net((x[rows] - mean) / std)
-        observed, index, _ = utils.label_to_obs(label[rows], num_classes=10)
-        updater.update_using_indices(net.output_z_buffer, observed, 0.3**2, index, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+hierarchy, rng = HRCSoftmaxMetric(10), np.random.default_rng(0)
+net.fit((x - mean) / std, label, HierarchicalHead(10, sigma_v=0.3), epochs=3, batch_size=16, evidence=None)
 
 # %%
 # `net.inspect` says for each layer which share of its units is uncertain or dead, what the signal to noise (SNR) of its

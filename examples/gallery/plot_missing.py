@@ -15,7 +15,8 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp import plot
-from pytagi_ddp.nn import Linear, MixtureReLU, OutputUpdater, Sequential
+from pytagi_ddp.likelihoods import Gaussian
+from pytagi_ddp.nn import Linear, MixtureReLU, Sequential
 
 ROWS, NOISE = 200, 0.1
 
@@ -29,18 +30,12 @@ def learn(x, y, seed=0):
     """A network that has learnt from the rows (x, y); y may hold NaN."""
     pytagi_ddp.manual_seed(seed)
     net = Sequential(Linear(1, 60), MixtureReLU(), Linear(60, 60), MixtureReLU(), Linear(60, 4))
-    updater, rng = OutputUpdater(net.device), np.random.default_rng(seed)
-    for _epoch in range(20):
-        for rows in np.array_split(rng.permutation(len(x)), -(-len(x) // 4)):
-            net(x[rows])
-            updater.update(net.output_z_buffer, y[rows], NOISE**2, net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+    net.fit(x, y, Gaussian(NOISE), epochs=20, batch_size=4, seed=seed, evidence=None)
     return net
 
 
 # %%
-# The loop above needs nothing else for gaps than NaN. (Masked arrays work as well. If all rows have the same *number*
+# Gaps need nothing else than NaN. (Masked arrays work as well. If all rows have the same *number*
 # of observed outputs, `update_using_indices` takes these and their indices, and computes less.) Three ways to prepare a
 # table are compared:
 

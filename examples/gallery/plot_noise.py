@@ -15,7 +15,8 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp import plot
-from pytagi_ddp.nn import EvenExp, Linear, MixtureReLU, OutputUpdater, Sequential
+from pytagi_ddp.likelihoods import HeteroscedasticGaussian
+from pytagi_ddp.nn import EvenExp, Linear, MixtureReLU, Sequential
 
 
 def noise(x):
@@ -29,18 +30,11 @@ y = x**3 + rng.normal(0, noise(x))
 
 # %%
 # The network has a pair of outputs for each target: the mean, and a number whose exponential (`EvenExp`) is the
-# variance of the noise. `update_heteros` takes observations without a variance.
+# variance of the noise. `HeteroscedasticGaussian` takes observations without a variance. Steps are those of plain TAGI.
 
 pytagi_ddp.manual_seed(1)
 net = Sequential(Linear(1, 64), MixtureReLU(), Linear(64, 2, gain_weight=0.1, gain_bias=0.1), EvenExp())
-updater = OutputUpdater(net.device)
-
-for _epoch in range(10):
-    for batch in np.array_split(rng.permutation(x.size), 500):
-        net(x[batch])
-        updater.update_heteros(net.output_z_buffer, y[batch], net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+net.fit(x, y, HeteroscedasticGaussian(), epochs=10, batch_size=4, evidence=None)
 
 # %%
 # ``mu[:, 0]`` and ``var[:, 0]`` are mean and variance of the function, and ``mu[:, 1]`` is the expected variance of the

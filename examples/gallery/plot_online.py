@@ -15,9 +15,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
-from examples.online_forecasting import make_network
 from examples.series import PERIOD, make_series, observe_one_by_one, score
 from pytagi_ddp import plot
+from pytagi_ddp.nn import LSTM, Linear, Sequential
 
 n, sigma_v = 4800, 0.3
 series = make_series(n, seed=0, change_at=n // 2)
@@ -26,7 +26,7 @@ gap = slice(n - 4 * PERIOD, n - 3 * PERIOD)
 y[gap] = np.nan
 
 pytagi_ddp.manual_seed(0)
-net = make_network()
+net = Sequential(LSTM(1, 40), LSTM(40, 40), Linear(40, 1))
 mu, var = observe_one_by_one(net, y, sigma_v)
 var += np.float32(sigma_v**2)  # of an observation, not only of the signal
 

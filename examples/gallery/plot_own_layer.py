@@ -21,6 +21,7 @@ import numpy as np
 
 import pytagi_ddp
 from pytagi_ddp import nn
+from pytagi_ddp.likelihoods import Gaussian
 
 
 class Sine(nn.Activation):
@@ -86,18 +87,11 @@ error = np.abs(samples.var(0) / out.var - 1).max()
 print(f"variances of {len(samples)} samples differ by at most {100 * error:.0f} %")
 
 # %%
-# The network learns a periodic function from noisy observations, by the same lines as any other.
+# The network learns a periodic function from noisy observations, as any other.
 
 x = rng.uniform(-2, 2, (400, 1))
 y = np.sin(3 * x) + 0.5 * x + rng.normal(0, 0.1, x.shape)
-updater = nn.OutputUpdater(net.device)
-
-for _ in range(30):
-    for batch in np.array_split(rng.permutation(len(x)), 40):
-        net(x[batch])
-        updater.update(net.output_z_buffer, y[batch], 0.1**2, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+net.fit(x, y, Gaussian(0.1), epochs=30, batch_size=10, evidence=None)
 
 grid = np.linspace(-2, 2, 200)[:, None]
 mean, variance = (moments[:, 0] for moments in net.predict(grid))

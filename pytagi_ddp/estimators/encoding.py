@@ -42,7 +42,8 @@ def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
     edges = tuple(_edges(column, bins) for column in columns)
     if not any(edges):
         return None
-    ends = tuple(some and _ends(column, some) for column, some in zip(columns, edges, strict=True))
+    pairs = zip(columns, edges, strict=True)
+    ends = tuple(None if some is None else _ends(column, some) for column, some in pairs)
     return Encoding(edges, ends if scaled else None)
 
 

@@ -33,7 +33,7 @@ def as_batches(
             f"the {type(data).__name__} is for {data.world_size} ranks, and {shares} train: make it with rank={share} "
             f"and world_size={shares}, those of net (of a pipeline, those of net.data_group)"
         )
-    if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
+    if not hasattr(data, "__iter__") or hasattr(data, "shape"):
         hint = ": make a BatchLoader of it" if hasattr(data, "images") else ""
         raise TypeError(f"data are {KINDS}; got {type(data).__name__}{hint}")
     return data
@@ -64,9 +64,9 @@ def samples_of(batches: Iterable[Any]) -> int | None:
     return batches.num_samples if isinstance(batches, RankBatches) else None
 
 
-def observed(y: Any) -> Any:
-    """Observations as NumPy's arrays; of several parts a tuple, where None stands for a part without any."""
-    if isinstance(y, tuple | list) and any(part is None or hasattr(part, "__len__") for part in y):
+def observed(y: Any, several: bool) -> Any:
+    """Observations as NumPy's arrays; of the parts of a `Joint` a tuple, where None stands for a part without any."""
+    if several:
         return tuple(None if part is None else to_numpy(part, "y") for part in y)
     return to_numpy(y, "y")
 

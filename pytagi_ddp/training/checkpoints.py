@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.training.callback import Callback
 
 AVERAGE = "average.safetensors"
@@ -71,6 +72,11 @@ class Checkpoints(Callback):
         self._settings = dict(default if self._given is None else self._given)
         if trainer.global_batch is not None:
             self._settings = {"global batch": trainer.global_batch, **self._settings}
+        if self._every and not trainer.in_step and isinstance(trainer.net, ShardedNetwork):
+            raise ValueError(
+                f"every={self._every} needs arrays or a BatchLoader: a {type(trainer.net).__name__} is saved by all "
+                "ranks together, and here they may have different numbers of batches"
+            )
         if self._resume:
             self._load(trainer)
         else:

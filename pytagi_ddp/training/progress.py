@@ -13,6 +13,7 @@ from tqdm import tqdm
 from pytagi_ddp.training.callback import Callback
 
 MODES = ("auto", "bar", "lines")
+REFRESH = 0.1  # seconds between two states of a bar
 
 
 class _Bar(tqdm):
@@ -59,24 +60,23 @@ class Progress(Callback):
             trainer.stack.callback(self._close)
 
     def batch_end(self, trainer: Any) -> None:
-        if self._shown == "nothing":
+        now = time.perf_counter()
+        if self._shown == "nothing" or now - self._printed < (REFRESH if self._bar is not None else self.seconds):
             return
         done = trainer.samples_done - self._before
-        if self._bar is not None:
-            done = done if self._total is None else min(done, self._total)
-            self._bar.set_postfix_str(self._running(trainer), refresh=False)
-            self._bar.update(done - self._bar.n)
-            return
-        now = time.perf_counter()
-        if now - self._printed < self.seconds or (self._total is not None and done >= self._total):
+        if self._total is not None and done >= self._total and self._bar is None:
             return
         self._printed = now
+        running = described({f"train_{name}": value for name, value in trainer.running().items() if name != "nll"})
+        if self._bar is not None:
+            self._bar.set_postfix_str(running, refresh=False)
+            self._bar.update((done if self._total is None else min(done, self._total)) - self._bar.n)
+            return
         rate = done / (now - self._start)
         of, left = "", ""
         if self._total is not None:
             of = f" of {self._total:,}"
             left = f", {timedelta(seconds=round((self._total - done) / rate))} left"
-        running = self._running(trainer)
         text = f"{self._title}: {done:,}{of} {self.unit}, {rate:.1f} {self.unit}/s{left}"
         print(f"{text}, {running}" if running else text, flush=True)
 
@@ -91,10 +91,6 @@ class Progress(Callback):
     def line(self, results: dict[str, float]) -> str:
         """What is printed of the results of an epoch."""
         return f"{described(results)}, {results['samples_per_second']:,.1f} {self.unit}/s"
-
-    def _running(self, trainer: Any) -> str:
-        """The results of this rank in this epoch so far."""
-        return described({f"train_{name}": value for name, value in trainer.running().items() if name != "nll"})
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -17,6 +17,7 @@ from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommu
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
+from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
@@ -42,23 +43,23 @@ class Trainer:
         low, high = trainer.predict(x_new).interval(0.9)
 
     The network is a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`. All ranks
-    run the same program. Data are given as
+    run the same program.
 
-    * a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each batch. With
-      `Joint`, y is a tuple of arrays;
-    * a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the rank and number of ranks;
-    * any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the samples of this rank alone.
-      Ranks may have different numbers of batches. `set_epoch`, of it or its sampler, is called before each epoch.
+    **Data** are a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each
+    batch (with `Joint`, y is a tuple of arrays); or a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the
+    rank and number of ranks; or any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the
+    samples of this rank alone. Ranks may have different numbers of batches. `set_epoch`, of an iterable or its sampler,
+    is called before each epoch.
 
     `batch_size` is that of a rank, so R ranks learn R times as many samples in a step. Data are taken as they are:
     standardise them before.
 
     **Evidence.** An `EvidenceSchedule` lets each sample count a set number of times, however many epochs there are. A
-    network that has one keeps it: the training extends it by its epochs. With `evidence=None` steps are those of plain
-    TAGI, and `forget` is the factor by which earlier evidence counts less before each of the first 70 % of the epochs,
-    but not before the first one. Where ranks add deltas (`average=False`), a step is that of one process with the
-    samples of all ranks. Where they average them, the balance of the schedule is the same, and it is reached more
-    slowly: with a schedule, prefer `average=False`.
+    network that has one keeps it, and these epochs are planned behind the steps that it has made. With `evidence=None`
+    steps are those of plain TAGI, and `forget` is the factor by which earlier evidence counts less before each of the
+    first 70 % of the epochs, but not before the first one. Where ranks add deltas (`average=False`), a step is that of
+    one process with the samples of all ranks. Where they average them, the balance of the schedule is the same, and it
+    is reached more slowly: with a schedule, prefer `average=False`.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
     an observation; "train_error" of classes, or "train_rmse" of numbers, and those of `metrics`, also with "val_";
@@ -136,7 +137,8 @@ class Trainer:
         self.callbacks = sorted(callbacks, key=lambda callback: not callback._goes_first)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
         self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
-        self._has_outputs = not isinstance(net, PipelineSequential) or net.is_last
+        self._pipeline = net if isinstance(net, PipelineSequential) else None
+        self._has_outputs = self._pipeline is None or self._pipeline.is_last
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.average: PosteriorAverage | None = None
@@ -168,6 +170,11 @@ class Trainer:
     def batches_per_epoch(self) -> int | None:
         """Batches of this rank in an epoch; None: the iterable has no length."""
         return length(self._train)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all ranks have equally many batches: those of arrays and of the library's loaders."""
+        return self.ranks.world_size == 1 or isinstance(self._train, RankBatches)
 
     @property
     def samples_per_epoch(self) -> int | None:
@@ -227,6 +234,8 @@ class Trainer:
         """
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
+        if self._evidence is not None and self.network.schedule is not None:
+            self.network.schedule.epochs = self.epochs  # in all, whatever the network had done before
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
         self._resumed_within = position.batch > 0
 
@@ -265,18 +274,28 @@ class Trainer:
             The results of each epoch.
 
         Raises:
-            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit.
-            Other errors are those of the network and of the data.
+            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit;
+                the network and the data may raise others.
         """
         self._begin()
         self._share_of_data, self._shares = share_of(self.net)
         self._train = as_batches(train, self.batch_size, self._share_of_data, self._shares, self.seed)
         own = None if validation is None else self._for_evaluation(validation)
+        for batches in (self._train, own):
+            if self.epochs > 1 and isinstance(batches, Iterator):
+                raise ValueError(
+                    f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
+                    "batches, or an object whose __iter__ begins anew"
+                )
+        if self._share and not self.in_step:
+            raise ValueError(
+                "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
+            )
         outputs = self._outputs()
         if self.likelihood is None:
             self.likelihood = choose_likelihood(self._train, outputs)
-        self._all_metrics = self._metrics_of(outputs)
-        self._sums = metric.Sums(self._all_metrics)
+        self._find_metrics(outputs)
+        self._sums = self._new_sums()
         self._plan()
         self.average = PosteriorAverage(self.network) if self._share else None
         with ExitStack() as self.stack:
@@ -292,7 +311,7 @@ class Trainer:
         return self.history
 
     def _plan(self) -> None:
-        """Makes the schedule, or extends the one that the network has."""
+        """Makes the schedule, or plans these epochs behind the steps of the one that the network has."""
         schedule = self.network.schedule
         if self._evidence is None:
             if schedule is not None:
@@ -314,7 +333,7 @@ class Trainer:
             EvidenceSchedule(self.network, steps, self.epochs, **given)
             return
         schedule.steps_per_epoch = steps
-        schedule.extend(self.epochs)
+        schedule.epochs = -(-schedule.steps // steps) + self.epochs  # those that are done, and these
         for name, value in given.items():
             setattr(schedule, name, value)
 
@@ -332,7 +351,7 @@ class Trainer:
                 self.net.forget_evidence(self._forget)
             if self.average is not None:
                 self.average.reset()
-        self._sums, self._evaluated = metric.Sums(self._all_metrics), None
+        self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
         start, reduced = time.perf_counter(), self.ranks.reduce_seconds
         self._learn_all()
@@ -370,7 +389,7 @@ class Trainer:
             for x, y in epoch_of(self._train, self.epoch, self.batch):
                 samples = len(x)
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
-                    seen = observed(y)
+                    seen = observed(y, self._several)
                     moments = self._learn(x, seen)
                     if self._has_outputs:
                         self._score(self._sums, *moments, seen, samples)
@@ -381,8 +400,11 @@ class Trainer:
                 for callback in at_end:
                     call(callback, "batch_end", self)
                 if self._watches and self._is_asked():
-                    self.stopped = True
                     break
+        self.stopped = self._watches and self._is_asked()
+        if not self.in_step:  # the rank with the most batches says how many there were
+            batch = max(self.ranks.all_gather_object(self.batch))
+            self.batch, self.step = batch, self.step + batch - self.batch
 
     def _is_asked(self) -> bool:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
@@ -392,8 +414,8 @@ class Trainer:
         net, likelihood, schedule = self.net, self.likelihood, self.network.schedule
         assert likelihood is not None
         weight = 1.0 if schedule is None else schedule.weight
-        if isinstance(net, PipelineSequential):
-            return net.forward_backward(
+        if self._pipeline is not None:
+            return self._pipeline.forward_backward(
                 x, lambda states, rows, deltas: likelihood.update(states, rows_of(y, rows), deltas, weight)
             )
         moments = net(x)
@@ -401,26 +423,30 @@ class Trainer:
         net.backward()
         return moments
 
+    def _new_sums(self) -> metric.Sums:
+        assert self.likelihood is not None
+        return metric.Sums(self._all_metrics, self.likelihood.prediction)
+
     def _score(self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int) -> None:
         shape = self.network.out_shape
         one = (samples, *(shape.image or shape.sequence or (shape.size,)))
-        assert self.likelihood is not None
-        sums.add(self.likelihood.prediction(mu.reshape(one), var.reshape(one)), y, samples)
+        sums.add(mu.reshape(one), var.reshape(one), y)
 
     def _outputs(self) -> int:
         """Outputs of a sample, or of each time step; collective over a pipeline."""
         shape = self.network.out_shape
         width = shape.sequence[1] if shape.sequence else shape.size
-        if isinstance(self.net, PipelineSequential):
-            group = self.net.pipe_group
+        if self._pipeline is not None:
+            group = self._pipeline.pipe_group
             return group.broadcast_object(width, group.world_size - 1)
         return width
 
-    def _metrics_of(self, outputs: int) -> dict[str, metric.Metric]:
+    def _find_metrics(self, outputs: int) -> None:
         """The metrics of the likelihood's predictions, and those that were given."""
         assert self.likelihood is not None
+        self._several = isinstance(self.likelihood, Joint)
         kind = self.likelihood.prediction(np.zeros((1, outputs)), np.ones((1, outputs)))
-        return metric.standard_metrics(kind) | self._metrics
+        self._all_metrics = metric.standard_metrics(kind) | self._metrics
 
     def _call(self, moment: str) -> None:
         for callback in self.callbacks:
@@ -463,13 +489,14 @@ class Trainer:
         """
         if self.likelihood is None:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
-        sums = metric.Sums(self._metrics_of(self._outputs()))
+        self._find_metrics(self._outputs())
+        sums = self._new_sums()
         for x, y in self._for_evaluation(data):
             samples = len(x)
             if samples:
                 mu, var = self.net.predict(x, samples)
                 if self._has_outputs:
-                    self._score(sums, mu, var, observed(y), samples)
+                    self._score(sums, mu, var, observed(y, self._several), samples)
         if isinstance(self.net, TrainedOnRanks):
             self.net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
         return sums.over_ranks(self.ranks)[0]

@@ -384,6 +384,8 @@ def test_a_target_that_is_a_column_is_one_target():
     with pytest.warns(DataConversionWarning):
         model = TAGIRegressor((4,), **SHORT).fit(x, y[:, None])
     np.testing.assert_array_equal(model.predict(x), TAGIRegressor((4,), **SHORT).fit(x, y).predict(x))
+
+
 def steps(n, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, (n, 2))

@@ -94,7 +94,6 @@ def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch
         ("forecasting", "--paths", "1"),
         ("functional_training", "--epochs", "0"),
         ("mnist", "--seed", "-1"),
-        ("online_forecasting", "--steps", "3"),
         ("pretrained", "--few", "0"),
         ("smoothing", "--passes", "0"),
         ("transformer", "--steps", "2"),

@@ -5,9 +5,9 @@ import importlib.util
 import numpy as np
 import pytest
 
-from examples import autoencoder, forecasting, online_forecasting, smoothing, transformer
-from examples.series import make_series, score
-from pytagi_ddp import manual_seed
+from examples import autoencoder, forecasting, smoothing, transformer
+from examples.series import make_series, observe_one_by_one, score
+from pytagi_ddp import manual_seed, nn
 
 pytestmark = pytest.mark.slow
 
@@ -68,9 +68,14 @@ def test_the_smoother_is_nearer_to_the_signal_than_the_filter(picture, capsys):
         smoothing.main(["--gap", "12"])
 
 
-def test_online_forecasting_learns(picture):
-    first, before, after, *rest = online_forecasting.main(["--steps", "1500", "--plot", picture])
-    assert before < 0.7 * first and after > before and np.isfinite(rest).all()
+def test_a_network_learns_a_series_while_it_runs():
+    """`examples/gallery/plot_online.py` shows it; the season changes in the middle, and at the end a day is missing."""
+    manual_seed(0)
+    y = make_series(1500, seed=0, change_at=750).y
+    y[1404:1428] = np.nan
+    mu, var = observe_one_by_one(nn.Sequential(nn.LSTM(1, 40), nn.LSTM(40, 40), nn.Linear(40, 1)), y, 0.3)
+    errors = [score(mu[part], var[part], y[part]).rmse for part in (slice(150), slice(600, 750), slice(750, 900))]
+    assert errors[1] < 0.7 * errors[0] and errors[2] > errors[1] and np.isfinite([mu, var]).all()
 
 
 def test_the_autoencoder_draws_images_again(picture):

@@ -111,7 +111,7 @@ NET = nn.Sequential(nn.Linear(2, 1))
         (NET, "cuda", "call to_device"),
         (NET, "append", "make a new one"),
         (NET, "zero_grad", "there are no gradients"),
-        (NET, "fit", "TAGIRegressor and TAGIClassifier"),
+        (NET, "compile", "fit trains it"),
         (NET, "named_parameters", "state_dict"),
         (NET, "modules", "named_layers"),
         (NET[0], "weight", "mu_w, var_w, mu_b, var_b"),

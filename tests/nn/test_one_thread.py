@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.likelihoods import Gaussian
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.run import rebuild
 
@@ -74,6 +75,7 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "device": assign("device", "cpu"),
     "drop_deltas": lambda net: net.drop_deltas(),
     "eval": lambda net: net.eval(),
+    "fit": lambda net: net.fit(X, np.zeros((3, 2)), Gaussian(), epochs=1),
     "forget_evidence": lambda net: net.forget_evidence(2),
     "forward": lambda net: net(X),
     "get_input_states": lambda net: net.get_input_states(),

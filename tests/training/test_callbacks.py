@@ -11,7 +11,7 @@ import pytest
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import DDPSequential
-from pytagi_ddp.training import Callback, CallbackError, EarlyStopping, Trainer
+from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
 from tests.mpi.run import MpiJob, mpirun
 from tests.training.data import LABELS, TEST, X, network, on_ranks, shares, state_of
@@ -130,6 +130,32 @@ def test_a_signal_stops_one_process():
     network().fit(X, LABELS, epochs=2, batch_size=6, callbacks=[Signals(), seen])
     assert seen.moments[-3:] == [(0, 3, 3), ("fit ends", True, 0), "closed"]
     assert signal.getsignal(signal.SIGTERM) == former
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_has_no_more_batches_stops_with_the_others(rank, tmp_path):
+    """Rank 1 has two batches, rank 0 five: at the stop, both are behind the fourth step."""
+
+    class Asks(Callback):
+        on_all_ranks = True
+
+        def fit_begin(self, trainer):
+            trainer._watches = True  # as `stop_on_signal`, which needs the main thread
+
+        def batch_end(self, trainer):
+            if trainer.ranks.rank == rank and trainer.step == (3 if rank == 0 else 2):
+                trainer.request_stop()
+
+    def train():
+        net = DDPSequential(network(), average=False)
+        own = [(X[:6], LABELS[:6])] * (5 if net.rank == 0 else 2)
+        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[Asks(), Checkpoints(tmp_path / str(rank))])
+        trainer.fit(own)
+        return trainer.stopped, trainer.epoch, trainer.batch, trainer.step
+
+    steps = 4 if rank == 0 else 3
+    assert run_threads(train, 2) == [(True, 0, steps, steps)] * 2
+    assert len(list((tmp_path / str(rank)).glob(f"step-{steps:010}-*"))) == 1
 
 
 def test_any_rank_may_end_the_training_after_an_epoch():

@@ -113,6 +113,14 @@ def test_another_global_batch_goes_on_so_that_no_sample_is_left_out(tmp_path):
     assert trainer.step == 5 + 1 + 8, "60 of 61 samples are 3 of 4 batches"
 
 
+def test_a_network_that_was_trained_before_resumes_alike(tmp_path):
+    """Its schedule plans the epochs of the training that it takes up, and no others."""
+    _, state, trainer = one(tmp_path / "a", {"every": 4, "keep": None})
+    trainer.callbacks = [Checkpoints(tmp_path / "b", resume=files(tmp_path / "a")[4])]
+    trainer.fit((X, LABELS), TEST)
+    assert trainer.network.schedule.epochs == 3 and state_of(trainer.net) == state
+
+
 def test_settings_are_compared(tmp_path):
     one(tmp_path, {"settings": {"sigma": 0.1}})
     with pytest.raises(CallbackError, match=r"sigma was 0.1 and is 0.2"):

@@ -10,7 +10,7 @@ from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Gaussian, Joint
 from pytagi_ddp.nn import DDPSequential, FSDPSequential
-from pytagi_ddp.training import Trainer
+from pytagi_ddp.training import CallbackError, Checkpoints, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
 
 EPOCHS = 3
@@ -144,6 +144,9 @@ def test_a_second_fit_goes_on_with_the_schedule():
     assert (net.schedule.epochs, net.schedule.steps) == (5, 5 * 11)
     net.fit(X, LABELS, epochs=1, batch_size=6, evidence=None)
     assert net.schedule is None
+    own = nn.EvidenceSchedule(net, 11, 4, count=3.0)
+    net.fit(X, LABELS, epochs=4, batch_size=6)
+    assert net.schedule is own and (own.epochs, own.steps, own.count) == (4, 44, 3.0)
 
 
 def test_batches_of_a_loader_are_those_of_the_ranks():
@@ -199,7 +202,7 @@ def test_any_iterable_of_batches():
         yield from cut(X, LABELS)
 
     with pytest.raises(ValueError, match=r'no length.* give evidence={"steps_per_epoch": '):
-        network().fit(endless(), likelihood=Categorical(3))
+        network().fit(endless(), likelihood=Categorical(3), epochs=1)
     one = network()
     one.fit(endless(), likelihood=Categorical(3), epochs=1, evidence={"steps_per_epoch": 11})
     assert one.schedule.steps == 11
@@ -223,13 +226,26 @@ def test_ranks_may_have_different_numbers_of_batches(way):
     def train():
         net = way(network(), average=False)
         own = cut(X, LABELS)[:7] if net.rank == 0 else cut(X, LABELS)[7:10]
-        history = Trainer(net, Categorical(3), epochs=2).fit(own, cut(*TEST)[net.rank :: 2])
-        assert net.model.schedule.steps == 2 * 7
+        trainer = Trainer(net, Categorical(3), epochs=2)
+        history = trainer.fit(own, cut(*TEST)[net.rank :: 2])
+        assert net.model.schedule.steps == trainer.step == 2 * 7
         return without_times(history)
 
     first, second = run_threads(train, 2)
     assert first == second
     assert first[0]["train_error"] * 60 == pytest.approx(round(first[0]["train_error"] * 60)), "each counts once"
+
+
+def test_what_needs_ranks_in_step_says_so():
+    def train(make, **options):
+        net = make(network())
+        return Trainer(net, Categorical(3), **options).fit(cut(X, LABELS))
+
+    with pytest.raises(ValueError, match="average_last on several ranks needs arrays or a BatchLoader"):
+        run_threads(lambda: train(DDPSequential, average_last=0.5), 2)
+    every = {"callbacks": [Checkpoints("none", every=2)]}
+    with pytest.raises(CallbackError, match="every=2 needs arrays or a BatchLoader: a FSDPSequential is saved by all"):
+        run_threads(lambda: train(FSDPSequential, **every), 2)
 
 
 def test_ranks_that_merge_posteriors_end_alike():
@@ -295,5 +311,12 @@ def test_data_and_networks_that_cannot_be():
         network().fit(X, LABELS[:60])
     with pytest.raises(ValueError, match="average_last needs all parameters on each rank, and a FSDPSequential"):
         run_threads(lambda: Trainer(FSDPSequential(network()), average_last=0.5), 2)
+    with pytest.raises(TypeError, match=r"data are a tuple \(x, y\) of arrays, .*; got ndarray"):
+        network().fit(X, likelihood=Categorical(3))
+    with pytest.raises(ValueError, match="a generator can be read once, and there are 2 epochs"):
+        network().fit((batch for batch in cut(X, LABELS)), likelihood=Categorical(3), epochs=2)
+    own = Trainer(network(), Categorical(3), epochs=2)
+    with pytest.raises(ValueError, match="a list_iterator can be read once"):
+        own.fit((X, LABELS), iter(cut(*TEST)))
     with pytest.raises(ValueError, match="evaluate needs a likelihood"):
         Trainer(network()).evaluate(TEST)

@@ -114,7 +114,9 @@ class PiecewiseLinearEncoding(BaseLayer):
 
     def _all_ends(self) -> np.ndarray:
         parts = zip(self.ends or [None] * len(self.edges), self._bins, strict=True)
-        return np.concatenate([np.float32([AS_IT_IS] * bins if some is None else some) for some, bins in parts])
+        return np.concatenate(
+            [np.asarray([AS_IT_IS] * bins if some is None else some, np.float32) for some, bins in parts]
+        )
 
     def settings(self) -> dict[str, Any]:
         return {"edges": self.edges, "ends": self.ends}
