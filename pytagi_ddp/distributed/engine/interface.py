@@ -315,8 +315,8 @@ class Communicator(CommunicatorBase, ABC):
 
         The ranks of a group must call the collectives of the group in the same order, independent of other groups.
         Handles of several groups may be in flight: waiting for one advances the others, too. `close` of one
-            communicator leaves the others open, and frees the resources of MPI for the group: MPICH has room for about
-            200 groups at a time.
+        communicator leaves the others open, and frees the resources of MPI for the group: MPICH has room for about 200
+        groups at a time.
 
         Args:
             color: ranks with the same color form a group; None: this rank is in none.
