@@ -16,7 +16,7 @@ def provide(find: Callable[[], Callable[..., Any]]) -> None:
 
 
 def fit(
-    net: Any, x: Any, y: Any = None, likelihood: Any = None, epochs: int = 10, **options: Any
+    self: Any, x: Any, y: Any = None, likelihood: Any = None, epochs: int = 10, **options: Any
 ) -> list[dict[str, float]]:
     """Trains the network for some epochs: the short way to `pytagi_ddp.training.Trainer`, whose loop it is.
 
@@ -35,4 +35,4 @@ def fit(
     Raises:
         ValueError, TypeError: as `Trainer` and `Trainer.fit`.
     """
-    return _Loop.find()(net, x, y, likelihood, epochs, **options)
+    return _Loop.find()(self, x, y, likelihood, epochs, **options)
