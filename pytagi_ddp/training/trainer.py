@@ -23,6 +23,9 @@ from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
 from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
 
+# How often a sample counts. Networks for classes err least with a cold posterior. For numbers with a known noise that
+# would make error bars too small: `benchmarks.quality counts` measures both.
+COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
 FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
 Net = Sequential | TrainedOnRanks | DataParallel
 
@@ -74,8 +77,8 @@ class Trainer:
         epochs: passes over the data, in all: those before a checkpoint included.
         batch_size: samples of a step on each rank (or in each pipeline), of arrays.
         seed: of the order of the samples of arrays, the same on every rank.
-        evidence: options of the `EvidenceSchedule`: count, prior_factor, first, last, and steps_per_epoch for an
-            iterable without a length. None: none.
+        evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 2 for numbers), prior_factor,
+            first, last, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
         bn_batches: training batches that give BatchNorm2d its statistics before each evaluation; 0: the running ones
             are kept.
@@ -330,7 +333,8 @@ class Trainer:
                 )
             steps = max(count for count in every if count is not None)
         if schedule is None or schedule.epochs is None:
-            EvidenceSchedule(self.network, steps, self.epochs, **given)
+            count = COUNT_OF_CLASSES if "error" in self._all_metrics else COUNT_OF_NUMBERS
+            EvidenceSchedule(self.network, steps, self.epochs, **{"count": count, **given})
             return
         schedule.steps_per_epoch = steps
         schedule.epochs = -(-schedule.steps // steps) + self.epochs  # those that are done, and these
