@@ -180,11 +180,18 @@ class MixturePrediction(EnsemblePrediction):
         return self._all.cdf(self._unscaled(y))[..., 0].mean(0)
 
     def _quantile(self, q: np.ndarray) -> np.ndarray:
-        each = self._loc + self._scale * self._all.quantile(float(q[0]))[..., 0]
-        low, high = each.min(0), each.max(0)
+        wanted, mean, std = float(q[0]), self.mean, self.std
+        width = np.where(np.isfinite(std), std, np.abs(mean) + self._scale) + 1e-300
+        low, high = mean - width, mean + width
+        for _ in range(200):  # until they enclose the quantile
+            short, long = self._cdf(high) < wanted, self._cdf(low) >= wanted
+            if not (short.any() or long.any()):
+                break
+            width = 2 * width
+            low, high = np.where(long, low - width, low), np.where(short, high + width, high)
         if self.discrete:
-            return between_whole_numbers(self._cdf, float(q[0]), low - 1, high)
-        return bisected(self._cdf, float(q[0]), low, high)
+            return between_whole_numbers(self._cdf, wanted, np.maximum(np.floor(low), -1), np.ceil(high))
+        return bisected(self._cdf, wanted, low, high)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         random = np.random.default_rng(seed)

@@ -183,10 +183,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
             y: n numbers, or (n, targets).
             sample_weight: n weights of at least 0, None for 1: how often each sample counts. In training the variance
-                of its noise is divided by its weight, as for a mean of so many observations; scales, noise and the
-                choice of layers are by weighted means. So 2 is as good as the sample twice (not bit for bit: the
-                sample stands in one batch and one fold), and 0 leaves it out. Weights of mean 1 keep the amount of
-                evidence.
+                of its noise is divided by its weight, as for a mean of so many observations (with a `likelihood`, its
+                log-likelihood is multiplied by it). Scales, noise and the choice of layers are by weighted means. So 2
+                is as good as the sample twice (not bit for bit: the sample stands in one batch and one fold), and 0
+                leaves it out. Weights of mean 1 keep the amount of evidence.
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.

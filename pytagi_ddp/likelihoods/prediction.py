@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
 NEGLIGIBLE = 40.0  # logarithm of what counts as nothing beside the maximum
-BISECTIONS = 50
+BISECTIONS, PRECISION = 100, 1e-9  # at most so many steps to a quantile, and the relative error of its q
 DRAWS, TURNS = 50, 40  # draws of a score: so many at a time, so many times
 
 
@@ -396,12 +396,28 @@ class BinaryPrediction(Prediction):
 
 
 def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where `cdf` is q, between `low` and `high`."""
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        below = cdf(middle) < q
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return 0.5 * (low + high)
+    """Where `cdf` is q, between `low` and `high`: by secants through the ends, and every third time by halves.
+
+    Source: Dowell & Jarratt (1971), "A modified regula falsi method for computing the root of an equation", BIT 11, for
+    halving the value at an end that stays.
+    """
+    exact = PRECISION * min(q, 1 - q)
+    below, above = cdf(low) - q, cdf(high) - q
+    stays = np.zeros(np.shape(below))  # -1: the lower end stayed last time, 1: the upper one
+    for turn in range(BISECTIONS):
+        rise = above - below
+        secant = np.where(rise > 0, -below / np.where(rise > 0, rise, 1), 0.5)
+        share = np.full(rise.shape, 0.5) if turn % 3 == 2 else np.clip(secant, 0.001, 0.999)
+        middle = low + share * (high - low)
+        value = cdf(middle) - q
+        left = value < 0
+        above = np.where(left, np.where(stays > 0, 0.5 * above, above), value)
+        below = np.where(left, value, np.where(stays < 0, 0.5 * below, below))
+        low, high = np.where(left, middle, low), np.where(left, high, middle)
+        stays = np.where(left, 1.0, -1.0)
+        if np.all((np.abs(value) <= exact) | (high - low <= 1e-15 * np.abs(middle))):
+            break
+    return middle
 
 
 def between_whole_numbers(

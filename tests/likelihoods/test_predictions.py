@@ -37,7 +37,17 @@ def test_a_prediction_is_that_of_its_samples(name):
         assert np.all((drawn < found - 1e-9).mean(0) <= q + 0.005)
         np.testing.assert_allclose(prediction.cdf(found), (drawn <= found + 1e-9).mean(0), atol=0.006)
     low, high = prediction.interval(0.8)
-    np.testing.assert_array_equal([low, high], [prediction.quantile(0.1), prediction.quantile(0.9)])
+    np.testing.assert_allclose([low, high], [prediction.quantile(0.1), prediction.quantile(0.9)], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["StudentT", "Laplace", "Gamma"])
+@pytest.mark.parametrize("q", [1e-6, 0.01, 0.3, 0.5, 0.999999])
+def test_quantiles_are_found_to_nine_digits(name, q):
+    for m, s in ((M, S), (1e3 * M, S), (M, 1e-12 * S), (M, 30 * S)):
+        if name == "Gamma" and m is not M:
+            continue
+        prediction = KINDS[name].prediction(m, s)
+        np.testing.assert_allclose(prediction.cdf(prediction.quantile(q)), q, rtol=3e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", KINDS)
