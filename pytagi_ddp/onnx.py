@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.files import AnyPath, atomic_write
-from pytagi_ddp.nn import ELU, LeakyReLU, Linear, MixtureReLU, ReLU, Sequential, Sigmoid, Softplus, Tanh
+from pytagi_ddp.nn import (
+    ELU,
+    LeakyReLU,
+    Linear,
+    MixtureReLU,
+    PiecewiseLinearEncoding,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    Softplus,
+    Tanh,
+)
 
 __all__ = ["export"]
 
@@ -44,7 +55,7 @@ def export(model: Any, path: AnyPath, quantiles: Sequence[float] | None = None) 
 
     Args:
         model: a `Sequential` of `Linear`, `ReLU`, `LeakyReLU`, `ELU`, `Sigmoid`, `Tanh`, `Softplus` and `MixtureReLU`
-            layers, or a `TAGIRegressor` without `likelihood`.
+            layers, with a `PiecewiseLinearEncoding` in front or without; or a `TAGIRegressor` without `likelihood`.
         path: the file, which is replaced as a whole.
         quantiles: of a regressor: probabilities, for one more output (n, number of them), or (n, targets, number).
 
@@ -128,11 +139,16 @@ def _sizes(net: Sequential) -> tuple[int, int]:
 
 def _moments(graph: _Graph, net: Sequential, x: str) -> Moments:
     """Means and variances of the outputs of a network."""
-    if not isinstance(net.layers[0], Linear):
-        raise TypeError(f"export takes networks that begin with Linear, got {net.layers[0].get_layer_info()}")
+    if not isinstance(net.layers[0], Linear | PiecewiseLinearEncoding):
+        raise TypeError(
+            "export takes networks that begin with Linear or PiecewiseLinearEncoding, got "
+            f"{net.layers[0].get_layer_info()}"
+        )
     mean, var = x, None
     for layer in net.layers:
-        if isinstance(layer, Linear):
+        if isinstance(layer, PiecewiseLinearEncoding) and layer is net.layers[0]:
+            mean = _encoding(graph, layer, x)
+        elif isinstance(layer, Linear):
             mean, var = _linear(graph, layer, mean, var)
         elif type(layer) in ACTIVATIONS and var is not None:
             mean, var = ACTIVATIONS[type(layer)](graph, layer, mean, var)
@@ -141,6 +157,22 @@ def _moments(graph: _Graph, net: Sequential, x: str) -> Moments:
             raise TypeError(f"export knows no graph for {layer.get_layer_info()}: it takes {known}")
     assert var is not None
     return mean, var
+
+
+def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
+    """The bins of known inputs: bottom + (top - bottom) u, where u is how far an input has come through a bin."""
+    bins = []  # (number of the input, lower edge, upper edge, least u, largest u, bottom, top) of each
+    for k, given in enumerate(layer.edges):
+        edges = [0.0, 1.0] if given is None else given
+        count = len(edges) - 1
+        ends = None if layer.ends is None else layer.ends[k]
+        bottoms, tops = zip(*(ends or [(0.0, 1.0)] * count), strict=True)
+        limits = [-np.inf, *[0.0] * (count - 1)], [*[1.0] * (count - 1), np.inf]
+        bins += list(zip([k] * count, edges[:-1], edges[1:], *limits, bottoms, tops, strict=True))
+    number, low, high, least, most, bottom, top = np.array(bins, np.float32).T
+    u = graph.op("Div", graph.op("Sub", graph.op("Gather", x, number.astype(int), axis=1), low), high - low)
+    u = graph.op("Min", graph.op("Max", u, least), most)
+    return graph.op("Add", bottom, graph.op("Mul", u, top - bottom))
 
 
 def _linear(graph: _Graph, layer: Linear, m: str, s: str | None) -> Moments:
@@ -216,21 +248,21 @@ ACTIVATIONS: dict[type, Callable[[_Graph, Any, str, str], Moments]] = {
 }
 
 
-def _regressor(graph: _Graph, model: Any, quantiles: Sequence[float] | None) -> tuple[list, list]:
+def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None) -> tuple[list, list]:
     if not hasattr(model, "networks_"):
         raise RuntimeError("export takes a regressor that is fitted: call fit first")
     if model.likelihood is not None:
         raise TypeError(f"export knows no graph for likelihood={model.likelihood!r}: export its networks_ one by one")
-    if _sizes(model.networks_[0])[0] != model.n_features_in_:
+    if regressor._categories.known:
         raise TypeError("export takes regressors whose features are numbers, each of them one input of the networks")
     from pytagi_ddp.estimators.regressor import probabilities_of  # here: scikit-learn is loaded by then
     from pytagi_ddp.estimators.student_t import quantile
 
     op, networks, targets = graph.op, model.networks_, _sizes(model.networks_[0])[1]
     features = model.n_features_in_
-    scaled = op("Div", op("Sub", "X", model._x_mean), model._x_std)
+    scaled = op("Div", op("Sub", "X", regressor._x_mean), regressor._x_std)
     known = np.ones(features, bool)
-    known[model._empty] = False
+    known[regressor._empty] = False
     x = op("Where", known, op("Cast", scaled, to=SINGLE), 0.0)
     each = [[op("Cast", part, to=DOUBLE) for part in _moments(graph, net, x)] for net in networks]
     count = np.float64(len(networks))
@@ -238,26 +270,26 @@ def _regressor(graph: _Graph, model: Any, quantiles: Sequence[float] | None) -> 
     errors = [op("Sub", mean, mu) for mean, _ in each]
     spread = op("Div", op("Sum", *[op("Mul", error, error) for error in errors]), np.float64(max(len(networks) - 1, 1)))
     scales, stds = [], []
-    for k, noise in enumerate(model._noises):
+    for k, noise in enumerate(regressor._noises):
         parts = [op("Gather", part, np.array([k]), axis=1) for part in (mu, var, spread)]
         log_scale2 = _log_scale2(graph, noise, x, *parts)
-        scale = op("Mul", op("Exp", op("Mul", log_scale2, np.float64(0.5))), np.float64(np.atleast_1d(model._y_std)[k]))
+        scale = op("Mul", op("Exp", op("Mul", log_scale2, np.float64(0.5))), np.float64(np.atleast_1d(regressor._y_std)[k]))
         v = noise.degrees
         ratio = 1.0 if math.isinf(v) else v / (v - 2)
         scales.append(scale)
         stds.append(op("Mul", scale, np.float64(math.sqrt(ratio))))
-    mean = op("Add", op("Mul", mu, np.atleast_1d(model._y_std)), np.atleast_1d(model._y_mean))
-    shape = ["n", targets] if model._several else ["n"]
+    mean = op("Add", op("Mul", mu, np.atleast_1d(regressor._y_std)), np.atleast_1d(regressor._y_mean))
+    shape = ["n", targets] if regressor._several else ["n"]
     outputs = [("mean", DOUBLE, shape), ("std", DOUBLE, shape)]
-    _named(graph, mean, "mean", model._several)
-    _named(graph, op("Concat", *stds, axis=1), "std", model._several)
+    _named(graph, mean, "mean", regressor._several)
+    _named(graph, op("Concat", *stds, axis=1), "std", regressor._several)
     if quantiles is not None:
         asked = probabilities_of(quantiles)
         found = []
-        for k, noise in enumerate(model._noises):
+        for k, noise in enumerate(regressor._noises):
             middle = op("Gather", mean, np.array([k]), axis=1)
             found.append(op("Add", middle, op("Mul", scales[k], quantile(asked, noise.degrees)[None])))
-        if model._several:
+        if regressor._several:
             op("Concat", *[op("Unsqueeze", part, np.array([1])) for part in found], name="quantiles", axis=1)
         else:
             op("Identity", found[0], name="quantiles")

@@ -13,6 +13,7 @@ from pytagi_ddp.nn import (
     Linear,
     MixtureReLU,
     OutputUpdater,
+    PiecewiseLinearEncoding,
     ReLU,
     Sequential,
     Sigmoid,
@@ -36,8 +37,12 @@ def _onnx():
 
 def trained(*activations):
     manual_seed(0)
-    sizes = [4, *range(9, 9 + len(activations)), 2]
-    layers = [Linear(*sizes[:2])]
+    layers, inputs = [], 4
+    if activations and isinstance(activations[0], PiecewiseLinearEncoding):
+        layers, activations = [activations[0]], activations[1:]
+        inputs = layers[0].out_shape.size
+    sizes = [inputs, *range(9, 9 + len(activations)), 2]
+    layers.append(Linear(*sizes[:2]))
     for k, activation in enumerate(activations):
         layers += [activation, Linear(sizes[k + 1], sizes[k + 2], bias=k > 0)]
     net = Sequential(*layers)
@@ -63,6 +68,8 @@ def trained(*activations):
         (Sigmoid(), Tanh()),
         (Softplus(), Softplus()),
         (MixtureReLU(), MixtureReLU()),
+        (PiecewiseLinearEncoding([[-1, 0, 2], None, [0, 1], [-2, -1, 0, 1]]), ReLU()),
+        (PiecewiseLinearEncoding([None, None, [0, 1, 3], None], [None, [(2, -1)], [(0, 2), (1, 5)], None]), ReLU()),
     ],
     ids=lambda layers: "-".join(type(layer).__name__ for layer in layers) or "linear",
 )
@@ -117,7 +124,7 @@ def test_what_cannot_be_exported_is_named(tmp_path):
     path = tmp_path / "net.onnx"
     with pytest.raises(TypeError, match=r"no graph for LayerNorm\(\): it takes Linear, ReLU, "):
         onnx.export(Sequential(Linear(3, 4), LayerNorm((4,)), Linear(4, 1)), path)
-    with pytest.raises(TypeError, match="networks that begin with Linear, got ReLU"):
+    with pytest.raises(TypeError, match="networks that begin with Linear or PiecewiseLinearEncoding, got ReLU"):
         onnx.export(Sequential(ReLU(), Linear(4, 1)), path)
     with pytest.raises(ValueError, match="quantiles are of a regressor"):
         onnx.export(Sequential(Linear(4, 1)), path, quantiles=[0.5])
@@ -126,6 +133,10 @@ def test_what_cannot_be_exported_is_named(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from pytagi_ddp.estimators import TAGIRegressor
 
+    places = np.array([["a", 1.0], ["b", 2.0]] * 10, object)
+    categories = TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, categorical_features=[0]).fit(places, range(20))
+    with pytest.raises(TypeError, match="whose features are numbers"):
+        onnx.export(categories, path)
     with pytest.raises(RuntimeError, match="call fit first"):
         onnx.export(TAGIRegressor(), path)
     x, y = regression(20)
