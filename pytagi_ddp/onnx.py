@@ -249,17 +249,17 @@ ACTIVATIONS: dict[type, Callable[[_Graph, Any, str, str], Moments]] = {
 
 
 def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None) -> tuple[list, list]:
-    if not hasattr(model, "networks_"):
+    if not hasattr(regressor, "networks_"):
         raise RuntimeError("export takes a regressor that is fitted: call fit first")
-    if model.likelihood is not None:
-        raise TypeError(f"export knows no graph for likelihood={model.likelihood!r}: export its networks_ one by one")
+    if regressor.likelihood is not None:
+        raise TypeError(f"export knows no graph for likelihood={regressor.likelihood!r}: export its networks_ one by one")
     if regressor._categories.known:
         raise TypeError("export takes regressors whose features are numbers, each of them one input of the networks")
     from pytagi_ddp.estimators.regressor import probabilities_of  # here: scikit-learn is loaded by then
     from pytagi_ddp.estimators.student_t import quantile
 
-    op, networks, targets = graph.op, model.networks_, _sizes(model.networks_[0])[1]
-    features = model.n_features_in_
+    op, networks, targets = graph.op, regressor.networks_, _sizes(regressor.networks_[0])[1]
+    features = regressor.n_features_in_
     scaled = op("Div", op("Sub", "X", regressor._x_mean), regressor._x_std)
     known = np.ones(features, bool)
     known[regressor._empty] = False

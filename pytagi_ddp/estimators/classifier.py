@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
        folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs are no further evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
-       maximises the likelihood of the samples under the networks that have not seen them.
+       makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
 
     Args:
         sigma_v: None, or the way of versions before 0.3: a hierarchical softmax, where +1 and -1 with noise of this
@@ -290,5 +291,12 @@ def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> np.ndarray
 
 
 def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray) -> float:
-    """The T under which classes are most likely, where each sample counts as often as its weight says."""
-    return float(max(TEMPERATURES, key=lambda t: weights @ log_likelihood(tempered(probabilities, t), numbers)))
+    """The most probable T, with the prior ln T ~ N(0, 1/4): a few samples that are all right ask for T = 0.
+
+    Each sample counts as often as its weight says.
+    """
+
+    def log_posterior(t: float) -> float:
+        return float(weights @ log_likelihood(tempered(probabilities, t), numbers)) - 2 * math.log(t) ** 2
+
+    return float(max(TEMPERATURES, key=log_posterior))

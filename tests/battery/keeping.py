@@ -188,7 +188,7 @@ def files_of_other_settings_are_refused(example: Example) -> None:
 
 def _another(value: Any) -> Any:
     """Another value of the same type."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return not value
     return [*value, 1] if isinstance(value, list) else value + type(value)(1)
 

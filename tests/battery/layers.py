@@ -134,6 +134,30 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
         "flat sample": lambda: [nn.Embedding(7, 2, 3), nn.Tanh(), nn.Linear(6, 2)],
         "in a block": lambda: [nn.LayerBlock(nn.Embedding(4, 3, 2), nn.RMSNorm(3)), nn.Linear(3, 2)],
     },
+    nn.PiecewiseLinearEncoding: {
+        "first": lambda: [
+            nn.PiecewiseLinearEncoding([[-1, 0, 0.5, 2], None, [-0.3, 0.4], [-2, 0, 1]]),
+            nn.Linear(7, 5),
+            nn.ReLU(),
+            nn.Linear(5, 2),
+        ],
+        "after activations": lambda: [
+            nn.Linear(4, 3),
+            nn.Tanh(),
+            nn.PiecewiseLinearEncoding([[-1, 0, 1], [-0.5, 0, 0.2, 0.5], None], [[(-1, 0), (0.5, 2)], None, [(0, -3)]]),
+            nn.Linear(6, 2),
+        ],
+        "each time step": lambda: [
+            nn.LSTM(2, 3, seq_len=3),
+            nn.PiecewiseLinearEncoding([[-0.2, 0, 0.2], None, [-1, 0, 1]]),
+            nn.Linear(5, 2),
+        ],
+        "in a block": lambda: [
+            nn.Linear(4, 3),
+            residual(nn.PiecewiseLinearEncoding([[-1, 0, 1], [-1, 1], [-1, 0, 2]]), nn.Linear(5, 3)),
+            nn.Linear(3, 2),
+        ],
+    },
     nn.RMSNorm: {
         "units": lambda: [nn.Linear(4, 5), nn.RMSNorm([5], eps=1e-2), nn.ReLU(), nn.Linear(5, 2)],
         "image": lambda: [stem(), nn.MixtureReLU(), nn.RMSNorm([24]), nn.Linear(24, 2)],

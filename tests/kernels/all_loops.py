@@ -23,6 +23,9 @@ FITTING = {
     "elementwise._copy_columns": {"f": 2, "s": 4, "c": 3},
     "embedding._forward": {"i": 6},
     "embedding._backward": {"i": 6},
+    "encoding._place": {"i": 6, "f": 7, "k": 5, "e": 11},
+    "encoding._moments": {"i": 6, "f": 7, "k": 5, "e": 11},
+    "encoding._backward": {"i": 6, "f": 7, "k": 5},
     "layer_norm._backward": {"g": 5},
     "output_update._update_heteros": {"n": 6, "m": 12},
     "prior.polar_pairs": {"w": 9, "p": 4},
@@ -72,8 +75,7 @@ def arguments(name: str, loop: Any, random: np.random.Generator) -> tuple:
 
 
 if __name__ == "__main__":  # with NUMBA_DISABLE_JIT
-    random = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         for name, loop in loops():
-            loop(*arguments(name, loop, random))
+            loop(*arguments(name, loop, np.random.default_rng(0)))  # the same whatever other loops there are
             print(name)

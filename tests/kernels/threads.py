@@ -148,6 +148,14 @@ def embedding(draw: Draw) -> Case:
     return Case("Embedding", f"Embedding(7,{f},{steps}), Linear({f},3)", make, 3 * f * steps)
 
 
+def encoding(draw: Draw) -> Case:
+    inputs, bins = draw.one(1, 3, 17), draw.one(1, 2, 16)
+    edges = [[*range(bins + 1)], None] * inputs
+    make = lambda: [nn.PiecewiseLinearEncoding(edges), nn.Linear((bins + 1) * inputs, 3)]  # noqa: E731
+    name = f"PiecewiseLinearEncoding of {2 * inputs} inputs, {bins} bins"
+    return Case("PiecewiseLinearEncoding", name, make, 3 * (bins + 1) * inputs)
+
+
 def block(draw: Draw) -> Case:
     c, side = draw.one(3, 8, 16, 17), draw.one(4, 6)
     conv = lambda: nn.Conv2d(c, c, 3, padding=1)  # noqa: E731
@@ -160,7 +168,7 @@ def block(draw: Draw) -> Case:
 
 
 PRODUCTS = (dense, dense, convolution, convolution, transposed)  # no loops that Numba would compile for threads
-KINDS = (*PRODUCTS, attention, recurrent, norm, pooling, activation, embedding, block)
+KINDS = (*PRODUCTS, attention, recurrent, norm, pooling, activation, embedding, encoding, block)
 
 
 def run_case(seed: int, number: int, kinds: tuple[Callable[[Draw], Case], ...] = KINDS) -> str:

@@ -33,6 +33,9 @@ WITHOUT_BATCH_NORM = {
     "no bias": lambda: nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU(), nn.Linear(6, 4, bias=False)),
     "LayerNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm([12]), nn.Linear(12, 4)),
     "Embedding": lambda: nn.Sequential(nn.Embedding(9, 4, 3), nn.RMSNorm(4), nn.Linear(4, 2)),
+    "PiecewiseLinearEncoding": lambda: nn.Sequential(
+        nn.PiecewiseLinearEncoding([[-1, 0, 1], *[None] * 7]), nn.Linear(9, 4)
+    ),
     "MultiheadAttention": lambda: nn.Sequential(nn.MultiheadAttention(4, 2, seq_len=3), nn.Linear(4, 2)),
     "RMSNorm": lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.RMSNorm([12]), nn.Linear(12, 4)),
     "LSTM": lambda: nn.Sequential(nn.LSTM(2, 5, False, 4), nn.LSTM(5, 4, True, 4), nn.Linear(4, 4)),

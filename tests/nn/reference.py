@@ -8,6 +8,7 @@ parameters in `sums[layer]`. Images are (batch, channels, height, width). Activa
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from scipy.special import ndtr
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.core.state import Shape
@@ -196,6 +197,40 @@ def embedding(layer, m, s):
     return known * table[row], known * var_table[row], back
 
 
+def _clipped(m, s, low, high):
+    """Mean and variance of a Gaussian that is clipped to low and high, one of which may be infinite; P(not clipped)."""
+    sd = np.maximum(np.sqrt(s), 1e-18)
+    a, b = (low - m) / sd, (high - m) / sd
+    below, above, inside = ndtr(a), ndtr(-b), ndtr(b) - ndtr(a)
+    pdf_a, pdf_b = (np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi) for x in (a, b))
+    low, high = (np.where(np.isfinite(end), end, 0) for end in (low, high))  # what is infinite has no mass
+    mean = low * below + high * above + m * inside + sd * (pdf_a - pdf_b)
+    square = low**2 * below + high**2 * above + (m**2 + s) * inside + sd * ((m + low) * pdf_a - (m + high) * pdf_b)
+    return mean, np.maximum(square - mean**2, 0), inside
+
+
+def encoding(layer, m, s):
+    bins = [1 if edges is None else len(edges) - 1 for edges in layer.edges]
+    source = np.repeat(np.arange(len(bins)), bins)
+    whole = [edges or [0, 1] for edges in layer.edges]
+    e0, e1 = (np.concatenate([edges[k : len(edges) - 1 + k] for edges in whole]) for k in (0, 1))
+    low = np.concatenate([[-np.inf] + [0] * (count - 1) for count in bins])
+    high = np.concatenate([[1] * (count - 1) + [np.inf] for count in bins])
+    given = layer.ends or [None] * len(bins)
+    bottom, top = np.concatenate([some or [(0, 1)] * count for some, count in zip(given, bins, strict=True)]).T
+    rise, width = top - bottom, e1 - e0
+    u, var, inside = _clipped((m[:, source] - e0) / width, s[:, source] / width**2, low, high)
+    j = inside * rise / width
+
+    def back(dm, ds, sums):
+        into = np.zeros((2, *m.shape))
+        for total, d in zip(into, (j * dm, j**2 * ds), strict=True):
+            np.add.at(total, (slice(None), source), d)
+        return tuple(into)
+
+    return bottom + rise * u, rise**2 * var, back
+
+
 def rms_norm(layer, m, s):
     r = 1 / np.sqrt((m**2 + s).mean(-1, keepdims=True) + layer.eps)
     w, s_w, b, _ = _float64(layer, -1)
@@ -376,6 +411,7 @@ LAYERS = {
     nn.MaxPool2d: max_pool,
     nn.BatchNorm2d: batch_norm,
     nn.Embedding: embedding,
+    nn.PiecewiseLinearEncoding: lambda layer, m, s: _of_steps(encoding, layer, m, s),
     nn.LayerNorm: layer_norm,
     nn.MultiheadAttention: attention,
     nn.RMSNorm: lambda layer, m, s: _of_steps(rms_norm, layer, m, s),

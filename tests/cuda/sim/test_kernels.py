@@ -470,6 +470,20 @@ def test_embedding(n, rows, features):
         both("embedding", "backward", [categories, Delta(normal(n, features), normal(n, features)), table, padding])
 
 
+@pytest.mark.parametrize(("rows", "bins"), sizes([(3, [2, 1, 4])], [(50, [24] * 8 + [1])]))
+def test_piecewise_linear_encoding(rows, bins):
+    first = np.cumsum([0, *bins], dtype=np.float32)
+    edges = np.concatenate([np.linspace(-1, 1, count + 1, dtype=np.float32) for count in bins])
+    ends = normal(sum(bins), 2, seed=3)
+    x = State(normal(rows, len(bins)), uniform(rows, len(bins)))
+    x.mu[0, 0] = np.nan
+    out = unwritten(State, rows, sum(bins))._replace(jcb=np.full((rows, sum(bins)), np.nan, np.float32))
+    both("encoding", "forward", [x, first, edges, ends, out], 1e-5)
+    both("encoding", "forward", [x._replace(var=None), first, edges, ends, out._replace(var=None)])
+    delta = Delta(normal(rows, sum(bins)), normal(rows, sum(bins), seed=4))
+    both("encoding", "backward", [delta, first, unwritten(Delta, rows, len(bins))])
+
+
 def test_output_update():
     output = State(normal(10, 4), uniform(10, 4), normal(10, 4, seed=1))
     observed = State(normal(40, seed=2), uniform(40, seed=3))

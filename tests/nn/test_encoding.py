@@ -1,0 +1,86 @@
+"""PiecewiseLinearEncoding: bins, their moments, and what its arguments may be."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from pytagi_ddp import nn
+
+EDGES = [[-1, 0, 0.5, 2], None, [0, 1], [-2, -1, 0, 1, 2]]
+ENDS = [[(-1, 0), (0, 3), (1, -1)], None, None, [(0, 0.5)] * 4]
+
+
+def bins_of(z, ends=None):
+    """What the bins of numbers z give, by definition."""
+    parts = []
+    for j, edges in enumerate(EDGES):
+        low, high = np.array((edges or [0, 1])[:-1]), np.array((edges or [0, 1])[1:])
+        u = (z[..., j, None] - low) / (high - low)
+        u[..., 1:] = np.maximum(u[..., 1:], 0)
+        u[..., :-1] = np.minimum(u[..., :-1], 1)
+        bottom, top = np.array(ends[j] if ends and ends[j] else [(0, 1)] * len(low)).T
+        parts.append(bottom + (top - bottom) * u)
+    return np.concatenate(parts, -1)
+
+
+@pytest.mark.parametrize("ends", [None, ENDS])
+def test_numbers_and_gaussians(ends):
+    rng = np.random.default_rng(0)
+    net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES, ends))
+    x, var = rng.normal(size=(6, 4)) * 2, rng.uniform(0.01, 4, (6, 4))
+    mean, none = net.predict(x)
+    np.testing.assert_allclose(mean, bins_of(x, ends), atol=1e-6)
+    assert not none.any()
+    nodes, weights = np.polynomial.legendre.leggauss(2000)
+    z = (x[None] + 8 * nodes[:, None, None] * np.sqrt(var)).astype(np.float64)
+    density = (weights * 8 * np.exp(-32 * nodes**2) / np.sqrt(2 * np.pi))[:, None, None]
+    expected = (density * bins_of(z, ends)).sum(0)
+    mean, variance = net.predict(x, var_x=var)
+    np.testing.assert_allclose(mean, expected, atol=1e-4)
+    np.testing.assert_allclose(variance, (density * (bins_of(z, ends) - expected) ** 2).sum(0), atol=2e-4)
+
+
+def test_a_missing_input_has_the_moments_of_a_standard_normal():
+    net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES), nn.Linear(9, 2))
+    net.missing_inputs = "standard normal"
+    missing = net.predict([[np.nan, 1, 2, 3]])
+    known = net.predict([[0, 1, 2, 3]], var_x=np.float32([[1, 0, 0, 0]]))
+    for one, other in zip(missing, known, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_copies_and_files_keep_edges_and_ends(tmp_path):
+    net = nn.Sequential(nn.PiecewiseLinearEncoding(np.array([[0.1, 0.2, 0.3]]), [[(0, 1), (2, 3)]]), nn.Linear(2, 1))
+    x = np.linspace(0, 0.4, 9)[:, None]
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert repr(other) == repr(net)
+        np.testing.assert_array_equal(other.predict(x), net.predict(x))
+    with pytest.raises(AttributeError, match="cannot be assigned"):
+        net.layers[0].edges = [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "ends", "error", "message"),
+    [
+        ([], None, ValueError, "at least one input"),
+        ([[0, 1], [0]], None, ValueError, r"edges\[1\] .* two or more finite numbers that increase"),
+        ([[0, 0, 1]], None, ValueError, r"edges\[0\] .* increase"),
+        ([[1, 1 + 1e-12]], None, ValueError, "increase in float32"),
+        ([[0, np.inf]], None, ValueError, "finite"),
+        ([["low", "high"]], None, TypeError, r"edges\[0\] .* must be numbers or None"),
+        ([[0, 1]], [None, None], ValueError, "edges for 1 inputs, and ends for 2"),
+        ([[0, 1, 2]], [[(0, 1)]], ValueError, r"ends\[0\] .* \(bottom, top\) of 2 bins"),
+        ([[0, 1]], [[(0, np.nan)]], ValueError, "all finite"),
+        ([[0, 1]], [[("a", "b")]], TypeError, r"ends\[0\] .* must be numbers or None"),
+    ],
+)
+def test_arguments_that_are_refused(edges, ends, error, message):
+    with pytest.raises(error, match=message):
+        nn.PiecewiseLinearEncoding(edges, ends)
+
+
+def test_an_input_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="has edges for 4 inputs, and cannot take an input of 3"):
+        nn.Sequential(nn.Linear(2, 3), nn.PiecewiseLinearEncoding(EDGES))
