@@ -252,7 +252,9 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
     if not hasattr(regressor, "networks_"):
         raise RuntimeError("export takes a regressor that is fitted: call fit first")
     if regressor.likelihood is not None:
-        raise TypeError(f"export knows no graph for likelihood={regressor.likelihood!r}: export its networks_ one by one")
+        raise TypeError(
+            f"export knows no graph for likelihood={regressor.likelihood!r}: export its networks_ one by one"
+        )
     if regressor._categories.known:
         raise TypeError("export takes regressors whose features are numbers, each of them one input of the networks")
     from pytagi_ddp.estimators.regressor import probabilities_of  # here: scikit-learn is loaded by then
@@ -273,7 +275,9 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
     for k, noise in enumerate(regressor._noises):
         parts = [op("Gather", part, np.array([k]), axis=1) for part in (mu, var, spread)]
         log_scale2 = _log_scale2(graph, noise, x, *parts)
-        scale = op("Mul", op("Exp", op("Mul", log_scale2, np.float64(0.5))), np.float64(np.atleast_1d(regressor._y_std)[k]))
+        scale = op(
+            "Mul", op("Exp", op("Mul", log_scale2, np.float64(0.5))), np.float64(np.atleast_1d(regressor._y_std)[k])
+        )
         v = noise.degrees
         ratio = 1.0 if math.isinf(v) else v / (v - 2)
         scales.append(scale)

@@ -87,6 +87,7 @@ class Categories:
         columns = _columns_of(X, asked)
         if not columns:
             return cls()
+        X = _indexable(X)
         known: dict[int, list[Hashable]] = {}
         for k in columns:
             counts = Counter(key for key in _keys(X, k) if key is not None)
@@ -98,7 +99,7 @@ class Categories:
         """The part of X that holds numbers (None: there is none), and the columns that stand for its categories."""
         from sklearn.utils import _safe_indexing  # columns of any kind of table
 
-        parts = []
+        X, parts = _indexable(X), []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
             found = np.array([place.get(key, -1) for key in _keys(X, k)], int)
@@ -131,6 +132,11 @@ def _columns_of(X: Any, asked: Any) -> list[int]:
     if chosen.dtype == bool or not all(isinstance(k, int) and -features <= k < features for k in found):
         raise ValueError(f"categorical_features has columns that X, with {features} columns, does not have: {asked!r}")
     return sorted({k % features for k in found})
+
+
+def _indexable(X: Any) -> Any:
+    """Lists of rows as an array, which keeps the types of their values; anything else as it is."""
+    return X if hasattr(X, "shape") else np.asarray(X, object)
 
 
 def _column(X: Any, k: int) -> Any:

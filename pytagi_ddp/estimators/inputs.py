@@ -11,8 +11,9 @@ import numpy as np
 from scipy.sparse import issparse
 
 ENCODE = (
-    "Encode text and categories by OneHotEncoder or OrdinalEncoder in a ColumnTransformer (scikit-learn), and dates by "
-    "a FunctionTransformer that returns numbers, such as days since the first one"
+    "Name columns of categories in categorical_features, or encode them by OneHotEncoder or OrdinalEncoder in a "
+    "ColumnTransformer (scikit-learn), and dates by a FunctionTransformer that returns numbers, such as days since the "
+    "first one"
 )
 BYTES = 12  # of a dense number: float64, and float32 when it is standardised
 PART = 0.5  # of the machine's memory that may be used for them

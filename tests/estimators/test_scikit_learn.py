@@ -492,11 +492,11 @@ def test_bad_input_is_found(kind):
     estimator = kind(**SMALL)
     with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
         estimator.fit(x, np.where(np.arange(60) == 5, np.nan, y))
-    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Encode text .*OneHotEncoder.*Function"):
+    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Name columns .*OneHotEncoder.*Function"):
         estimator.fit([[1, "red" if k == 3 else 2] for k in range(60)], y)
-    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Encode text"):
+    with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Name columns"):
         estimator.fit(np.array([[1, "red" if k == 3 else 2.0] for k in range(60)], object), y)
-    with pytest.raises(TypeError, match=r"'when' \(datetime64.*\. Encode text .*, and dates by a FunctionTransformer"):
+    with pytest.raises(TypeError, match=r"'when' \(datetime64.*\. Name columns .*, and dates by a FunctionTransformer"):
         estimator.fit(pandas.DataFrame({"a": x[:, 0], "when": pandas.date_range("2020", periods=60)}), y)
     assert vars(estimator).keys() == kind(**SMALL).__dict__.keys()
 
@@ -680,6 +680,15 @@ def test_the_same_categories_from_any_table():
     for wrong in ("kind", 3, ["weight"], [7], [True, False]):
         with pytest.raises(ValueError, match="categorical_features"):
             TAGIRegressor(**QUICK, categorical_features=wrong).fit(table, y)
+
+
+def test_lists_of_rows_may_hold_categories():
+    rows = [["red" if k % 2 else "blue", k / 40] for k in range(40)]
+    y = [float(k % 2) for k in range(40)]
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 40, "random_state": 0, "categorical_features": [0]}
+    model = TAGIRegressor((8,), **options).fit(rows, y)
+    red, blue = model.predict([["red", 0.5], ["blue", 0.5]])
+    assert red > blue + 0.5
 
 
 def test_rare_categories_are_as_unknown_ones():
