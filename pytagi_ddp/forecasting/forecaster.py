@@ -125,9 +125,10 @@ class Forecaster(BaseEstimator):
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
                 same time step. Columns and tables of pandas bring their times as the index.
-            known: (steps, k) covariates that are known in advance (holidays, prices). They may go on behind y: what
-                `predict` needs of them.
-            observed: (steps, k) covariates that are known up to the present only (weather).
+            known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
+                of the last `lags` steps and of the horizon. They may go on behind y: what `predict` needs of them.
+            observed: (steps, k) or (steps,) covariates that are known up to the present only (weather); a network sees
+                those of the last `lags` steps.
             times: dates of the steps, in place of an index.
 
         Raises:
