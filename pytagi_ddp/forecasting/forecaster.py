@@ -229,7 +229,7 @@ class Forecaster(BaseEstimator):
 
     def _layers(self) -> tuple[int, ...] | None:
         sizes = self.hidden_layer_sizes
-        return None if sizes is None else (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        return None if sizes is None else tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
     def _learn(self, panel: Panel, covariates: dict[str, Panel]) -> Forecaster:
         layout = self._layout_of(panel, covariates)

@@ -272,6 +272,7 @@ REFUSED = [
     ({"horizon": 1.5}, (Y,), {}, "horizon must be a whole number"),
     ({"n_folds": 1}, (Y,), {}, "n_folds must be a whole number of at least 2, got 1"),
     ({"lags": True}, (Y,), {}, "lags must be a whole number"),
+    ({"hidden_layer_sizes": 2.5}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
     ({"hidden_layer_sizes": (0,)}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
     ({"transform": "sqrt"}, (Y,), {}, 'transform must be "auto", "log" or None'),
     ({"quantiles": [0.5, 1]}, (Y,), {}, "quantiles are probabilities between 0 and 1, got 1"),
