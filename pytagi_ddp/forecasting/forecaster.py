@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
+from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
 from pytagi_ddp.forecasting.model import Kind, Model, fit, stretches
@@ -47,7 +48,10 @@ class Forecaster(BaseEstimator):
 
     Training is the evidence-weighted step (`nn.EvidenceSchedule`), in which each window counts once.
 
-    **Missing values** are NaN, in the series and in covariates; a window may hold some.
+    **Missing values** are NaN, in the series and in covariates. A window may hold some; they count as the mean of their
+    input.
+
+    **Threads** may share a forecaster; one prediction waits for another.
 
     **Times** must have one regular step: a fixed time, months, or business days from Monday to Friday. The networks see
     sines and cosines of the calendar's day, week and year, as far as the series shows two of them. The calendar goes by
@@ -94,7 +98,7 @@ class Forecaster(BaseEstimator):
         *,
         season: int | None = None,
         lags: int | None = None,
-        hidden_layer_sizes: Sequence[int] | None = None,
+        hidden_layer_sizes: int | Sequence[int] | None = None,
         transform: str | None = "auto",
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         epochs: int | None = None,
@@ -121,9 +125,10 @@ class Forecaster(BaseEstimator):
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
                 same time step. Columns and tables of pandas bring their times as the index.
-            known: (steps, k) covariates that are known in advance (holidays, prices). They may go on behind y: what
-                `predict` needs of them.
-            observed: (steps, k) covariates that are known up to the present only (weather).
+            known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
+                of the last `lags` steps and of the horizon. They may go on behind y: what `predict` needs of them.
+            observed: (steps, k) or (steps,) covariates that are known up to the present only (weather); a network sees
+                those of the last `lags` steps.
             times: dates of the steps, in place of an index.
 
         Raises:
@@ -214,13 +219,17 @@ class Forecaster(BaseEstimator):
         for name in ("season", "lags", "epochs"):
             if getattr(self, name) is not None:
                 _count(name, getattr(self, name))
-        for units in self.hidden_layer_sizes or ():
+        for units in self._layers() or ():
             _count("each of hidden_layer_sizes", units)
         if self.transform not in ("auto", "log", None):
             raise ValueError(f'transform must be "auto", "log" or None, got {self.transform!r}')
         for q in self.quantiles:
             if not (isinstance(q, Real) and 0 < q < 1):
                 raise ValueError(f"quantiles are probabilities between 0 and 1, got {q!r}")
+
+    def _layers(self) -> tuple[int, ...] | None:
+        sizes = self.hidden_layer_sizes
+        return None if sizes is None else tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
     def _learn(self, panel: Panel, covariates: dict[str, Panel]) -> Forecaster:
         layout = self._layout_of(panel, covariates)
@@ -255,7 +264,7 @@ class Forecaster(BaseEstimator):
             horizon=self.horizon,
             season=1 if in_calendar or (times is not None and self.season is None) else season,
             cycles=cycles,
-            timed=times is not None,
+            step=None if times is None else times.step_in_words(),
             widths={name: covariate.width for name, covariate in covariates.items()},
         )
 
@@ -269,8 +278,7 @@ class Forecaster(BaseEstimator):
             seeds = random.randint(LARGEST_SEED, size=(self.n_folds, count)).tolist()
             return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
 
-        hidden = () if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
-        best = trained(Kind(self.transform == "log", False, hidden), None, 1)
+        best = trained(Kind(self.transform == "log", False, self._layers() or ()), None, 1)
         others: list[dict[str, Any]] = [{"level": True}]
         others += [{"log": True}] if self.transform == "auto" and positive else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
@@ -300,7 +308,9 @@ class Forecaster(BaseEstimator):
         if log:
             _check_positive(panel.first(int(origins[-1]) + 1))
         windows = layout.cut(panel, covariates, np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
-        m, std = (moments.reshape(len(origins), number, -1).swapaxes(1, 2) for moments in model.moments(windows))
+        with lock_of(self):
+            both = model.moments(windows)
+        m, std = (moments.reshape(len(origins), number, -1).swapaxes(1, 2) for moments in both)
         std = np.where(np.isfinite(m), std, np.nan)
         times = None if panel.times is None else panel.times.extended(layout.horizon)
         named = panel if panel.names == self._panel.names else panel._replace(names=self._panel.names)

@@ -107,6 +107,11 @@ class Times:
         both = np.concatenate([self.values, values]), np.concatenate([self.local, local])
         return Times(*both, self.zone, self.unit, self.months, self.step, self.on_clocks)
 
+    def step_in_words(self) -> str:
+        if self.unit == FIXED:
+            return _words(self.step)
+        return f"{self.months} months" if self.unit == MONTHS else "business days"
+
     def season(self) -> int:
         """Time steps of the shortest cycle of the calendar that has three of them or more; 1: there is none."""
         steps = (length / (self.step / SECOND) for length in CYCLES.values())

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     Attributes:
         names: of the series. lags, horizon: numbers of values before and behind an origin.
         season: time steps of a season that is no cycle of the calendar; 1: there is none.
-        cycles: {name: time steps} of the calendar's cycles. timed: whether series have times.
+        cycles: {name: time steps} of the calendar's cycles. step: the time of a step, in words; None: there is none.
         widths: {"known", "observed": number of columns} of the covariates.
     """
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     horizon: int
     season: int
     cycles: dict[str, float]
-    timed: bool
+    step: str | None
     widths: dict[str, int]
 
     def check(self, panel: Panel, covariates: dict[str, Panel], last: int) -> None:
@@ -55,8 +55,11 @@ class Layout(NamedTuple):
             raise ValueError(f"y has the series {panel.names}, and those of fit are {self.names}")
         if panel.steps < self.lags:
             raise ValueError(f"y has {panel.steps} time steps, and the networks look {self.lags} back")
-        if (panel.times is not None) != self.timed:
+        step = None if panel.times is None else panel.times.step_in_words()
+        if (step is None) != (self.step is None):
             raise ValueError("y must have times if that of fit had them, and none otherwise")
+        if step != self.step:
+            raise ValueError(f"the time steps of y are {step}, and those of fit were {self.step}")
         if covariates.keys() != self.widths.keys():
             raise ValueError(f"covariates are {sorted(covariates)}, and those of fit are {sorted(self.widths)}")
         for name, covariate in covariates.items():

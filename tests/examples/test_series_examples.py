@@ -52,7 +52,7 @@ def test_forecasting_learns_and_knows_how_uncertain_it_is(picture, capsys):
     assert len(errors) == 3 and errors[2] < 0.7 * errors[0]
     assert found.rmse < 1 and found.coverage > 0.8
     assert any(line.startswith("with variances that are fed back: RMSE") for line in lines)
-    at_once = [float(line.split()[6].rstrip(",")) for line in lines if line.startswith("all steps at once: RMSE")]
+    at_once = [float(line.split()[5].rstrip(",")) for line in lines if line.startswith("all steps at once: RMSE")]
     assert len(at_once) == len(direct) and all(rmse < 1 for rmse in at_once)
     with pytest.raises(SystemExit):
         forecasting.main(["--steps", "312"])

@@ -1,6 +1,7 @@
 """Forecasts: that they are good, of whatever is given, and what is refused."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -239,7 +240,7 @@ def test_a_fit_that_is_refused_changes_nothing():
 
 def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
     """No observation of a stretch that is held back lies in a window from which its networks learn."""
-    layout = Layout([0], 5, 7, 1, {}, False, {})
+    layout = Layout([0], 5, 7, 1, {}, None, {})
     panel = read(np.arange(200.0), "y")
     windows = layout.cut(panel, {}, *layout.to_learn(panel, 10_000))
     parts = model.stretches(windows, 4)
@@ -250,7 +251,7 @@ def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
 
 
 def test_windows_are_thinned_before_they_are_made():
-    layout = Layout([0, 1], 3, 2, 1, {}, False, {})
+    layout = Layout([0, 1], 3, 2, 1, {}, None, {})
     values = np.random.default_rng(0).normal(size=(1000, 2))
     values[100:900, 0] = np.nan
     series, origin = layout.to_learn(read(values, "y"), 50)
@@ -271,6 +272,7 @@ REFUSED = [
     ({"horizon": 1.5}, (Y,), {}, "horizon must be a whole number"),
     ({"n_folds": 1}, (Y,), {}, "n_folds must be a whole number of at least 2, got 1"),
     ({"lags": True}, (Y,), {}, "lags must be a whole number"),
+    ({"hidden_layer_sizes": 2.5}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
     ({"hidden_layer_sizes": (0,)}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
     ({"transform": "sqrt"}, (Y,), {}, 'transform must be "auto", "log" or None'),
     ({"quantiles": [0.5, 1]}, (Y,), {}, "quantiles are probabilities between 0 and 1, got 1"),
@@ -314,3 +316,14 @@ def test_times_of_covariates_must_fit():
         quick(6).fit(y[:99], known=holiday[1:])
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(Y, known=holiday)
+    with pytest.raises(ValueError, match="the time steps of y are 1:00:00, and those of fit were 1 day, 0:00:00"):
+        forecaster.predict(y.set_axis(pd.date_range("2020-01-01", periods=100, freq="h")), known=holiday.to_numpy())
+
+
+def test_threads_share_a_forecaster():
+    forecaster = quick(3, hidden_layer_sizes=5, epochs=2).fit(Y)
+    assert forecaster.kind_.hidden == (5,)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: forecaster.predict(Y[: 90 + k % 5]).mean, range(40)))
+    for k, mean in enumerate(found):
+        np.testing.assert_array_equal(mean, found[k % 5])
