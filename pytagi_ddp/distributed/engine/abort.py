@@ -33,6 +33,9 @@ class AbortHook:
     A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
     compiler, Python would drop the exception and go on.
 
+    Nothing interrupts it: from the first line of a hook on, further Ctrl-C have no effect. One that comes before that
+    line makes Python print it and leave the hook, and `unreported` then tells whoever ends the program.
+
     Hooks that were installed before are called too, after the traceback is printed and before the job ends; Python's
     own hooks are replaced. `SystemExit` reaches no excepthook: `pytagi_ddp.distributed.engine.job.Job.leave` handles a
     rank that leaves in an orderly way.
@@ -72,6 +75,8 @@ class AbortHook:
         self._installed = False
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._is_mine():
+            ignore_interrupts()
         custom = self._previous is not sys.__excepthook__
         if not self._is_mine():
             self._previous(kind, error, trace)
@@ -88,9 +93,17 @@ class AbortHook:
 
     def _on_unraisable(self, args: Any) -> None:
         if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
+            ignore_interrupts()
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, None)
         else:
             self._previous_unraisable(args)
+
+    @property
+    def unreported(self) -> bool:
+        """Whether a Ctrl-C has ended this program, and another one the hook that should have said so."""
+        kind = getattr(sys, "last_type", None)
+        ended = isinstance(kind, type) and issubclass(kind, KeyboardInterrupt)
+        return ended and self._is_mine() and not self._failing.locked() and not hasattr(sys, "ps1")
 
     def _is_mine(self) -> bool:
         return self._installed and os.getpid() == self._pid  # a forked worker must not end the job
@@ -117,6 +130,7 @@ class AbortHook:
 
     def end_with(self, message: str, code: int = 1) -> None:
         """Prints the message and ends every rank. A lower rank with the same reason comes first and ends the job."""
+        ignore_interrupts()
         self._say_if_first(message)
         self.end(code)
 
@@ -136,10 +150,17 @@ class AbortHook:
 
     def end(self, code: int) -> None:
         """Ends every rank of the job with an exit code, even if MPI is stuck."""
+        ignore_interrupts()
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(ABORT_LIMIT_SECONDS, exit=True, file=2)
         self.abort(code)
         os._exit(code)
+
+
+def ignore_interrupts() -> None:
+    """Lets Ctrl-C have no effect any more, also one that has come and that Python has not answered yet."""
+    with contextlib.suppress(ValueError):  # not the main thread, and so none that Python interrupts
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _die_of_a_signal(code: int) -> None:

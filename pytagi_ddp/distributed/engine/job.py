@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.abort import AbortHook, ignore_interrupts
 from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, FOLLOWED, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Counts
@@ -160,6 +160,8 @@ class Job(MPIMember):
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
         try:
+            if self.hook.unreported:
+                raise KeyboardInterrupt
             operations = self.operations
             try:
                 operations.finish()
@@ -188,7 +190,8 @@ class Job(MPIMember):
                 time.sleep(pause)
                 pause = min(1.5 * pause, SLEEP_LIMIT)
         except KeyboardInterrupt:
-            self.hook.end(130)
+            ignore_interrupts()
+            self.hook.end_with("ends the job: KeyboardInterrupt", 130)
 
 
 def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
