@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
@@ -25,6 +26,22 @@ STAGGER_LIMIT = 1.5
 FORWARD_SECONDS = 0.05  # mpirun loses what a rank wrote less than a few milliseconds before it aborts
 TIMEOUT_GRACE_SECONDS = 0.5  # every rank says where it waits before the first one aborts
 ABORT_LIMIT_SECONDS = 3
+TRIES = 100  # to begin
+
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _insistent(hook: Hook) -> Hook:
+    """A hook that begins again when Ctrl-C has cut it short, before it could have them ignored."""
+
+    @functools.wraps(hook)
+    def run(*arguments: Any) -> None:
+        for _ in range(TRIES):
+            with contextlib.suppress(KeyboardInterrupt):
+                return hook(*arguments)
+
+    return cast(Hook, run)
 
 
 class AbortHook:
@@ -33,8 +50,8 @@ class AbortHook:
     A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
     compiler, Python would drop the exception and go on.
 
-    Nothing interrupts it: from the first line of a hook on, further Ctrl-C have no effect. One that comes before that
-    line makes Python print it and leave the hook, and `unreported` then tells whoever ends the program.
+    Nothing interrupts it: in a hook, further Ctrl-C have no effect, and one that comes just before lets the hook begin
+    again. Should Python leave a hook all the same, `unreported` tells whoever ends the program.
 
     Hooks that were installed before are called too, after the traceback is printed and before the job ends; Python's
     own hooks are replaced. `SystemExit` reaches no excepthook: `pytagi_ddp.distributed.engine.job.Job.leave` handles a
@@ -74,6 +91,7 @@ class AbortHook:
             sys.unraisablehook = self._previous_unraisable
         self._installed = False
 
+    @_insistent
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if self._is_mine():
             ignore_interrupts()
@@ -91,6 +109,7 @@ class AbortHook:
             then = (lambda: self._previous_in_thread(args)) if custom else None
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
 
+    @_insistent
     def _on_unraisable(self, args: Any) -> None:
         if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
             ignore_interrupts()
