@@ -29,6 +29,7 @@ def held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         _held.append(lambda: handler(number, frame))
 
+    _held.clear()  # what a second interrupt has left of a block before
     signal.signal(signal.SIGINT, hold)
     try:
         _displaced = handler

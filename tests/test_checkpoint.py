@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -645,3 +646,52 @@ def test_a_quiet_load_warns_of_nothing(two):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert two[0].load(network(), settings=SETTINGS).position == at(2)
+
+
+TOGETHER = """
+import sys
+from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+
+manual_seed(int(sys.argv[2]))
+net, manager = nn.Sequential(nn.Linear(3, 2)), CheckpointManager(sys.argv[1], keep_last=3)
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(40):
+    net.layers[0].mu_b = [step, int(sys.argv[2])]
+    try:
+        manager.save(net, TrainingPosition(step=step))
+    except FileNotFoundError:  # the other job takes its temporary file for that of a job that was killed
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_two_jobs_that_save_into_one_folder_leave_nothing_unlisted(tmp_path):
+    """Each listed its own checkpoints, and those of the other stayed for ever: up to 570 files."""
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    jobs = [subprocess.Popen([*command, str(seed)], **pipes) for seed in (1, 2)]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.close()
+    assert [job.wait(60) for job in jobs] == [0, 0]
+    for job in jobs:
+        job.stdout.close()
+    listed = {entry.file for entry in manifest.read_manifest(tmp_path)}
+    assert len(listed) == 3
+    assert {path.name for path in tmp_path.iterdir()} == listed | {"manifest.json"}
+
+
+def test_a_lock_that_somebody_holds_delays_a_checkpoint_by_a_second_at_most(tmp_path):
+    net = Sequential(Linear(3, 2))
+    manager = CheckpointManager(tmp_path)
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    begin = time.monotonic()
+    assert manager.save(net, TrainingPosition(step=1)).exists()
+    assert 1 <= time.monotonic() - begin < 3
+    os.close(holder)

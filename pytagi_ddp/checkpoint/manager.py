@@ -18,7 +18,16 @@ from pytagi_ddp.checkpoint.content import (
     read_average,
     take_schedule,
 )
-from pytagi_ddp.checkpoint.manifest import FOLDER, MANIFEST, NAME, Entry, checksum, read_manifest, write_manifest
+from pytagi_ddp.checkpoint.manifest import (
+    FOLDER,
+    MANIFEST,
+    NAME,
+    Entry,
+    checksum,
+    one_at_a_time,
+    read_manifest,
+    write_manifest,
+)
 from pytagi_ddp.checkpoint.position import TrainingPosition
 from pytagi_ddp.checkpoint.reading import load_from, newest_intact, read, verified
 from pytagi_ddp.distributed.communicator import SerialCommunicator
@@ -162,19 +171,20 @@ class CheckpointManager:
 
     def _add(self, path: Path, write: Callable[[], None], entry: Entry) -> None:
         """Writes a checkpoint by `write`, lists it in the manifest, and deletes checkpoints that are too old."""
-        old = [other for other in read_manifest(self.folder) if other.file != entry.file]
         known = path.exists()
         write()
-        kept = [*old, entry][-(self.keep_last or 0) :]
-        try:
-            write_manifest(self.folder, kept)
-        except BaseException:
-            if not known:
-                _delete(self.folder, entry)
-            raise
-        for other in old:
-            if other not in kept:
-                _delete(self.folder, other)
+        with one_at_a_time(self.folder):  # another job may save here too, by mistake: nothing stays unlisted
+            try:
+                old = [other for other in read_manifest(self.folder) if other.file != entry.file]
+                kept = [*old, entry][-(self.keep_last or 0) :]
+                write_manifest(self.folder, kept)
+            except BaseException:
+                if not known:
+                    _delete(self.folder, entry)
+                raise
+            for other in old:
+                if other not in kept:
+                    _delete(self.folder, other)
 
     def latest(self, fall_back: bool = False) -> Path | None:
         """The newest checkpoint, after reading it and verifying its checksum; None if there is none. Not collective.

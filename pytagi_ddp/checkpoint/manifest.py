@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytagi_ddp.files import atomic_write, file_size, read_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
@@ -17,6 +25,7 @@ FOLDER = "step-{:010d}-{}"  # step, and the beginning of the checksum: no other 
 NAME = f"{FOLDER}.safetensors"
 PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}(\.safetensors)?")  # what these give: a short name, never a path
 MAX_BYTES = 16 << 20  # of a manifest, 60,000 checkpoints; parsing takes 20 times as much memory
+LOCK_SECONDS = 1.0  # that another process, whoever it is, can delay a checkpoint
 
 
 class DamagedCheckpointError(ValueError):
@@ -75,6 +84,27 @@ def read_manifest(folder: Path) -> list[Entry]:
             f"{path} is damaged: {error!r}. Once it is removed, the checkpoints beside it can be loaded by name, and "
             "the next one begins a new list"
         ) from error
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Inside the block one process at a time changes a manifest. Without locks here, or after a second, it goes on."""
+    with ExitStack() as opened:
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, descriptor)
+            deadline = time.monotonic() + LOCK_SECONDS
+            with suppress(OSError):
+                while True:
+                    try:
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+                        break
+                    except BlockingIOError:
+                        if time.monotonic() > deadline:
+                            break
+                        time.sleep(0.005)
+        yield
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:

@@ -57,9 +57,9 @@ class ThreadPool:
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process have ended{self._ended}")
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("another thread uses the ranks of this process now: one thread at a time")
         with held_back():
+            if not self._lock.acquire(blocking=False):
+                raise RuntimeError("another thread uses the ranks of this process now: one thread at a time")
             try:
                 outcomes = self._outcomes(function, arguments)
             finally:

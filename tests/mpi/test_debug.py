@@ -200,3 +200,16 @@ def test_short_arrays_of_different_sizes_end_the_job_without_it_too():
     result = mpirun(different_sizes)
     assert result.returncode != 0
     assert "rank 1 adds 4 numbers, rank 0 3" in result.stderr or "rank 0 adds 3 numbers, rank 1 4" in result.stderr
+
+
+@pytest.mark.mpi
+def test_debug_on_some_ranks_only_is_named():
+    """They waited for the time-out, which did not say why."""
+    result = mpirun(debug_on_one)
+    assert result.returncode == 1 and result.seconds < 5
+    assert result.stderr.count("LaunchError: PYTAGI_DDP_DEBUG is set on rank 1, and not on rank 0") == 1
+
+
+def debug_on_one():
+    os.environ["PYTAGI_DDP_DEBUG"] = os.environ["PMI_RANK"]
+    create_communicator("mpi").barrier()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
@@ -25,6 +26,22 @@ STAGGER_LIMIT = 1.5
 FORWARD_SECONDS = 0.05  # mpirun loses what a rank wrote less than a few milliseconds before it aborts
 TIMEOUT_GRACE_SECONDS = 0.5  # every rank says where it waits before the first one aborts
 ABORT_LIMIT_SECONDS = 3
+TRIES = 100  # to begin
+
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _insistent(hook: Hook) -> Hook:
+    """A hook that begins again when Ctrl-C has cut it short, before it could have them ignored."""
+
+    @functools.wraps(hook)
+    def run(*arguments: Any) -> None:
+        for _ in range(TRIES):
+            with contextlib.suppress(KeyboardInterrupt):
+                return hook(*arguments)
+
+    return cast(Hook, run)
 
 
 class AbortHook:
@@ -32,6 +49,9 @@ class AbortHook:
 
     A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
     compiler, Python would drop the exception and go on.
+
+    Nothing interrupts it: in a hook, further Ctrl-C have no effect, and one that comes just before lets the hook begin
+    again. Should Python leave a hook all the same, `unreported` tells whoever ends the program.
 
     Hooks that were installed before are called too, after the traceback is printed and before the job ends; Python's
     own hooks are replaced. `SystemExit` reaches no excepthook: `pytagi_ddp.distributed.engine.job.Job.leave` handles a
@@ -71,7 +91,10 @@ class AbortHook:
             sys.unraisablehook = self._previous_unraisable
         self._installed = False
 
+    @_insistent
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._is_mine():
+            ignore_interrupts()
         custom = self._previous is not sys.__excepthook__
         if not self._is_mine():
             self._previous(kind, error, trace)
@@ -86,11 +109,20 @@ class AbortHook:
             then = (lambda: self._previous_in_thread(args)) if custom else None
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
 
+    @_insistent
     def _on_unraisable(self, args: Any) -> None:
         if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
+            ignore_interrupts()
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, None)
         else:
             self._previous_unraisable(args)
+
+    @property
+    def unreported(self) -> bool:
+        """Whether a Ctrl-C has ended this program, and another one the hook that should have said so."""
+        kind = getattr(sys, "last_type", None)
+        ended = isinstance(kind, type) and issubclass(kind, KeyboardInterrupt)
+        return ended and self._is_mine() and not self._failing.locked() and not hasattr(sys, "ps1")
 
     def _is_mine(self) -> bool:
         return self._installed and os.getpid() == self._pid  # a forked worker must not end the job
@@ -117,6 +149,7 @@ class AbortHook:
 
     def end_with(self, message: str, code: int = 1) -> None:
         """Prints the message and ends every rank. A lower rank with the same reason comes first and ends the job."""
+        ignore_interrupts()
         self._say_if_first(message)
         self.end(code)
 
@@ -136,10 +169,17 @@ class AbortHook:
 
     def end(self, code: int) -> None:
         """Ends every rank of the job with an exit code, even if MPI is stuck."""
+        ignore_interrupts()
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(ABORT_LIMIT_SECONDS, exit=True, file=2)
         self.abort(code)
         os._exit(code)
+
+
+def ignore_interrupts() -> None:
+    """Lets Ctrl-C have no effect any more, also one that has come and that Python has not answered yet."""
+    with contextlib.suppress(ValueError):  # not the main thread, and so none that Python interrupts
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _die_of_a_signal(code: int) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine import debug
+from pytagi_ddp.distributed.engine.abort import AbortHook, ignore_interrupts
 from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
 from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, FOLLOWED, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Counts
@@ -101,7 +102,13 @@ class Job(MPIMember):
         self._control: Any = None
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
+        asked = world.allgather(debug.is_asked_for())
         node = self._unlink_on_node(world)  # as soon as all are there: who is killed before leaves a file behind
+        if len(set(asked)) > 1:  # those that ask would compare each collective with ranks that do not
+            raise LaunchError(
+                f"PYTAGI_DDP_DEBUG is set on rank {asked.index(True)}, and not on rank {asked.index(False)}: set it on "
+                "all ranks or on none (mpirun takes -genv NAME VALUE or -x NAME)"
+            )
         self.world = group = MPIGroup(self, 0, range(self.world_size), world, timeout)
         self._control = group.duplicate(world, "start of MPI: control channel", timeout)
         start = iter([group.channels["barrier"].Ibarrier()])
@@ -160,6 +167,8 @@ class Job(MPIMember):
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
         try:
+            if self.hook.unreported:
+                raise KeyboardInterrupt
             operations = self.operations
             try:
                 operations.finish()
@@ -188,7 +197,8 @@ class Job(MPIMember):
                 time.sleep(pause)
                 pause = min(1.5 * pause, SLEEP_LIMIT)
         except KeyboardInterrupt:
-            self.hook.end(130)
+            ignore_interrupts()
+            self.hook.end_with("ends the job: KeyboardInterrupt", 130)
 
 
 def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:

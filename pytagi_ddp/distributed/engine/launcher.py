@@ -53,6 +53,7 @@ class Launch:
         families: MPI libraries that this launcher can start, or empty when any may work.
         evidence: the environment variable that identifies the launcher.
         starts_mpi: whether ranks of MPI can find each other under it; if not, each process is rank 0 of 1 for MPI.
+        problem: a variable of the launcher that holds no number, as "PMI_SIZE='x'"; or nothing.
     """
 
     launcher: str
@@ -63,6 +64,7 @@ class Launch:
     families: tuple[str, ...]
     evidence: str
     starts_mpi: bool = True
+    problem: str = ""
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
@@ -76,7 +78,10 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         rank, world_size, local_rank, local_world_size = (_number(environ.get(name, "")) for name in names)
         shown = next(name for name in (names[1], names[0]) if name in environ)
         place = (rank or 0, world_size, local_rank or 0, local_world_size)
-        return Launch(launcher, *place, families, f"{shown}={environ[shown]}", starts_mpi)
+        strange = [
+            f"{name}={environ[name]!r}" for name in names if environ.get(name) and _number(environ[name]) is None
+        ]
+        return Launch(launcher, *place, families, f"{shown}={environ[shown]}", starts_mpi, "".join(strange[:1]))
 
     def has_numbers(*names: str) -> bool:
         return all(_number(environ.get(name, "")) is not None for name in names)
@@ -124,11 +129,16 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
 
 
 def check_starts_mpi(launch: Launch | None) -> None:
-    """Refuses a launcher that starts several processes but not MPI.
+    """Refuses a launcher that starts several processes but not MPI, and one whose variables make no sense.
 
     Raises:
-        LaunchError: names the launcher, and the command to use instead.
+        LaunchError: names the launcher, and the command to use instead; or the variable.
     """
+    if launch is not None and launch.problem:
+        raise LaunchError(
+            f"{launch.problem} in the environment is not a number, as {launch.launcher} sets it: unset the variables "
+            f"of launchers for a process that works alone, or start ranks with: {start_command(launch)}"
+        )
     if launch is None or launch.starts_mpi or launch.world_size == 1:
         return
     raise LaunchError(

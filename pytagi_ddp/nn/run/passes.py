@@ -12,6 +12,7 @@ from weakref import ref
 
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.one_thread import one_thread
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.arena import ParameterArena
@@ -164,7 +165,8 @@ class Passes(Step):
         try:
             return self._chain.forward(state, saved), saved
         except BaseException:
-            self._arena.undo_pass()
+            with held_back():
+                self._arena.undo_pass()
             raise
 
     def _check_memory(self, state: State, training: bool) -> None:
@@ -247,7 +249,8 @@ class Passes(Step):
         try:
             into = self._chain.backward(delta, saved.ask(end is not None, accumulate))
         except BaseException:
-            self._arena.undo_pass(backward=True)
+            with held_back():
+                self._arena.undo_pass(backward=True)
             raise
         if into is not None and end is not None:
             self._kernels.array.copy(into.mu, end[0])

@@ -223,3 +223,18 @@ def test_what_to_install_fits_the_launcher(fake_mpirun):
     fake_mpirun("mpirun (Open MPI) 4.1.4")
     assert how_to_get_mpi(None).startswith("pip install mpi4py ")
     assert how_to_get_mpi(detect_launcher(HYDRA)) == 'pip install "pytagi-ddp[mpi]"'
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        (HYDRA | {"PMI_SIZE": "\u00b2"}, "PMI_SIZE='\u00b2'"),
+        (HYDRA | {"PMI_RANK": "-1"}, "PMI_RANK='-1'"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, "OMPI_COMM_WORLD_LOCAL_SIZE='two'"),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "3x"}, "SLURM_STEP_NUM_TASKS='3x'"),
+    ],
+)
+def test_a_variable_that_is_no_number_is_named(environ, name):
+    """MPI ended the process with an internal error."""
+    with pytest.raises(LaunchError, match=f"{name} in the environment is not a number"):
+        check_starts_mpi(detect_launcher(environ))
