@@ -39,9 +39,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         sigma_v: None, or the way of versions before 0.3: a hierarchical softmax, where +1 and -1 with noise of this
             standard deviation encode a class, and evidence is forgotten between epochs as `forget` and `forget_until`
             say.
-        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until, n_bins,
-            categorical_features, max_time, n_jobs, random_state, verbose:
-            as in `TAGIRegressor`. With one fold, probabilities are not tempered.
+        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until: as in `TAGIRegressor`. With one
+            fold, probabilities are not tempered.
+        n_bins, categorical_features, max_time, n_jobs, random_state, verbose: as in `TAGIRegressor`.
 
     Attributes:
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.

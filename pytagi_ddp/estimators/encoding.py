@@ -42,9 +42,10 @@ def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
     edges = tuple(_edges(column, bins) for column in columns)
     if not any(edges):
         return None
-    pairs = zip(columns, edges, strict=True)
-    ends = tuple(None if some is None else _ends(column, some) for column, some in pairs)
-    return Encoding(edges, ends if scaled else None)
+    if not scaled:
+        return Encoding(edges)
+    ends = tuple(None if some is None else _ends(column, some) for column, some in zip(columns, edges, strict=True))
+    return Encoding(edges, ends)
 
 
 def _ends(column: np.ndarray, edges: tuple[float, ...]) -> tuple[tuple[float, float], ...]:

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, classifier
 from pytagi_ddp.estimators.classifier import labels, most_likely_temperature, tempered
+from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
 CENTRES = np.array([[0, 0], [3, 0], [0, 3]])
 NAMES = np.array(["circle", "square", "triangle"])
@@ -73,3 +74,22 @@ def test_partial_fit_leaves_no_sample_out(monkeypatch):
     monkeypatch.setattr(classifier, "labels", recorded)
     TAGIClassifier((4,), batch_size=16, n_folds=1, n_seeds=1).partial_fit(*data(31))
     assert sorted(seen) == list(range(31))
+
+
+def test_sigma_v_gives_a_tree():
+    x, names = data(300)
+    tree = TAGIClassifier((20,), sigma_v=0.5, n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x, names)
+    plain = TAGIClassifier((20,), n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x, names)
+    outputs = [model.networks_[0].out_shape.size for model in (tree, plain)]
+    assert outputs == [encode_classes(3)[2], 3]
+    places, _ = data(500, 1)
+    for model in (tree, plain):
+        assert np.abs(model.predict_proba(places) - exact(places)).mean() < 0.06
+    before = tree.predict_proba(places)
+    np.testing.assert_array_equal(tree.set_params(sigma_v=None).predict_proba(places), before)
+    assert tree.partial_fit(x, names).predict_proba(places).shape == (500, 3)
+
+
+def test_a_few_samples_that_are_all_right_are_not_certain():
+    p = np.tile([0.9, 0.1], (10, 1))
+    assert 0.3 < most_likely_temperature(p, np.zeros(10, int)) < 0.9

@@ -657,6 +657,7 @@ def test_categories_of_a_table_are_inputs_of_their_own(kind, train):
 
 def test_the_same_categories_from_any_table():
     polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
     table, y = categories(60)
     expected = TAGIRegressor(**QUICK).fit(table, y).predict(table)
     text = table.astype({"kind": object, "size": object}).where(table.notna(), None)
@@ -670,6 +671,7 @@ def test_the_same_categories_from_any_table():
     tables = [
         (of_polars, "from_dtype"),
         (of_polars.with_columns(kind=polars.col("kind").cast(polars.Enum(["oak", "elm", "fir"]))), "from_dtype"),
+        (of_polars.to_arrow(), "from_dtype"),
         (text, ["size", "kind"]),
         (text, [True, False, True]),
         (text.to_numpy(), [0, -1]),
@@ -696,3 +698,19 @@ def test_rare_categories_are_as_unknown_ones():
     names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
     model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
     assert len(model._x_mean) == 1 + 254
+
+
+@both
+def test_an_estimator_of_version_0_2_0_goes_on(kind):
+    """Its pickle has none of the attributes that came later; its classes are paths in a tree."""
+    x, y = data()
+    later = {"n_bins", "categorical_features", "max_time", "_categories", "_tree"}
+    known = {"sigma_v": 0.5} if kind is TAGIClassifier else {}
+    model = kind(**SMALL, **known, n_bins=0, random_state=0).fit(x, y)
+    old = kind.__new__(kind)
+    state = pickle.loads(pickle.dumps(model)).__getstate__()
+    old.__setstate__({name: value for name, value in state.items() if name not in later})
+    assert later.isdisjoint(vars(old))
+    np.testing.assert_array_equal(old.predict(x), model.predict(x))
+    np.testing.assert_array_equal(old.partial_fit(x, y).predict(x), model.partial_fit(x, y).predict(x))
+    assert clone(old).get_params()["n_bins"] == 0

@@ -110,12 +110,12 @@ class PiecewiseLinearEncoding(BaseLayer):
         return saved.constant("first", lambda: np.cumsum([0, *self._bins], dtype=np.float32))
 
     def _all_edges(self) -> np.ndarray:
-        return np.concatenate([np.asarray(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
+        return np.concatenate([np.array(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
 
     def _all_ends(self) -> np.ndarray:
         parts = zip(self.ends or [None] * len(self.edges), self._bins, strict=True)
         return np.concatenate(
-            [np.asarray([AS_IT_IS] * bins if some is None else some, np.float32) for some, bins in parts]
+            [np.array([AS_IT_IS] * bins if some is None else some, np.float32) for some, bins in parts]
         )
 
     def settings(self) -> dict[str, Any]:
