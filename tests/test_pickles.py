@@ -113,7 +113,9 @@ def serve(made: Any) -> tuple:
 def forecaster() -> Any:
     from pytagi_ddp.forecasting import Forecaster
 
-    return Forecaster(2, hidden_layer_sizes=(), epochs=2, n_folds=2, n_seeds=1, random_state=0).fit(np.sin(range(40)))
+    return Forecaster(2, hidden_layer_sizes=(), epochs=2, n_folds=2, n_networks=2, random_state=0).fit(
+        np.sin(range(40))
+    )
 
 
 def serial() -> distributed.SerialCommunicator:

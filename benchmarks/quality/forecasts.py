@@ -176,7 +176,7 @@ def boosting(series: Series) -> Scores:
     return scores
 
 
-QUICK = {"n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": ()}
+QUICK = {"n_folds": 2, "n_networks": 2, "hidden_layer_sizes": ()}
 
 
 def ours(series: Series, seed: int, jobs: int | None, **settings: Any) -> Scores:

@@ -28,7 +28,7 @@ y = np.sin(angle) + 0.4 * np.cos(2 * angle) + weather + rng.normal(0, 0.1, hour.
 # that it holds back, which network forecasts best, and how large the errors of each step are. The last three days are
 # kept for a comparison.
 
-forecaster = Forecaster(AHEAD, season=DAY, n_seeds=1, epochs=20, random_state=0).fit(y[:-AHEAD])
+forecaster = Forecaster(AHEAD, season=DAY, n_networks=4, epochs=20, random_state=0).fit(y[:-AHEAD])
 forecast = forecaster.predict()
 print("chosen:", forecaster.kind_)
 

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
-from pytagi_ddp.forecasting.model import Kind, Model, fit, stretches
+from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
 from pytagi_ddp.forecasting.series import Panel, check_times, read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
@@ -44,7 +44,8 @@ class Forecaster(BaseEstimator):
     input, logarithms of all values, and a hidden layer, one after the other. It takes what forecasts better. For this,
     `n_folds` stretches of time are held back in turn, from networks that see nothing of the stretch; the score is the
     mean CRPS. The errors in these stretches also give the noise of each step, which is added to the variance of the
-    networks. All series are learnt by the same networks, each in a unit of its own.
+    networks. The chosen model is trained with more and shorter stretches held back. All series are learnt by the same
+    networks, each in a unit of its own.
 
     Training is the evidence-weighted step (`nn.EvidenceSchedule`), in which each window counts once.
 
@@ -67,7 +68,8 @@ class Forecaster(BaseEstimator):
         transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
         epochs: None: as many as show a network about 150,000 windows, from 10 to 100; more for less than 200 windows.
-        n_folds: stretches, at least 2. n_seeds: networks of each.
+        n_folds: stretches of time by which the model is chosen, at least 2.
+        n_networks: networks of the chosen model, each trained without one of as many stretches; at least 2.
         n_jobs: networks trained at a time, as in scikit-learn.
         random_state: seed or generator of everything that is drawn, as in scikit-learn.
 
@@ -103,7 +105,7 @@ class Forecaster(BaseEstimator):
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         epochs: int | None = None,
         n_folds: int = 4,
-        n_seeds: int = 2,
+        n_networks: int = 8,
         n_jobs: int | None = None,
         random_state: Any = None,
     ):
@@ -115,7 +117,7 @@ class Forecaster(BaseEstimator):
         self.quantiles = quantiles
         self.epochs = epochs
         self.n_folds = n_folds
-        self.n_seeds = n_seeds
+        self.n_networks = n_networks
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -213,9 +215,9 @@ class Forecaster(BaseEstimator):
         return Backtest(forecasts, truth[..., 0] if panel.flat else truth)
 
     def _check(self) -> None:
-        for name in ("horizon", "n_seeds"):
-            _count(name, getattr(self, name))
+        _count("horizon", self.horizon)
         _count("n_folds", self.n_folds, 2)
+        _count("n_networks", self.n_networks, 2)
         for name in ("season", "lags", "epochs"):
             if getattr(self, name) is not None:
                 _count(name, getattr(self, name))
@@ -272,20 +274,20 @@ class Forecaster(BaseEstimator):
         """The best model: each choice is tried in turn, and taken if it makes the score better."""
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
-        parts = stretches(windows, self.n_folds)
 
-        def trained(kind: Kind, noise: np.ndarray | None, count: int) -> Model:
-            seeds = random.randint(LARGEST_SEED, size=(self.n_folds, count)).tolist()
+        def trained(kind: Kind, noise: np.ndarray | None, parts: list[Stretch]) -> Model:
+            seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
             return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
 
-        best = trained(Kind(self.transform == "log", False, self._layers() or ()), None, 1)
+        parts = stretches(windows, self.n_folds)
+        best = trained(Kind(self.transform == "log", False, self._layers() or ()), None, parts)
         others: list[dict[str, Any]] = [{"level": True}]
         others += [{"log": True}] if self.transform == "auto" and positive else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
         for other in others:
-            tried = trained(best.scaling.kind._replace(**other), best.noise, 1)
+            tried = trained(best.scaling.kind._replace(**other), best.noise, parts)
             best = tried if tried.better_than(best) else best
-        return trained(best.scaling.kind, best.noise, self.n_seeds)
+        return trained(best.scaling.kind, best.noise, stretches(windows, self.n_networks))
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*task) for task in tasks))

@@ -182,27 +182,26 @@ def fit(
     parts: list[Stretch],
     noise: np.ndarray | None,
     epochs: int,
-    seeds: list[list[int]],
+    seeds: list[int],
     run: Run,
 ) -> Model:
-    """Trains networks without each stretch of time, which they then forecast.
+    """Trains a network without each stretch of time, which it then forecasts.
 
     Args:
         number: of series. noise: variances of the steps with which networks learn; None: a first guess.
-        seeds: for each stretch those of its networks. run: calls a function with each of some tuples of arguments.
+        seeds: of the networks. run: calls a function with each of some tuples of arguments.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
     assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)
     tasks = [
         (x[part.learnt], y[part.learnt], assumed, kind.hidden, epochs, seed)
-        for part, some in zip(parts, seeds, strict=True)
-        for seed in some
+        for part, seed in zip(parts, seeds, strict=True)
     ]
-    networks, count = run(train, tasks), len(seeds[0])
+    networks = run(train, tasks)
     m, v = np.zeros((2, *y.shape))
-    for k, part in enumerate(parts):
-        m[part.held_out], v[part.held_out] = mixture(networks[k * count : (k + 1) * count], x[part.held_out])
+    for part, network in zip(parts, networks, strict=True):
+        m[part.held_out], v[part.held_out] = mixture([network], x[part.held_out])
     residuals = y - m
     squares = means(residuals**2)
     found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE

@@ -11,7 +11,7 @@ Y = np.sin(np.arange(160) / 2) + 0.1 * RNG.normal(size=160)
 
 
 def quick(**options):
-    some = {"epochs": 5, "n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": (), "random_state": 0}
+    some = {"epochs": 5, "n_folds": 2, "n_networks": 2, "hidden_layer_sizes": (), "random_state": 0}
     return Forecaster(4, **some | options)
 
 

@@ -88,7 +88,7 @@ def test_correlations_of_errors_are_found_and_can_be_drawn_from():
 
 def test_errors_of_a_walk_are_correlated():
     walk = np.cumsum(np.random.default_rng(0).normal(size=600))
-    forecaster = Forecaster(4, hidden_layer_sizes=(), n_folds=2, n_seeds=1, random_state=0)
+    forecaster = Forecaster(4, hidden_layer_sizes=(), n_folds=2, n_networks=2, random_state=0)
     paths = forecaster.fit(walk).predict().sample(20_000, seed=0)
     found = np.corrcoef(paths.T)
     expected = np.sqrt(np.minimum.outer(range(1, 5), range(1, 5)) / np.maximum.outer(range(1, 5), range(1, 5)))
@@ -122,7 +122,7 @@ def test_a_picture_has_the_times():
 
     months = np.arange("2020-01", "2026-01", dtype="M8[M]")
     y = np.sin(np.arange(72) / 2)
-    forecaster = Forecaster(3, hidden_layer_sizes=(), n_folds=2, n_seeds=1, epochs=3, lags=6, random_state=0)
+    forecaster = Forecaster(3, hidden_layer_sizes=(), n_folds=2, n_networks=2, epochs=3, lags=6, random_state=0)
     ax = forecaster.fit(y[:66], times=months[:66]).predict().plot(plot.figure().add_subplot(), truth=y[66:69])
     for line, expected in zip(ax.lines, (months[57:66], months[66:69], months[66:69]), strict=True):
         np.testing.assert_array_equal(line.get_xdata(orig=True), expected)

@@ -15,7 +15,7 @@ from pytagi_ddp.forecasting import Forecaster, model
 from pytagi_ddp.forecasting.series import read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
-QUICK = {"n_folds": 2, "n_seeds": 1, "hidden_layer_sizes": (), "random_state": 0}
+QUICK = {"n_folds": 2, "n_networks": 2, "hidden_layer_sizes": (), "random_state": 0}
 
 
 def seasonal(steps, period=12, noise=0.1, seed=0):
@@ -34,7 +34,7 @@ def quick(horizon, **options):
 
 def test_a_season_goes_on_with_intervals_that_hold():
     y = seasonal(1200)
-    found = Forecaster(12, season=12, n_seeds=1, epochs=60, random_state=0).backtest(y, stride=2)
+    found = Forecaster(12, season=12, n_networks=4, epochs=60, random_state=0).backtest(y, stride=2)
     assert len(found.forecasts) == 175
     std = 0.1 * np.sqrt(np.cumsum(0.64 ** np.arange(12)))  # of the errors of the true model
     np.testing.assert_allclose(found.rmse("step"), std, rtol=0.2)
@@ -197,7 +197,7 @@ def test_a_hidden_layer_is_chosen_where_it_helps():
     for _ in range(700):
         y.append(3.8 * y[-1] * (1 - y[-1]))  # the logistic map
     y = np.array(y) + 0.01 * np.random.default_rng(0).normal(size=701)
-    found = Forecaster(1, lags=2, n_folds=2, n_seeds=1, epochs=40, transform=None, random_state=0).fit(y[:700])
+    found = Forecaster(1, lags=2, n_folds=2, n_networks=2, epochs=40, transform=None, random_state=0).fit(y[:700])
     assert found.kind_.hidden == (50,) and found.score_ < 0.2
     assert quick(1, lags=2).fit(y).score_ > 0.3
 
