@@ -126,7 +126,7 @@ def run_alone(case: Case) -> tuple[list[str], str]:
     finally:
         job.close()
     sound = result.returncode == 0 and result.stdout.startswith("sound ")
-    ended = result.returncode == -signal.SIGINT and result.stderr.rstrip().endswith("KeyboardInterrupt")
+    ended = result.returncode == -signal.SIGINT and "\nKeyboardInterrupt" in result.stderr
     return [] if sound or ended else ["UNSOUND"], f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
 
 

@@ -1,0 +1,34 @@
+"""The command that runs every generator of random trials."""
+
+import pytest
+
+from tests.attack import COMMANDS, main, tried
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count"),
+    [
+        ("files", "idx: 40 files, 20 refused, 90 MB at most, 3 s\ncsv: 2 files, 1 refused, 90 MB at most, 0 s\n", 42),
+        ("threads", "7 cases, the same on one thread and on several, 5 s: Linear 7\n", 7),
+        ("faults", "table\n10 cases in 60 s, 0 of them wrong; files left in /dev/shm: none\n", 10),
+        ("signals", "10 cases in 60 s, 1 of them wrong\n", 10),
+        ("calls", "200 sequences of calls\n", 200),
+        ("calls", "Traceback\n", 0),
+    ],
+)
+def test_what_generators_say_is_counted(name, text, count):
+    assert tried(name, text) == count
+    assert name in COMMANDS
+
+
+@pytest.mark.slow
+def test_a_generator_runs_and_is_counted(capsys):
+    assert main(["threads", "--minutes", "0.05"]) == 0
+    words = capsys.readouterr().out.split()
+    assert words[0] == "threads" and int(words[1]) > 0 and words[-4:] == ["wrong", "in", "0", "rounds"]
+
+
+def test_a_generator_that_is_not_there(capsys):
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+    assert "no such generator: nothing" in capsys.readouterr().err
