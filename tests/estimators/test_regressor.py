@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, regressor
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -355,3 +355,18 @@ def test_a_column_that_is_constant_but_for_rounding_has_no_effect():
     model = TAGIRegressor((8,), n_folds=2, n_seeds=1, epochs=2, n_bins=0, random_state=0)
     plain = model.fit(np.c_[x, np.zeros(3000)], y).predict(np.c_[x, np.zeros(3000)])
     np.testing.assert_array_equal(model.fit(np.c_[x, column], y).predict(np.c_[x, column]), plain)
+
+
+def test_wide_tables_have_few_bins():
+    """24 bins of each of 60 columns would be more inputs than the choice goes to."""
+    x = np.random.default_rng(0).normal(size=(60, 60))
+    made = []
+
+    def train(places):
+        made.extend(training.encoding.outputs for training, _ in places if training.encoding)
+        return [None] * len(places)
+
+    search = choice.Choice(train, x, np.arange(60) % 2, lambda networks: np.full(60, 1.0 + len(made)), 1, None)
+    search.consider(members.Training((4,), 1))
+    search.encode(members.Training((4,), 1))
+    assert set(made) == {480}
