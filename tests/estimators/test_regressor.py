@@ -370,3 +370,25 @@ def test_wide_tables_have_few_bins():
     search.consider(members.Training((4,), 1))
     search.encode(members.Training((4,), 1))
     assert set(made) == {480}
+
+
+def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
+    """Errors of +1 and -1.5 are smaller together; networks stand for what they predict here."""
+    good, other, bad = (members.Training((units,), 1) for units in (1, 2, 3))
+    errors = {good: 1.0, other: -1.5, bad: 9.0}
+
+    def loss(networks):
+        return np.array([np.mean(networks[k]) ** 2 for k in (0, 1)])
+
+    search = choice.Choice(
+        lambda places: [errors[training] for training, _ in places], np.zeros((2, 1)), np.arange(2), loss, 2, None
+    )
+    for training in errors:
+        search.consider(training)
+    assert search.best() == good
+    assert search.mixed(good) == [[1.0, -1.5]] * 2
+    errors[other] = 3.0
+    alone = choice.Choice(search._train, np.zeros((2, 1)), np.arange(2), loss, 2, None)
+    for training in errors:
+        alone.consider(training)
+    assert alone.mixed(good) == [[1.0, 1.0]] * 2
