@@ -15,7 +15,7 @@ from pytagi_ddp.nn import Sequential
 
 ENOUGH = 3000  # samples that a choice goes by: of a large table, those of some folds
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
-MOST_INPUTS = 450  # that twice as many bins may make
+MOST_INPUTS = 450  # that bins may make, where their number is doubled; twice as many for the first ones
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
 MIXED = 4  # the best trainings, whose networks are tried beside those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
@@ -106,10 +106,8 @@ class Choice:
         """
         for scaled in (True, False) if len(self._x) < FEW_SAMPLES else (True,):
             self._encode(training, BINS, scaled)
-        encoded = self.best_encoded()
-        if encoded is None or encoded.encoding is None:
-            return
-        scaled, bins = encoded.encoding.ends is not None, BINS
+        encoded, bins = self.best_encoded(), BINS
+        scaled = encoded is None or encoded.encoding is None or encoded.encoding.ends is not None
         if self.best().encoding is None:
             self._encode(training, FEWER, scaled)
             return
@@ -119,7 +117,7 @@ class Choice:
     def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
         """Whether this encoding is better than all before; unless it has too many inputs, it is considered."""
         encoding = encoding_of(self._x, bins, scaled)
-        if encoding is None or (bins > BINS and encoding.outputs > MOST_INPUTS):
+        if encoding is None or encoding.outputs > (MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS):
             return False
         encoded, before = replace(training, encoding=encoding), set(self.losses)
         self.consider(encoded)

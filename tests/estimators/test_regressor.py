@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, regressor
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -446,3 +446,40 @@ def test_a_column_that_is_constant_but_for_rounding_has_no_effect():
     model = TAGIRegressor((8,), n_folds=2, n_seeds=1, epochs=2, n_bins=0, random_state=0)
     plain = model.fit(np.c_[x, np.zeros(3000)], y).predict(np.c_[x, np.zeros(3000)])
     np.testing.assert_array_equal(model.fit(np.c_[x, column], y).predict(np.c_[x, column]), plain)
+
+
+def test_wide_tables_have_few_bins():
+    """24 bins of each of 60 columns would be more inputs than the choice goes to."""
+    x = np.random.default_rng(0).normal(size=(60, 60))
+    made = []
+
+    def train(places):
+        made.extend(training.encoding.outputs for training, _ in places if training.encoding)
+        return [None] * len(places)
+
+    search = choice.Choice(train, x, np.arange(60) % 2, lambda networks: np.full(60, 1.0 + len(made)), 1, None)
+    search.consider(members.Training((4,), 1))
+    search.encode(members.Training((4,), 1))
+    assert set(made) == {480}
+
+
+def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
+    """Errors of +1 and -1.5 are smaller together; networks stand for what they predict here."""
+    good, other, bad = (members.Training((units,), 1) for units in (1, 2, 3))
+    errors = {good: 1.0, other: -1.5, bad: 9.0}
+
+    def loss(networks):
+        return np.array([np.mean(networks[k]) ** 2 for k in (0, 1)])
+
+    search = choice.Choice(
+        lambda places: [errors[training] for training, _ in places], np.zeros((2, 1)), np.arange(2), loss, 2, None
+    )
+    for training in errors:
+        search.consider(training)
+    assert search.best() == good
+    assert search.mixed(good) == [[1.0, -1.5]] * 2
+    errors[other] = 3.0
+    alone = choice.Choice(search._train, np.zeros((2, 1)), np.arange(2), loss, 2, None)
+    for training in errors:
+        alone.consider(training)
+    assert alone.mixed(good) == [[1.0, 1.0]] * 2
