@@ -163,12 +163,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="print what every job said")
     options = parser.parse_args(arguments)
     start, outcomes = time.monotonic(), []
-    for seed in range(options.seed, options.seed + options.count):
-        case = draw(seed)
-        wrong, story = run(case)
-        outcomes.append((case, wrong))
-        if wrong or options.verbose:
-            print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # says how far it has come
+        for seed in range(options.seed, options.seed + options.count):
+            case = draw(seed)
+            wrong, story = run(case)
+            outcomes.append((case, wrong))
+            if wrong or options.verbose:
+                print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
     failed = sum(bool(wrong) for _, wrong in outcomes)
     print(table(outcomes))
     print(f"{len(outcomes)} cases in {time.monotonic() - start:.0f} s, {failed} of them wrong")
