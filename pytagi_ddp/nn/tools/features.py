@@ -1,0 +1,102 @@
+"""How unlike the training data an input is: the density of the features of a trained classifier."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import State
+
+if TYPE_CHECKING:
+    from pytagi_ddp.nn.core.network import TrainableNetwork
+
+RIDGE = 0.01  # share of the mean variance of a feature that is added to all: there may be fewer samples than features
+
+
+class FeatureDensity:
+    """Tells inputs unlike the training data by the density of a network's features: a Gaussian for each class.
+
+        density = FeatureDensity(net).fit(loader)
+        strange = density.distance(x_new) > np.quantile(density.distance(x), 0.99)
+
+    Features f(x) are the means in front of the network's last layer with weights. Those of class k have the mean m_k,
+    and those of all classes one covariance S, to which a
+    hundredth of the features' mean variance is added. The distance of an input is that of the nearest class,
+
+        d(x) = min over k of (f(x) - m_k)^T S^-1 (f(x) - m_k),
+
+    without unit, and larger for inputs that are less like the training data. The network must not change afterwards:
+    a copy of it, made at the start, computes the features.
+
+    Args:
+        net: a trained classifier.
+
+    Raises:
+        ValueError: a network without weights.
+
+    Source: Lee et al. (2018), "A simple unified framework for detecting out-of-distribution samples and adversarial
+    attacks", NeurIPS.
+    """
+
+    def __init__(self, net: TrainableNetwork):
+        self._net = copy.deepcopy(net)  # whose last layer passes its input on to `features`
+        last = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
+        if not last:
+            raise ValueError("FeatureDensity needs a network with weights, and this one has none")
+        forward, to_host = last[-1].forward, self._net.kernels.array.to_host
+
+        def watched(state: State, saved: Saved) -> State:
+            self._seen.append(np.array(to_host(state.mu), np.float64))
+            return forward(state, saved)
+
+        last[-1].forward = watched  # type: ignore[method-assign]  # of this layer alone
+        self._seen: list[np.ndarray] = []
+        self._means: np.ndarray | None = None
+
+    def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
+        """(n, features) means in front of the last layer with weights, in evaluation mode; arguments as `predict`."""
+        self._seen.clear()
+        with self._net.add_hook():  # so that layers are called one by one
+            self._net.predict(x, batch_size)
+        seen = np.concatenate(self._seen)
+        self._seen.clear()
+        return seen
+
+    def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
+        """Finds the Gaussians of the classes; returns itself.
+
+        Args:
+            x: training inputs, or, without labels, a loader or an iterable of batches (x, labels), best without
+                augmentation.
+            labels: the class of each input.
+
+        Raises:
+            ValueError: numbers of inputs and labels that differ.
+        """
+        batches = [(x, labels)] if labels is not None else x
+        parts = [(self.features(inputs), np.asarray(seen).ravel()) for inputs, seen in batches if len(inputs)]
+        f, of_class = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if len(f) != len(of_class):
+            raise ValueError(f"{len(f)} inputs and {len(of_class)} labels: each input needs one")
+        classes, index = np.unique(of_class, return_inverse=True)
+        self._means = np.stack([f[index == k].mean(0) for k in range(len(classes))])
+        rest = f - self._means[index]
+        covariance = rest.T @ rest / max(1, len(f) - len(classes))
+        scale = RIDGE * max(float(np.mean(np.diag(covariance))), 1e-30)
+        self._factor = np.linalg.cholesky(np.linalg.inv(covariance + scale * np.eye(f.shape[1])))
+        return self
+
+    def distance(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
+        """d(x) of each input, shape (n,); arguments as `predict`.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if self._means is None:
+            raise RuntimeError("this FeatureDensity knows no class yet: call fit with training data first")
+        f, means = self.features(x, batch_size) @ self._factor, self._means @ self._factor
+        return np.stack([np.square(f - mean).sum(1) for mean in means]).min(0)
