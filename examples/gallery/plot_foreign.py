@@ -46,8 +46,8 @@ net.fit((x - mean) / std, label, likelihood, epochs=20, batch_size=16)
 # %%
 # Three scores for each image. The entropy of the class probabilities is 0 if the network is sure of one class, and
 # ln 10 = 2.3 if all are equally likely. The variance of the outputs says how little the weights know about this input.
-# A `FeatureDensity` fits a Gaussian to the features of each class, the numbers in front of the last layer, and says how
-# far an image is from the nearest one.
+# A `FeatureDensity` fits a Gaussian to the features of each class, the numbers in front of each layer, and says how far
+# an image is from the nearest one.
 
 density = FeatureDensity(net).fit((x - mean) / std, label)
 
@@ -91,7 +91,7 @@ plt.show()
 # pixels and noise. It says little about digits on their side, which the network takes for other digits, and less than
 # the others about those that are three times as bright: they lie on the same side of a boundary as before, only farther
 # away. The variance notices only these. It grows with the size of the features, and images that the network has not
-# learnt make small ones. The distance tells all four kinds from digits: that features are small, large or in unusual
-# combinations makes them unlikely alike.
+# learnt make small ones. The distance tells all four kinds from digits: features that are small, large or in unusual
+# combinations are all unlikely.
 #
 # No score is a guarantee: images that are foreign in another way may escape all three.

@@ -24,13 +24,14 @@ def test_the_distance_is_that_of_the_nearest_gaussian():
     density = FeatureDensity(net).fit(x, labels)
     body = Sequential(Linear(2, 6), ReLU())
     body.load_state_dict({key: value for key, value in net.state_dict().items() if not key.startswith("Linear.2")})
-    f, f_new = (body.predict(rows)[0].astype(np.float64) for rows in (x, new))
+    f, f_new = (np.concatenate([rows, body.predict(rows)[0]], 1).astype(np.float64) for rows in (x, new))
     np.testing.assert_allclose(density.features(new, batch_size=64), f_new, rtol=1e-5, atol=1e-6)
     means = np.stack([f[labels == k].mean(0) for k in range(3)])
     rest = f - means[labels]
-    covariance = rest.T @ rest / (300 - 3)
-    covariance += 0.01 * np.diag(covariance).mean() * np.eye(6)
-    away = f_new[:, None] - means
+    std = np.sqrt(np.square(rest).mean(0))
+    std[std == 0] = 1
+    covariance = (rest / std).T @ (rest / std) / (300 - 3) + 0.01 * np.eye(8)
+    away = (f_new[:, None] - means) / std
     expected = np.einsum("nki,ij,nkj->nk", away, np.linalg.inv(covariance), away).min(1)
     np.testing.assert_allclose(density.distance(new), expected, rtol=1e-3)
     np.testing.assert_array_equal(net.predict(new), before)
@@ -48,10 +49,14 @@ def test_it_finds_what_is_far_from_the_data():
     assert auroc(density.distance(points(2)[0]), density.distance(far)) == 1
 
 
-def test_features_of_images_are_those_in_front_of_the_last_weights():
-    layers = Conv2d(1, 4, 3, padding=1, in_width=4, in_height=4), BatchNorm2d(4), AvgPool2d(4), Linear(4, 2)
-    density = FeatureDensity(Sequential(*layers))
-    assert density.features(np.ones((3, 16))).shape == (3, 4)
+def test_features_of_images_are_means_over_pixels():
+    net = Sequential(Conv2d(2, 4, 3, padding=1, in_width=4, in_height=4), BatchNorm2d(4), AvgPool2d(4), Linear(4, 2))
+    x = np.random.default_rng(0).normal(size=(3, 2, 4, 4))
+    features = FeatureDensity(net).features(x)
+    assert features.shape == (3, 2 + 4 + 4)
+    np.testing.assert_allclose(features[:, :2], x.mean((2, 3)), rtol=1e-4, atol=1e-6)
+    unchanged = net.predict(x)
+    assert not np.allclose(features[0, 2:6], features[1, 2:6]) and np.isfinite(unchanged).all()
 
 
 def test_errors_say_what_is_missing():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
 
 if TYPE_CHECKING:
     from pytagi_ddp.nn.core.network import TrainableNetwork
 
-RIDGE = 0.01  # share of the mean variance of a feature that is added to all: there may be fewer samples than features
+RIDGE = 0.01  # added to the variances of standardised features: there may be fewer samples than features
 
 
 class FeatureDensity:
@@ -23,9 +25,9 @@ class FeatureDensity:
         density = FeatureDensity(net).fit(loader)
         strange = density.distance(x_new) > np.quantile(density.distance(x), 0.99)
 
-    Features f(x) are the means in front of the network's last layer with weights. Those of class k have the mean m_k,
-    and those of all classes one covariance S, to which a
-    hundredth of the features' mean variance is added. The distance of an input is that of the nearest class,
+    Features f(x) are the means in front of each layer with weights; of images the mean over pixels of each channel.
+    They are divided by their standard deviations within classes. Those of class k have the mean m_k, and those of all
+    classes one covariance S, with 0.01 added to its diagonal. The distance of an input is that of the nearest class,
 
         d(x) = min over k of (f(x) - m_k)^T S^-1 (f(x) - m_k),
 
@@ -43,28 +45,22 @@ class FeatureDensity:
     """
 
     def __init__(self, net: TrainableNetwork):
-        self._net = copy.deepcopy(net)  # whose last layer passes its input on to `features`
-        last = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
-        if not last:
+        self._net = copy.deepcopy(net)  # whose layers pass their inputs on to `features`
+        leaves = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
+        if not leaves:
             raise ValueError("FeatureDensity needs a network with weights, and this one has none")
-        forward, to_host = last[-1].forward, self._net.kernels.array.to_host
-
-        def watched(state: State, saved: Saved) -> State:
-            self._seen.append(np.array(to_host(state.mu), np.float64))
-            return forward(state, saved)
-
-        last[-1].forward = watched  # type: ignore[method-assign]  # of this layer alone
-        self._seen: list[np.ndarray] = []
+        self._seen: list[list[np.ndarray]] = [[] for _ in leaves]
+        for leaf, seen in zip(leaves, self._seen, strict=True):
+            _watch(leaf, self._net.kernels.array.to_host, seen)
         self._means: np.ndarray | None = None
 
     def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
-        """(n, features) means in front of the last layer with weights, in evaluation mode; arguments as `predict`."""
-        self._seen.clear()
+        """f(x) before it is standardised, (n, features), in evaluation mode; arguments as `predict`."""
+        for seen in self._seen:
+            seen.clear()
         with self._net.add_hook():  # so that layers are called one by one
             self._net.predict(x, batch_size)
-        seen = np.concatenate(self._seen)
-        self._seen.clear()
-        return seen
+        return np.concatenate([np.concatenate(seen) for seen in self._seen], 1)
 
     def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
         """Finds the Gaussians of the classes; returns itself.
@@ -85,9 +81,11 @@ class FeatureDensity:
         classes, index = np.unique(of_class, return_inverse=True)
         self._means = np.stack([f[index == k].mean(0) for k in range(len(classes))])
         rest = f - self._means[index]
+        self._std = np.sqrt(np.square(rest).mean(0))
+        self._std[self._std == 0] = 1  # of a feature that says nothing
+        rest /= self._std
         covariance = rest.T @ rest / max(1, len(f) - len(classes))
-        scale = RIDGE * max(float(np.mean(np.diag(covariance))), 1e-30)
-        self._factor = np.linalg.cholesky(np.linalg.inv(covariance + scale * np.eye(f.shape[1])))
+        self._factor = np.linalg.cholesky(np.linalg.inv(covariance + RIDGE * np.eye(f.shape[1]))) / self._std[:, None]
         return self
 
     def distance(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
@@ -100,3 +98,20 @@ class FeatureDensity:
             raise RuntimeError("this FeatureDensity knows no class yet: call fit with training data first")
         f, means = self.features(x, batch_size) @ self._factor, self._means @ self._factor
         return np.stack([np.square(f - mean).sum(1) for mean in means]).min(0)
+
+
+def _watch(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> None:
+    """Makes `leaf.forward` add the features in front of it to `seen`."""
+    forward = leaf.forward
+
+    def watched(state: State, saved: Saved) -> State:
+        m = np.array(to_host(state.mu), np.float64)
+        image = leaf.in_shape.image
+        if image is not None:
+            pixels, channels = image[1] * image[2], image[0]
+            last = leaf.in_shape.channels_last
+            m = m.reshape(len(m), pixels, channels).mean(1) if last else m.reshape(len(m), channels, pixels).mean(2)
+        seen.append(m.reshape(len(m), -1))
+        return forward(state, saved)
+
+    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
