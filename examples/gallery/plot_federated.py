@@ -60,7 +60,8 @@ WAYS = {"average of every step": {}, "precision_weighted, every 20": {"every": 2
 for name, options in WAYS.items():
 
     def program(options=options):
-        return learn(*data[initialize().rank], lambda net: DDPSequential(net, **options))
+        x, y = data[initialize().rank]
+        return learn(x, y, lambda net: DDPSequential(net, **options))
 
     found[name] = run_threads(program, RANKS)[0]  # all ranks end with the same network
 
@@ -71,7 +72,8 @@ for axes, title, names in zip(panels, ["each rank alone", *WAYS], [alone, *([nam
         axes.plot(x, y, ".", color=f"C{k}", markersize=2, alpha=0.4)
     axes.plot(x_new, truth(x_new), "--", color="0.4", linewidth=1, label="truth")
     for k, name in enumerate(names):
-        plot.band(axes, x_new, *found[name], name, f"C{k}" if len(names) > 1 else "C3")
+        mu, var = found[name]
+        plot.band(axes, x_new, mu, var, name, f"C{k}" if len(names) > 1 else "C3")
     axes.set(title=title, ylim=(-3, 3), xlabel="x")
 panels[0].legend(loc="upper left", fontsize="small")
 plt.show()

@@ -9,6 +9,8 @@ Each gives class probabilities. Are they calibrated, and do they say which answe
 # %%
 # The data: 1,797 digits of 8 x 8 pixels, which come with scikit-learn. 500 of them are for the test.
 
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -24,20 +26,19 @@ x, x_new, label, label_new = train_test_split((x - x.mean()) / x.std(), label, t
 
 # %%
 # `Categorical` observes a label through the softmax of ten outputs. `HierarchicalCategorical` makes it a path of binary
-# decisions: its outputs are the nodes of a tree, whose leaves are the classes. The other two heads are layers whose
+# decisions: its 11 outputs are the nodes of a tree, whose leaves are the classes. The other two heads are layers whose
 # outputs are probabilities already. Each is observed as 1 or 0, with a standard deviation that says how far labels are
 # trusted.
 #
 # The last layer below these two gets a narrow prior, 0.03 times the usual standard deviations: with the usual one the
 # closed-form softmax overflows, as its moments are exponentials of variances.
 
-narrow = {"gain_weight": 0.03, "gain_bias": 0.03}
-tree = HierarchicalCategorical(10)
+narrow = partial(Linear, 100, 10, gain_weight=0.03, gain_bias=0.03)
 HEADS = {
     "Categorical": (lambda: [Linear(100, 10)], Categorical(10)),
-    "HierarchicalCategorical": (lambda: [Linear(100, tree.outputs)], tree),
-    "Remax": (lambda: [Linear(100, 10, **narrow), Remax()], Gaussian(0.1)),
-    "ClosedFormSoftmax": (lambda: [Linear(100, 10, **narrow), ClosedFormSoftmax()], Gaussian(0.05)),
+    "HierarchicalCategorical": (lambda: [Linear(100, 11)], HierarchicalCategorical(10)),
+    "Remax": (lambda: [narrow(), Remax()], Gaussian(0.1)),
+    "ClosedFormSoftmax": (lambda: [narrow(), ClosedFormSoftmax()], Gaussian(0.05)),
 }
 
 

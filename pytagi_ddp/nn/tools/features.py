@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,9 +12,6 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
-
-if TYPE_CHECKING:
-    from pytagi_ddp.nn.core.network import TrainableNetwork
 
 RIDGE = 0.01  # added to the variances of standardised features: there may be fewer samples than features
 
@@ -35,7 +32,7 @@ class FeatureDensity:
     a copy of it, made at the start, computes the features.
 
     Args:
-        net: a trained classifier.
+        net: a trained classifier, a `Sequential`.
 
     Raises:
         ValueError: a network without weights.
@@ -44,7 +41,7 @@ class FeatureDensity:
     attacks", NeurIPS.
     """
 
-    def __init__(self, net: TrainableNetwork):
+    def __init__(self, net: Any):
         self._net = copy.deepcopy(net)  # whose layers pass their inputs on to `features`
         leaves = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
         if not leaves:
