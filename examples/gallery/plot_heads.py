@@ -76,7 +76,7 @@ plt.show()
 # has almost no errors.
 #
 # Errors of one seed do not tell the heads apart. What does is how sensitive they are to their settings. The first two
-# have none. With a standard deviation of 0.05 for a label, `Remax` ends with an error of 19 %, and with 0.2
-# `ClosedFormSoftmax` ends with 12 %. So begin with `Categorical`, which is also the default of `net.fit`.
+# have none. With a standard deviation of 0.2 for a label instead of 0.05, `ClosedFormSoftmax` ends with an error of
+# 12 %. So begin with `Categorical`, which is also the default of `net.fit`.
 #
 # All of this is about images like those that were learnt. The page *Images of another kind* shows others.
