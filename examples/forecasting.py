@@ -21,24 +21,80 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 import pytagi_ddp
 from examples.figures import draw
 from examples.option_types import at_least, natural, picture, positive_int
-from examples.series import PERIOD, Scores, make_series, score
 from pytagi_ddp import plot
+from pytagi_ddp.metric import log_likelihood, rmse
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PERIOD = 24  # time steps of a season
 WINDOW = PERIOD  # values that the network sees
 AHEAD = 3 * PERIOD  # steps of a forecast
 ORIGINS = 10  # one forecast begins at each of the last seasons that have as much behind them
+
+
+class Series(NamedTuple):
+    """Observations of a signal, standardised by the mean and standard deviation of its first part.
+
+    Attributes:
+        y: observations, NaN where they are missing. signal: what was observed, without noise. noise: its standard
+            deviation in y.
+    """
+
+    y: np.ndarray
+    signal: np.ndarray
+    noise: float
+
+
+def make_series(steps: int, noise: float = 0.1, seed: int = 0, weather: float = 0.0) -> Series:
+    """A season of `PERIOD` steps, its first overtone, and a slow wave or weather.
+
+    weather: standard deviation of what is new in it at each time step; nine tenths of it are left at the next one.
+    """
+    generator, t = np.random.default_rng(seed), np.arange(steps)
+    errors = generator.normal(scale=noise, size=steps)
+    angle = 2 * np.pi * t / PERIOD
+    signal = np.sin(angle) + 0.4 * np.cos(2 * angle)
+    if weather:
+        now = 0.0
+        for k, new in enumerate(generator.normal(scale=weather, size=steps)):
+            now = 0.9 * now + new
+            signal[k] += now
+    else:
+        signal += 0.3 * np.sin(2 * np.pi * t / (11 * PERIOD))
+    first = signal[: steps // 2]
+    mean, std = first.mean(), first.std()
+    observed = signal + errors
+    return Series(((observed - mean) / std).astype(np.float32), ((signal - mean) / std).astype(np.float32), noise / std)
+
+
+class Scores(NamedTuple):
+    """Quality of predictions N(mu, var): root mean square error, mean log-likelihood, share within 90 % intervals."""
+
+    rmse: float
+    log_likelihood: float
+    coverage: float
+
+    def __str__(self) -> str:
+        return (
+            f"RMSE {self.rmse:.3f}, log-likelihood {self.log_likelihood:.2f}, 90 % intervals hold {self.coverage:.0%}"
+        )
+
+
+def score(mu: np.ndarray, var: np.ndarray, y: np.ndarray) -> Scores:
+    """Scores of predictions of the observations y; missing ones do not count."""
+    std, known = np.sqrt(var), np.isfinite(y)
+    inside = np.abs(y - mu)[known] < 1.645 * std[known]
+    return Scores(rmse(mu, y), log_likelihood(mu, y, std), float(inside.mean()))
 
 
 def make_network(units: int = 30) -> Network:

@@ -1,5 +1,6 @@
 """The documentation: its code runs, it has all that is public, and it builds without a warning."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -335,6 +336,17 @@ def test_notebooks_are_stripped(path):
         assert cell["metadata"] == {} and cell.get("outputs", []) == [] and cell.get("execution_count") is None
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/gallery").glob("plot_*.py")), ids=lambda path: path.stem)
+def test_a_program_of_the_gallery_runs_outside_a_clone(path):
+    """Whoever downloads it has the library, and packages that it names, but no `examples` and no `tests`."""
+    nodes = list(ast.walk(ast.parse(_text(path))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    packages = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
+    assert packages <= {"matplotlib", "numpy", "pytagi_ddp", "sklearn"}
+    assert "examples/" not in _text(path) and "examples.gallery" not in _text(path)
+
+
 def printed(page: str) -> str:
     """What a program of the gallery printed when the pages were built."""
     return _text(DOCS / "gallery" / f"{page}.rst")
@@ -352,7 +364,7 @@ def numbers(page: str, pattern: str) -> list[list[float]]:
 
 
 def check_series_programs() -> None:
-    scores = r"RMSE ([\d.]+), log-likelihood [-\d.]+, 90 % intervals hold (\d+)%"
+    scores = r"RMSE ([\d.]+),.* 90 % intervals hold (\d+)%"
     direct = r"standard deviation ([\d.]+), RMSE ([\d.]+), 90 % intervals hold (\d+)%"
     near, day, later = numbers("plot_forecasting", direct)
     assert near[0] < day[0] and near[1] < 0.8 * later[1] and later[2] > 75  # std, RMSE, coverage
@@ -366,12 +378,12 @@ def check_series_programs() -> None:
 def check_image_programs() -> None:
     ((error, std),) = numbers("plot_generation", r"error ([\d.]+), standard deviation ([\d.]+)")
     ((correlation,),) = numbers("plot_generation", r"over pixels ([\d.]+)")
-    assert error < 0.13 and 2 * std < error and correlation > 0.15
+    assert error < 0.17 and 2 * std < error and correlation > 0.15
     right, left, stretched = numbers("plot_wanted_input", r"misses by ([\d.]+), predicted ([\d.]+) \(\+- ([\d.]+)\)")
     assert max(*right, *left) < 0.05 and stretched[0] == pytest.approx(5**0.5 - 1.8, abs=0.02)
     assert stretched[1] > 10 * stretched[2]
     by_noise, careful, crude = numbers("plot_attack", r"changed by (\d+)%, ([\d.]+)% are .* std (\d+)%, entropy")
-    assert by_noise[1] < 5 and careful[1] > 80 and abs(careful[2] - 50) < 10 < crude[2] - 50
+    assert by_noise[1] < 5 and careful[1] > 90 and careful[2] < 60 and crude[2] > 70
 
 
 def check_regressions() -> None:
@@ -397,13 +409,16 @@ def check_classifiers() -> None:
     ((of_all, of_half),) = numbers("plot_classes", r"([\d.]+)% of all, ([\d.]+)% of")
     assert of_half < of_all < 5
     heads = numbers("plot_heads", r"error ([\d.]+)%, of the surest half ([\d.]+)%; calibration error \(ECE\) ([\d.]+)")
-    assert len(heads) == 3
+    assert len(heads) == 4
     assert all(error < 8 and of_half < 0.25 * error and calibration < 0.2 for error, of_half, calibration in heads)
-    shuffled, turned, bright, noise = numbers("plot_foreign", r"AUROC ([\d.]+) by entropy, ([\d.]+) by variance")
-    assert min(shuffled[0], noise[0]) > 0.95 and turned[0] > 0.7 and bright[1] > 0.95 > bright[0] + 0.1
+    scores = r"AUROC ([\d.]+) by entropy, ([\d.]+) by variance, ([\d.]+) by distance"
+    shuffled, turned, bright, noise = numbers("plot_foreign", scores)
+    assert min(shuffled[0], noise[0]) > 0.9 and turned[0] < 0.75 and bright[0] + 0.1 < 0.95
+    assert bright[1] > 0.95 and max(shuffled[1], turned[1], noise[1]) < 0.2
+    assert min(kind[2] for kind in (shuffled, turned, bright, noise)) > 0.95
     removed = numbers("plot_inside", r"removed: 0% ([\d.]+)%, .* 60% ([\d.]+)%, 70% .* 80% ([\d.]+)%")
     (none, most, nearly_all), by_size, by_chance = removed
-    assert none < 5 and most < none + 2 and nearly_all < 0.5 * by_size[2] and by_chance[1] > 40
+    assert none < 5 and max(most, nearly_all, *by_size) < none + 2 and by_chance[1] > 40
 
 
 def check_rank_programs() -> None:

@@ -4,7 +4,7 @@ Classes, and where the network does not know them
 
 How to learn classes, and three pictures that show how far to trust the probabilities: where in the plane the network is
 unsure (entropy), whether its probabilities agree with how often it is right (reliability), and how many errors are left
-if it may refuse the points that it doubts (rejection). The probabilities are made by `Remax`.
+if it may refuse the points that it doubts (rejection).
 """
 
 # %%
@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
-from examples.classifier import RemaxHead
 from pytagi_ddp import metric, plot
-from pytagi_ddp.nn import Linear, MixtureReLU, Remax, Sequential
+from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.nn import Linear, MixtureReLU, Sequential
 
 
 def spiral(rng, n):
@@ -31,21 +31,21 @@ rng = np.random.default_rng(0)
 x, label = spiral(rng, 200)
 
 # %%
-# A label is observed as a one and two zeros. The standard deviation of such an observation, 0.1, says how far labels
-# are trusted.
+# The network has an output for each class, and `Categorical` observes a label through a softmax of them.
 
 pytagi_ddp.manual_seed(0)
-net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3), Remax())
-net.fit(x, label, RemaxHead(3, sigma_v=0.1), epochs=40, batch_size=15, evidence=None)
+net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3))
+likelihood = Categorical(3)
+net.fit(x, label, likelihood, epochs=40, batch_size=15)
 
 # %%
-# The means of the outputs are the class probabilities. Entropy is drawn as a share of ln 3, its largest value.
+# The likelihood turns means and variances of the outputs into class probabilities. Entropy is drawn as a share of ln 3,
+# its largest value.
 
 
 def probabilities(points):
-    """Class probabilities (points, 3): the means, which sum to 1 but for rounding."""
-    mu, _ = net.predict(points)
-    return np.clip(mu, 1e-9, None) / np.clip(mu, 1e-9, None).sum(1, keepdims=True)
+    """Class probabilities (points, 3)."""
+    return likelihood.prediction(*net.predict(points)).probabilities
 
 
 side = np.linspace(-1.6, 1.6, 161)

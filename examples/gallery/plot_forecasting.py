@@ -70,6 +70,3 @@ axes.plot(np.arange(1, AHEAD + 1), np.sqrt(np.mean(std**2, 0)), label="standard 
 axes.set(xlabel="steps ahead", ylabel="error", ylim=(0, None))
 axes.legend()
 plt.show()
-
-# %%
-# ``examples/forecasting.py`` forecasts such a series with an LSTM that sees one step ahead, and draws paths from it.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP")  # what a file holds counts, not its name: some .JPEG of ImageNet is a PNG
 TRIES = 10
 NUMBERS = 4 * TRIES + 1  # random ones that an image takes
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random part: share of the image's area, width over height
+LEAST, RATIO = 0.08, (3 / 4, 4 / 3)  # of a random part: least share of the image's area, width over height
 CENTRE = 224 / 256  # side of the part that is evaluated, over the image's shorter side
 ORIENTATION = 0x0112  # the number of EXIF's field: how the camera was held
 # What makes an image upright, a name in `Image.Transpose`, by that field; all else is upright as it is.
@@ -84,26 +84,27 @@ def open_image(path: str) -> Iterator[Picture]:
         raise ImageError(f"{path}: {str(error) or repr(error)}") from error
 
 
-def read_part(source: Source, size: int, numbers: np.ndarray | None) -> np.ndarray:
+def read_part(source: Source, size: int, numbers: np.ndarray | None, least: float = LEAST) -> np.ndarray:
     """The part of an image, upright, that a network sees; uint8, shape (3, size, size).
 
     Args:
         source: the image.
         size: of both sides.
         numbers: `NUMBERS` uniform ones: a random part, mirrored or not. None: the centre.
+        least: share of the image's area that a random part has at least.
 
     Raises:
         ImageError, OSError: as `open_image`. ValueError: a damaged shard.
     """
     if source.shard is None:
         with open_image(source.path) as image:
-            part = cut(image, choose_box(upright_size(image), numbers), (size, size))
+            part = cut(image, choose_box(upright_size(image), numbers, least), (size, size))
     else:
         pixels = ImageShard.open(source.shard).read(source.row)
         if not pixels.size:
             raise ImageError(f"{source.path}: no image, as was found when {source.shard} was made of it")
         image = pillow().fromarray(pixels)
-        part = cut(image, choose_box(image.size, numbers), (size, size))
+        part = cut(image, choose_box(image.size, numbers, least), (size, size))
     mirrored = numbers is not None and numbers[-1] < 0.5
     return (part[:, ::-1] if mirrored else part).transpose(2, 0, 1)
 
@@ -160,11 +161,11 @@ def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(whole.resize(size, pillow().Resampling.BILINEAR, box))
 
 
-def choose_box(size: tuple[int, int], numbers: np.ndarray | None) -> Box:
+def choose_box(size: tuple[int, int], numbers: np.ndarray | None, least: float = LEAST) -> Box:
     """A random part of an image of `size` (width, height); without `numbers` the square in its centre.
 
-    A random part has 8 to 100 % of the area, and sides whose ratio is between 3/4 and 4/3. Where ten tries give none
-    that fits, it is the largest one in the centre with such a ratio.
+    A random part has `least` to all of the area, and sides whose ratio is between 3/4 and 4/3. Where ten tries give
+    none that fits, it is the largest one in the centre with such a ratio.
 
     Source: Szegedy et al. (2015), "Going deeper with convolutions"; torchvision's RandomResizedCrop and CenterCrop.
     """
@@ -173,7 +174,7 @@ def choose_box(size: tuple[int, int], numbers: np.ndarray | None) -> Box:
         side = CENTRE * min(size)
         return _centre(size, side, side)
     for area, ratio, left, top in numbers[:-1].reshape(TRIES, 4).tolist():
-        area = width * height * (AREA[0] + (AREA[1] - AREA[0]) * area)
+        area = width * height * (least + (1 - least) * area)
         ratio = RATIO[0] * (RATIO[1] / RATIO[0]) ** ratio
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
@@ -188,7 +189,7 @@ def _centre(size: tuple[int, int], width: float, height: float) -> Box:
 
 
 def read_parts(
-    sources: Sequence[Source], size: int, numbers: np.ndarray | None
+    sources: Sequence[Source], size: int, numbers: np.ndarray | None, least: float = LEAST
 ) -> tuple[np.ndarray, list[tuple[int, str]]]:
     """`read_part` of several images, in a worker.
 
@@ -198,7 +199,7 @@ def read_parts(
     parts, problems = [], []
     for k, source in enumerate(sources):
         try:
-            parts.append(read_part(source, size, None if numbers is None else numbers[k]))
+            parts.append(read_part(source, size, None if numbers is None else numbers[k], least))
         except ImageError as error:
             problems.append((k, str(error)))
     return np.array(parts, np.uint8).reshape(-1, 3, size, size), problems

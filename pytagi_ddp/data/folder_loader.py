@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.data.batches import Batch, ImageBatches
-from pytagi_ddp.data.decoding import NUMBERS, ImageError, SerialExecutor, image_workers, read_parts
+from pytagi_ddp.data.decoding import LEAST, NUMBERS, ImageError, SerialExecutor, image_workers, read_parts
 from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.sampler import IndexBatch
 from pytagi_ddp.warn import warn
@@ -34,12 +34,15 @@ class FolderLoader(ImageBatches):
         rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: As of `BatchLoader`.
         size: Pixels of both sides.
         augment: Whether training takes random parts; else the centre.
+        least_area: Share of an image's area that a random part has at least, above 0 and up to 1. The default is for
+            ImageNet; with few images, or objects that fill them, 0.3 to 0.7 is better.
         mean, std: Per channel, of pixels scaled to [0, 1]; by default those of ImageNet.
         workers: Processes that decode; an executor, such as `image_workers`, may be shared with other loaders; 0: this
             process decodes, in the thread that makes batches ahead. See there what a program with processes needs.
 
     Raises:
-        ValueError: As `BatchLoader`, or size < 1 or workers < 0. ImportError: Pillow is not installed.
+        ValueError: As `BatchLoader`, or size < 1, workers < 0 or a least_area out of range. ImportError: Pillow is not
+            installed.
         TypeError: not an `ImageFolder`.
 
     While iterating:
@@ -62,6 +65,7 @@ class FolderLoader(ImageBatches):
         prefetch: int = 2,
         evaluation: bool = False,
         workers: int | Executor = 0,
+        least_area: float = LEAST,
     ) -> None:
         if not hasattr(dataset, "files"):
             raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
@@ -69,6 +73,8 @@ class FolderLoader(ImageBatches):
             raise ValueError("evaluation counts every sample: no drop_last")
         if size < 1 or (isinstance(workers, int) and workers < 0):
             raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
+        if not 0 < least_area <= 1:
+            raise ValueError(f"least_area is a share above 0 and up to 1, got {least_area}")
         super().__init__(
             dataset,
             (3, size, size),
@@ -86,6 +92,7 @@ class FolderLoader(ImageBatches):
         self.dataset = dataset
         self.size = size
         self.augment = augment and not evaluation
+        self.least_area = least_area
         self._workers = workers
         self._own: Executor | None = None
 
@@ -114,7 +121,7 @@ class FolderLoader(ImageBatches):
                 for k in range(0, len(part.indices), CHUNK):
                     sources = [self.dataset.source(int(index)) for index in part.indices[k : k + CHUNK]]
                     own = None if numbers is None else numbers[k : k + CHUNK]
-                    futures.append(workers.submit(read_parts, sources, self.size, own))
+                    futures.append(workers.submit(read_parts, sources, self.size, own, self.least_area))
                 pending.append((part.indices, futures))
                 if len(pending) > AHEAD:
                     yield self._collect(*pending.popleft())

@@ -109,7 +109,33 @@ class ImageFolder:
         """
         if n < 1:
             raise ValueError(f"{self.name}: a subset needs at least 1 image, got n={n}")
-        chosen = np.arange(min(n, len(self))) * len(self) // min(n, len(self))
+        return self._of(np.arange(min(n, len(self))) * len(self) // min(n, len(self)))
+
+    def split(self, share: float, seed: int = 0) -> tuple[ImageFolder, ImageFolder]:
+        """Two sets without an image in common: the rest, and `share` of each class, drawn at random.
+
+            train_set, test_set = ImageFolder.find("photos").split(0.2)
+
+        Args:
+            share: Of the second set, above 0 and below 1; of a class at least one image, and not all.
+            seed: Of the draw.
+
+        Raises:
+            ValueError: A share out of range, or a class with fewer than two images.
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"{self.name}: share must be above 0 and below 1, got {share}")
+        random, second = np.random.default_rng(seed), np.zeros(len(self), bool)
+        for label in np.unique(self.labels):
+            of_class = np.flatnonzero(self.labels == label)
+            if len(of_class) < 2:
+                raise ValueError(f"{self.name}: class {self.classes[label]} has one image, and a split needs two")
+            count = min(max(1, round(share * len(of_class))), len(of_class) - 1)
+            second[random.permutation(of_class)[:count]] = True
+        return self._of(np.flatnonzero(~second)), self._of(np.flatnonzero(second))
+
+    def _of(self, chosen: np.ndarray) -> ImageFolder:
+        """These images."""
         files, rows = tuple(self.files[k] for k in chosen), None if self.rows is None else self.rows[chosen]
         return replace(self, files=files, labels=self.labels[chosen], rows=rows)
 

@@ -49,6 +49,7 @@ from pytagi_ddp.nn.run.evidence import EvidenceSchedule
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
 from pytagi_ddp.nn.run.passes import Passes
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.nn.tools.features import FeatureDensity
 from pytagi_ddp.nn.tools.update_bn import update_bn
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "EvenExp",
     "EvidenceSchedule",
     "FSDPSequential",
+    "FeatureDensity",
     "HRCSoftmax",
     "LayerBlock",
     "LayerNorm",

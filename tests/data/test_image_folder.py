@@ -63,6 +63,35 @@ def test_what_is_found(tree):
     assert ImageFolder.find(tree, ("x", *NAMES)).labels[0] == 1
 
 
+def test_a_split_takes_its_share_of_each_class(tree):
+    Image.new("RGB", (20, 20)).save(tree / "bee" / "x.png")
+    whole = ImageFolder.find(tree)
+    train, test = whole.split(0.5, seed=1)
+    assert sorted(train.files + test.files) == sorted(whole.files) and not set(train.files) & set(test.files)
+    assert np.bincount(train.labels).tolist() == [2, 3, 2] and np.bincount(test.labels).tolist() == [2, 2, 2]
+    assert train.classes == NAMES and all(NAMES[k] == file[:3] for k, file in zip(test.labels, test.files, strict=True))
+    assert whole.split(0.5, seed=1)[1].files == test.files and whole.split(0.5, seed=2)[1].files != test.files
+    for share, count in ((0.01, 1), (0.99, 3)):  # at least one image of a class, and not all
+        assert np.bincount(ImageFolder.find(tree).split(share)[1].labels)[0] == count
+
+
+def test_a_split_reads_the_same_copies(tree, tmp_path):
+    copies = ImageFolder.find(tree).cached(tmp_path / "copies", side=20)
+    for part in copies.split(0.25):
+        assert part.rows.tolist() == [copies.files.index(file) for file in part.files]
+        assert sum(len(x) for x, _ in batches(part, 4)) == len(part)
+
+
+def test_what_cannot_be_split(tree):
+    for share in (0, 1, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="above 0 and below 1"):
+            ImageFolder.find(tree).split(share)
+    for k in range(1, 4):
+        (tree / "ant" / f"{k}.JPEG").unlink()
+    with pytest.raises(ValueError, match="class ant has one image"):
+        ImageFolder.find(tree).split(0.5)
+
+
 def test_what_is_wrong_with_a_folder(tree, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         ImageFolder.find(tmp_path / "nowhere")
@@ -176,6 +205,19 @@ def test_random_parts_have_the_sizes_of_their_definition():
     assert choose_box((1000, 30), np.full(NUMBERS, 0.99)) == (480, 0, 520, 30)
     assert choose_box((30, 1000), np.full(NUMBERS, 0.99)) == (0, 480, 30, 520)
     assert NUMBERS == 4 * TRIES + 1
+
+
+def test_a_random_part_has_the_least_area_that_was_asked_for(tree):
+    boxes = np.array(
+        [choose_box((400, 300), numbers, 0.5) for numbers in np.random.default_rng(0).random((2000, NUMBERS))]
+    )
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 120_000
+    assert 0.495 < area.min() < 0.52 and area.max() > 0.95
+    found = ImageFolder.find(tree)
+    small, large = (batches(found, 12, shuffle=False, least_area=least)[0][0] for least in (0.08, 0.9))
+    whole = batches(found, 12, evaluation=True)[0][0]
+    difference = [np.abs(np.sort(part, 1) - np.sort(whole, 1)).mean() for part in (small, large)]
+    assert difference[1] < 0.7 * difference[0]  # nearer to the whole image, mirrored or not
 
 
 def test_mirrored_where_the_last_number_says_so(tree):
@@ -387,6 +429,9 @@ def test_a_path_in_place_of_a_folder_of_images(tree):
 
 def test_bad_arguments(tree):
     found = ImageFolder.find(tree)
+    for least in (0, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="least_area is a share above 0"):
+            FolderLoader(found, 1, least_area=least)
     for options in ({"size": 0}, {"workers": -1}, {"evaluation": True, "drop_last": True}, {"batch_size": 0}):
         with pytest.raises(ValueError, match=r"at least|drop_last"):
             FolderLoader(found, **{"batch_size": 1, **options})

@@ -87,15 +87,14 @@ def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch
 @pytest.mark.parametrize(
     ("program", "option", "value"),
     [
-        ("autoencoder", "--batch-size", "0"),
-        ("autoencoder", "--plot", "no/such/folder/picture.png"),
-        ("smoothing", "--plot", "picture.xyz"),
-        ("federated", "--every", "1"),
+        ("transformer", "--batch-size", "0"),
+        ("transformer", "--plot", "no/such/folder/picture.png"),
+        ("forecasting", "--plot", "picture.xyz"),
         ("forecasting", "--paths", "1"),
         ("functional_training", "--epochs", "0"),
         ("mnist", "--seed", "-1"),
         ("pretrained", "--few", "0"),
-        ("smoothing", "--passes", "0"),
+        ("forecasting", "--epochs", "0"),
         ("transformer", "--steps", "2"),
     ],
 )

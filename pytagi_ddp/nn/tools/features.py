@@ -1,0 +1,114 @@
+"""How unlike the training data an input is: the density of the features of a trained classifier."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pytagi_ddp.nn.core.layer import BaseLayer
+from pytagi_ddp.nn.core.saved import Saved
+from pytagi_ddp.nn.core.state import State
+
+RIDGE = 0.01  # added to the variances of standardised features: there may be fewer samples than features
+
+
+class FeatureDensity:
+    """Tells inputs unlike the training data by the density of a network's features: a Gaussian for each class.
+
+        density = FeatureDensity(net).fit(loader)
+        strange = density.distance(x_new) > np.quantile(density.distance(x), 0.99)
+
+    Features f(x) are the means in front of each layer with weights; of images the mean over pixels of each channel.
+    They are divided by their standard deviations within classes. Those of class k have the mean m_k, and those of all
+    classes one covariance S, with 0.01 added to its diagonal. The distance of an input is that of the nearest class,
+
+        d(x) = min over k of (f(x) - m_k)^T S^-1 (f(x) - m_k),
+
+    without unit, and larger for inputs that are less like the training data. The network must not change afterwards:
+    a copy of it, made at the start, computes the features.
+
+    Args:
+        net: a trained classifier, a `Sequential`.
+
+    Raises:
+        ValueError: a network without weights.
+
+    Source: Lee et al. (2018), "A simple unified framework for detecting out-of-distribution samples and adversarial
+    attacks", NeurIPS.
+    """
+
+    def __init__(self, net: Any):
+        self._net = copy.deepcopy(net)  # whose layers pass their inputs on to `features`
+        leaves = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
+        if not leaves:
+            raise ValueError("FeatureDensity needs a network with weights, and this one has none")
+        self._seen: list[list[np.ndarray]] = [[] for _ in leaves]
+        for leaf, seen in zip(leaves, self._seen, strict=True):
+            _watch(leaf, self._net.kernels.array.to_host, seen)
+        self._means: np.ndarray | None = None
+
+    def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
+        """f(x) before it is standardised, (n, features), in evaluation mode; arguments as `predict`."""
+        for seen in self._seen:
+            seen.clear()
+        with self._net.add_hook():  # so that layers are called one by one
+            self._net.predict(x, batch_size)
+        return np.concatenate([np.concatenate(seen) for seen in self._seen], 1)
+
+    def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
+        """Finds the Gaussians of the classes; returns itself.
+
+        Args:
+            x: training inputs, or, without labels, a loader or an iterable of batches (x, labels), best without
+                augmentation.
+            labels: the class of each input.
+
+        Raises:
+            ValueError: numbers of inputs and labels that differ.
+        """
+        batches = [(x, labels)] if labels is not None else x
+        parts = [(self.features(inputs), np.asarray(seen).ravel()) for inputs, seen in batches if len(inputs)]
+        f, of_class = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if len(f) != len(of_class):
+            raise ValueError(f"{len(f)} inputs and {len(of_class)} labels: each input needs one")
+        classes, index = np.unique(of_class, return_inverse=True)
+        self._means = np.stack([f[index == k].mean(0) for k in range(len(classes))])
+        rest = f - self._means[index]
+        self._std = np.sqrt(np.square(rest).mean(0))
+        self._std[self._std == 0] = 1  # of a feature that says nothing
+        rest /= self._std
+        covariance = rest.T @ rest / max(1, len(f) - len(classes))
+        self._factor = np.linalg.cholesky(np.linalg.inv(covariance + RIDGE * np.eye(f.shape[1]))) / self._std[:, None]
+        return self
+
+    def distance(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
+        """d(x) of each input, shape (n,); arguments as `predict`.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if self._means is None:
+            raise RuntimeError("this FeatureDensity knows no class yet: call fit with training data first")
+        f, means = self.features(x, batch_size) @ self._factor, self._means @ self._factor
+        return np.stack([np.square(f - mean).sum(1) for mean in means]).min(0)
+
+
+def _watch(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> None:
+    """Makes `leaf.forward` add the features in front of it to `seen`."""
+    forward = leaf.forward
+
+    def watched(state: State, saved: Saved) -> State:
+        m = np.array(to_host(state.mu), np.float64)
+        image = leaf.in_shape.image
+        if image is not None:
+            pixels, channels = image[1] * image[2], image[0]
+            last = leaf.in_shape.channels_last
+            m = m.reshape(len(m), pixels, channels).mean(1) if last else m.reshape(len(m), channels, pixels).mean(2)
+        seen.append(m.reshape(len(m), -1))
+        return forward(state, saved)
+
+    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
