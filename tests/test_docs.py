@@ -343,7 +343,7 @@ def test_a_program_of_the_gallery_runs_outside_a_clone(path):
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     packages = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
-    assert packages <= {"matplotlib", "numpy", "pytagi_ddp", "sklearn"}
+    assert packages <= {"matplotlib", "numpy", "pytagi_ddp", "scipy", "sklearn"}
     assert "examples/" not in _text(path) and "examples.gallery" not in _text(path)
 
 

@@ -2,8 +2,8 @@
 An attack, and who notices it
 =============================
 
-How an image can be changed so little that people see no other digit in it, and the network another class; and whether
-the network's uncertainty reveals the attack (it does not). The attack is inference: the network is told that it has
+How an image can be changed until the network sees another class, and whether the network's uncertainty reveals the
+attack (it does not). The attack is inference: the network is told that it has
 observed the wrong class, and says which image would explain that. Source: Nguyen & Goulet (2022), "Analytically
 tractable hidden-states inference in Bayesian neural networks", JMLR 23.
 """
