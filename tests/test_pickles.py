@@ -131,6 +131,10 @@ THINGS: dict[type, tuple[Callable[[], Any], Callable[[Any], tuple]]] = {
     nn.Sequential: (network, learn),
     nn.Linear: (lambda: network().layers[0], set_means),
     nn.PosteriorAverage: (average, go_on_averaging),
+    nn.FeatureDensity: (
+        lambda: nn.FeatureDensity(network()).fit(X, np.arange(6) % 2),
+        lambda made: (made.distance(X),),
+    ),
     nn.EvidenceSchedule: (
         lambda: nn.EvidenceSchedule(network(), 2, 3),
         lambda made: (made.weight, made.moves_on(), made.weight, repr(made)),
@@ -169,6 +173,12 @@ FORECASTS = {
     "Forecaster": (forecaster, lambda made: (made.predict().mean, made.predict().std)),
     "Forecast": (lambda: forecaster().predict(), lambda made: (made.mean, made.crps([0, 1]), made.sample(3, seed=0))),
     "Backtest": (lambda: forecaster().backtest(np.cos(range(40))), lambda made: (made.truth, made.crps("step"))),
+}
+FORECASTS |= {
+    "EnsemblePrediction": (
+        lambda: estimator("TAGIRegressor").predict_distribution(X),
+        lambda made: (made.mean, made.std, made.quantile(0.9), made.sample(2, seed=0)),
+    ),
 }
 FORECASTS = FORECASTS if SKLEARN else {}
 LIKELIHOODS = {

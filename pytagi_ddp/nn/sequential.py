@@ -614,6 +614,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
 
+    @alone
     def sample(self, n: int = 1, seed: int | np.random.Generator | None = None) -> list[Sequential]:
         """n networks, each with parameters that are drawn from the posterior and have the variance 0: n functions.
 

@@ -69,24 +69,22 @@ def without_buffer(net: nn.Sequential) -> dict[str, np.ndarray]:
 
 
 @check
-def a_step_that_is_refused_moves_no_state(example: Example) -> str | None:
+def a_step_that_is_refused_moves_no_state(example: Example) -> None:
     """Statistics and carried state go back to where they were after the step before, in walked and recorded steps."""
     net = train(example.network(), 4)
-    if not net.arena.statistics.size + net.arena.carried.size:
-        return "no layer of it has state that it does not learn"
     for step in range(4):
         state = snapshot(net)
         with net.accumulate():
             observe(net, 4, step)
         observe(net, 4, step + 1)
-        assert not np.array_equal(net.arena.statistics, state["statistics"]) or net.arena.carried.size
+        if net.arena.statistics.size and not net.arena.carried.size:
+            assert not np.array_equal(net.arena.statistics, state["statistics"])
         net.arena.delta[:, -1] = np.nan
         with pytest.raises(FloatingPointError):
             net.step()
         del state["theta"], state["buffer"]  # parameters with finite deltas have made the step
         assert_same_bits(snapshot(net), state, f"step {step}, refused")
         train(net, 4, seed=step)
-    return None
 
 
 @check

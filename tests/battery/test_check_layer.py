@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pytagi_ddp import nn
+from pytagi_ddp.kernels.cpu.layers import step
 from pytagi_ddp.nn.files import persistence
 from tests.battery import CHECKS, check_layer, keeping, numerics, passes
 from tests.battery.example import Example
@@ -227,6 +228,7 @@ FAULTS = {
     numerics.missing_observations_teach_nothing: (lambda: LearnsFromNothing(6, 6), "without observations has deltas"),
     numerics.threads_do_not_change_products: (KnowsThreads, "output mean: error"),
     numerics.threads_do_not_change_numbers: (KnowsThreads, "output mean: error"),
+    passes.a_pass_that_is_cut_short_changes_nothing: (RemembersBatches, "after passes that were cut short"),
     passes.recorded_passes_have_the_same_bits: (FirstSampleCounts, "differ"),
     passes.blocks_have_the_same_bits: (RemembersBatches, "one block, recomputed: theta differs"),
     passes.memory_of_passes_may_hold_anything: (
@@ -265,6 +267,13 @@ def test_noise_on_known_inputs_is_found():
         numerics.no_variance_is_zero_variance(among(nn.ReLU, first=NoisyWhereKnown))
 
 
+def test_state_that_a_refused_step_leaves_moved_is_found(monkeypatch):
+    monkeypatch.setattr(step, "settle", lambda state, kept, non_finite: None)
+    with pytest.raises(AssertionError, match="step 0, refused: statistics differs"):
+        passes.a_step_that_is_refused_moves_no_state(among(lambda: nn.BatchNorm2d(6)))
+
+
 def test_every_check_can_fail():
     others = {keeping.files_of_other_settings_are_refused, numerics.no_variance_is_zero_variance}
+    others |= {passes.a_step_that_is_refused_moves_no_state}
     assert FAULTS.keys() | others == {*CHECKS}

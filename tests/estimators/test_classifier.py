@@ -92,4 +92,4 @@ def test_sigma_v_gives_a_tree():
 
 def test_a_few_samples_that_are_all_right_are_not_certain():
     p = np.tile([0.9, 0.1], (10, 1))
-    assert 0.3 < most_likely_temperature(p, np.zeros(10, int)) < 0.9
+    assert 0.3 < most_likely_temperature(p, np.zeros(10, int), np.ones(10)) < 0.9

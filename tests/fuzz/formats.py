@@ -524,6 +524,7 @@ READERS: dict[str, tuple[str, ...] | str] = {
     "pytagi_ddp.nn.files.file_format:open_tensors": THROUGH,
     "pytagi_ddp.nn.files.persistence:check_path": ("safetensors", "earlier safetensors", "pytagi binary"),
     "pytagi_ddp.plot:read_epochs": ("log",),
+    "pytagi_ddp.training.log:Log.fit_begin": "reads the last byte of the log that it goes on with, and parses nothing",
     "pytagi_ddp.tagi_utils:Utils.load_cifar_images": ("pytagi cifar10",),
     "pytagi_ddp.process_tree:children": OF_THE_SYSTEM,
     "pytagi_ddp.process_tree:is_alive": OF_THE_SYSTEM,

@@ -94,6 +94,7 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "predict": lambda net: net.predict(X),
     "profile": lambda net: net.profile(X),
     "reset_lstm_states": lambda net: net.reset_lstm_states(),
+    "sample": lambda net: net.sample(),
     "save": lambda net: net.save(FOLDER),
     "save_csv": lambda net: net.save_csv(FOLDER),
     "save_pytagi": lambda net: net.save_pytagi(FOLDER),

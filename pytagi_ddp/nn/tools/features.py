@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,24 @@ class FeatureDensity:
     """
 
     def __init__(self, net: Any):
-        self._net = copy.deepcopy(net)  # whose layers pass their inputs on to `features`
-        leaves = [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
-        if not leaves:
+        self._net = copy.deepcopy(net)
+        if not self._leaves():
             raise ValueError("FeatureDensity needs a network with weights, and this one has none")
-        self._seen: list[list[np.ndarray]] = [[] for _ in leaves]
-        for leaf, seen in zip(leaves, self._seen, strict=True):
-            _watch(leaf, self._net.kernels.array.to_host, seen)
         self._means: np.ndarray | None = None
+
+    def _leaves(self) -> list[BaseLayer]:
+        return [leaf for _, leaf in self._net.named_leaves() if leaf.num_weights]
 
     def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
         """f(x) before it is standardised, (n, features), in evaluation mode; arguments as `predict`."""
-        for seen in self._seen:
-            seen.clear()
-        with self._net.add_hook():  # so that layers are called one by one
+        leaves, to_host = self._leaves(), self._net.kernels.array.to_host
+        seen: list[list[np.ndarray]] = [[] for _ in leaves]
+        with ExitStack() as stack:
+            stack.enter_context(self._net.add_hook())  # so that layers are called one by one
+            for leaf, parts in zip(leaves, seen, strict=True):
+                stack.enter_context(_watched(leaf, to_host, parts))
             self._net.predict(x, batch_size)
-        return np.concatenate([np.concatenate(seen) for seen in self._seen], 1)
+        return np.concatenate([np.concatenate(parts) for parts in seen], 1)
 
     def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
         """Finds the Gaussians of the classes; returns itself.
@@ -97,8 +100,9 @@ class FeatureDensity:
         return np.stack([np.square(f - mean).sum(1) for mean in means]).min(0)
 
 
-def _watch(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> None:
-    """Makes `leaf.forward` add the features in front of it to `seen`."""
+@contextmanager
+def _watched(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> Iterator[None]:
+    """Inside, `leaf.forward` adds the features in front of it to `seen`."""
     forward = leaf.forward
 
     def watched(state: State, saved: Saved) -> State:
@@ -112,3 +116,7 @@ def _watch(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> None:
         return forward(state, saved)
 
     leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
+    try:
+        yield
+    finally:
+        del leaf.forward
