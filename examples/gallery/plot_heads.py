@@ -47,7 +47,8 @@ def learnt_probabilities(layers, likelihood):
     pytagi_ddp.manual_seed(0)
     net = Sequential(Linear(64, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), *layers())
     numbers = isinstance(likelihood, Gaussian)
-    net.fit(x, np.eye(10)[label] if numbers else label, likelihood, epochs=20, batch_size=16)
+    y, evidence = np.eye(10)[label] if numbers else label, {"count": 8}  # how often a label counts
+    net.fit(x, y, likelihood, epochs=20, batch_size=16, evidence=evidence)
     prediction = likelihood.prediction(*net.predict(x_new))
     p = np.clip(prediction.mean, 1e-9, None) if numbers else prediction.probabilities
     return p / p.sum(1, keepdims=True)

@@ -200,6 +200,15 @@ NETWORKS: dict[str, tuple[Callable[[], list[nn.BaseLayer]], dict]] = {
         ],
         {"classes": 5},
     ),
+    "bins of numbers": (
+        lambda: [
+            nn.PiecewiseLinearEncoding([[-1, 0, 0.5, 2], None, [-0.5, 1]], [[[0, 1], [-1, 1], [0, 2]], None, [[-1, 1]]]),
+            nn.Linear(5, 4),
+            nn.ReLU(),
+            nn.Linear(4, 2),
+        ],
+        {},
+    ),
     "LSTM": (lambda: [nn.LSTM(3, 5, False, 4), nn.LSTM(5, 4, True, 4), nn.Linear(4, 2)], {}),
     "long sums": (lambda: [nn.Linear(900, 20), nn.ReLU(), nn.Linear(20, 700), nn.Tanh(), nn.Linear(700, 3)], {}),
     "long sums over the batch": (lambda: [nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3)], {"batch": 1500}),
