@@ -68,7 +68,7 @@ def test_the_program_runs_on_two_ranks(tmp_path):
     before, fit, _ = learns.partition("net.fit(")
     options = learns[len(before) :].partition("\n")[0]
     program = tmp_path / "regression.py"
-    program.write_text(f"{before}\n{wraps}\n{options}\nprint(f\"<{{net.predict(1.0)[0][0, 0] - np.sin(1)}}>\")")
+    program.write_text(f'{before}\n{wraps}\n{options}\nprint(f"<{{net.predict(1.0)[0][0, 0] - np.sin(1)}}>")')
     result = mpirun([str(program)], np=2, timeout=60)
     assert fit and (result.returncode, result.stderr) == (0, "")
     one, other = map(float, re.findall("<(.*?)>", result.stdout))  # two ranks may share a line
