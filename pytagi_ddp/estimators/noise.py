@@ -216,7 +216,7 @@ def learn_noise(
 
     Args:
         x, y: standardised samples. weights: how often each counts. moments: of y. fold: number of the fold of each.
-        networks: number of networks that later predictions are made with.
+        networks: number of networks that later predictions are made with; that of `moments`, if they are of two kinds.
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.

@@ -55,6 +55,15 @@ def probabilities_of(quantiles: ArrayLike) -> np.ndarray:
     return asked
 
 
+def alike(networks: list[Sequential]) -> bool:
+    """Whether all have the same layers. What two kinds differ by does not vanish in the mean over more of them."""
+    kinds = {
+        tuple((layer.get_layer_info(), getattr(layer, "ends", None) is None) for layer in net.layers)
+        for net in networks
+    }
+    return len(kinds) == 1
+
+
 class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """Regression by an ensemble of TAGI networks, whose predictions are Student-t distributions.
 
@@ -235,7 +244,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     weights,
                     moments.target(k),
                     fold,
-                    networks=len(everyone),
+                    networks=len(everyone) if alike(networks[0]) else len(networks[0]),
                     heteroscedastic=self.heteroscedastic,
                     student_t=self.student_t,
                     seeds=seeds(len(networks)),

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
+from pytagi_ddp import nn
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.nn.core.init import get_state
 
@@ -483,3 +484,12 @@ def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
     for training in errors:
         alone.consider(training)
     assert alone.mixed(good) == [[1.0, 1.0]] * 2
+
+
+def test_networks_of_two_kinds_are_told():
+    """Their difference does not vanish in a mean over more networks, so that the noise must not be taken as smaller."""
+    plain, other, encoded = (
+        nn.Sequential(*layers, nn.Linear(4, 1))
+        for layers in ([nn.Linear(2, 4)], [nn.Linear(2, 4)], [nn.PiecewiseLinearEncoding([[0, 1, 2], [0, 1, 2]])])
+    )
+    assert regressor.alike([plain, other]) and not regressor.alike([plain, encoded])
