@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from tqdm import tqdm
-
+from pytagi_ddp.bars import Bar
 from pytagi_ddp.files import atomic_file
 
 _CHUNK = 1 << 18
@@ -24,10 +23,6 @@ PATIENCE = 6  # times the time-out, before that counts
 
 class DownloadError(OSError):
     """A file could not be fetched, or what came is not the file that was published."""
-
-
-class _Progress(tqdm):
-    monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
 
 
 def download_file(
@@ -71,7 +66,7 @@ def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -
             length = response.headers.get("Content-Length")
             total = int(length) if length else None
             _check_size(total or 0, max_bytes)
-            with _Progress(total=total, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
+            with Bar(total=total, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
                 while chunk := response.read1(_CHUNK):
                     received += len(chunk)
                     watch.received = received

@@ -14,10 +14,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from tqdm import tqdm
 
 from pytagi_ddp.arrays import is_table, to_numpy
-from pytagi_ddp.estimators.choice import Choice, Loss
+from pytagi_ddp.bars import Bar
+from pytagi_ddp.estimators.choice import Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import Categories, encoding_of
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import dense, explained
@@ -34,10 +34,6 @@ MOST_EPOCHS = 100
 # learns the noise more slowly.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
 FEW, WIDE = ((50, 50), 5), ((400,), 40)
-
-
-class _Progress(tqdm):
-    monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -87,7 +83,7 @@ class EnsembleEstimator(BaseEstimator):
         fold: np.ndarray,
         loss: Loss,
         seeds: Callable[[int], list[int]],
-    ) -> list[list[Sequential]]:
+    ) -> Chosen:
         """The networks of each fold, trained on the samples of all others.
 
         Args:
@@ -116,7 +112,7 @@ class EnsembleEstimator(BaseEstimator):
 
         choice = Choice(train, samples[0], fold, loss, count, self.max_time)
         if len(rows) == 1:
-            return choice.networks(trainings[0])
+            return Chosen(choice.networks(trainings[0]))
         for training in trainings[: len(CANDIDATES) + 1]:
             choice.consider(training)
         if self.n_bins is None:
@@ -124,16 +120,16 @@ class EnsembleEstimator(BaseEstimator):
         if self.hidden_layer_sizes is None:
             choice.widen()
         best = choice.best()
-        if len(trainings) > len(CANDIDATES) and best == trainings[len(CANDIDATES)]:
-            few, wide = choice.networks(best), choice.networks(trainings[-1])
-            of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
-            worse = of_wide - of_few
-            taken = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
-            if (encoded := choice.best_encoded()) is not None:
-                others = choice.networks(encoded)
-                return others if _loss_of_all(loss, others).mean() < taken[1].mean() else taken[0]
-            return taken[0]
-        return choice.mixed(best)
+        if len(trainings) <= len(CANDIDATES) or best != trainings[len(CANDIDATES)]:
+            return choice.mixed(best)
+        few, wide = choice.networks(best), choice.networks(trainings[-1])
+        of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
+        worse = of_wide - of_few
+        taken, least = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
+        if (encoded := choice.best_encoded()) is not None:
+            others = choice.networks(encoded)
+            taken = others if _loss_of_all(loss, others).mean() < least.mean() else taken
+        return Chosen(taken)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
         """The trainings with bins of the columns of x, if their number is given."""
@@ -225,7 +221,7 @@ class EnsembleEstimator(BaseEstimator):
         """`function` of each tuple of arguments, `n_jobs` at a time, with a progress bar."""
         parallel = Parallel(n_jobs=self.n_jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
         done = parallel(delayed(function)(*task) for task in tasks)
-        return list(_Progress(done, unit=" networks", disable=not self.verbose))
+        return list(Bar(done, unit=" networks", disable=not self.verbose))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -8,16 +8,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from tqdm import tqdm
-
+from pytagi_ddp.bars import Bar
 from pytagi_ddp.training.callback import Callback
 
 MODES = ("auto", "bar", "lines")
 REFRESH = 0.1  # seconds between two states of a bar
-
-
-class _Bar(tqdm):
-    monitor_interval = 0  # tqdm would otherwise start a thread that outlives the bar
 
 
 class Progress(Callback):
@@ -37,7 +32,7 @@ class Progress(Callback):
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
         self.mode, self.seconds, self.unit = mode, seconds, unit
-        self._bar: tqdm | None = None
+        self._bar: Bar | None = None
 
     @property
     def shown(self) -> str:
@@ -56,7 +51,7 @@ class Progress(Callback):
         if self._shown == "bar":
             width = min(shutil.get_terminal_size().columns, 110)  # mpirun hides the terminal, $COLUMNS may tell
             unit = f" {self.unit}"
-            self._bar = _Bar(total=self._total, desc=title, unit=unit, ncols=width, leave=False, file=sys.stderr)
+            self._bar = Bar(total=self._total, desc=title, unit=unit, ncols=width, leave=False, file=sys.stderr)
             trainer.stack.callback(self._close)
 
     def batch_end(self, trainer: Any) -> None:
