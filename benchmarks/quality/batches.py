@@ -27,7 +27,7 @@ from benchmarks.report import table
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
-from pytagi_ddp.training.trainer import forgets_before
+from pytagi_ddp.nn.core.forgetting import forgets_before
 
 SMALL = 16  # images of a small step
 BATCHES = (16, 64, 256, 1024)

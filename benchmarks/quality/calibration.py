@@ -33,9 +33,9 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist,
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
+from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 from pytagi_ddp.nn.run.evidence import FIRST, LAST
-from pytagi_ddp.training.trainer import forgets_before
 
 LAST_STEPS = 0.2  # what share of all steps an average is of
 STATISTICS = 40  # batches that give BatchNorm2d its statistics

@@ -16,6 +16,7 @@ import numpy as np
 
 from pytagi_ddp.estimators.encoding import Encoding
 from pytagi_ddp.nn import Linear, OutputUpdater, PiecewiseLinearEncoding, ReLU, Sequential
+from pytagi_ddp.nn.core.forgetting import FORGETS_UNTIL, forgets_before
 from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
 
 SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
@@ -45,7 +46,7 @@ class Training:
     batch_size: int = 16
     outputs: int = 1
     forget: float = 4.0
-    until: float = 0.7
+    until: float = FORGETS_UNTIL
     gain: float = 1.0
     encoding: Encoding | None = None
 
@@ -72,7 +73,7 @@ class Training:
 
     def prepare(self, net: Sequential, epoch: int) -> None:
         """To be called before each epoch, from 0 on: forgets evidence, except before the first and the last ones."""
-        if 0 < epoch < self.epochs * self.until and self.forget > 1:
+        if self.forget > 1 and forgets_before(epoch, self.epochs, self.until):
             net.forget_evidence(self.forget)
 
 

@@ -19,6 +19,7 @@ from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
+from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
 from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
@@ -26,7 +27,6 @@ from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridd
 # How often a sample counts. Networks for classes err least with a cold posterior. For numbers with a known noise that
 # would make error bars too small: `benchmarks.quality counts` measures both.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
-FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
 Net = Sequential | TrainedOnRanks | DataParallel
 
 
@@ -517,14 +517,6 @@ class Trainer:
         if self.likelihood is None:
             raise ValueError("predict needs a likelihood: give it to the Trainer, or call fit first")
         return self.likelihood.prediction(*self.net.predict(x))
-
-
-def forgets_before(epoch: int, epochs: int) -> bool:
-    """Whether `forget` makes earlier evidence count less before an epoch, counted from 0.
-
-    Data that are seen again are no new evidence. So variances may shrink for good in the last epochs only.
-    """
-    return 0 < epoch < FORGETS_UNTIL * epochs
 
 
 def share_of(net: Net) -> tuple[int, int]:

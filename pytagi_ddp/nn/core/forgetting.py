@@ -14,6 +14,7 @@ from pytagi_ddp.nn.core.prior import prior_moments
 from pytagi_ddp.nn.core.stepping import cut
 from pytagi_ddp.nn.core.tensors import TensorSpec
 
+FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -31,6 +32,14 @@ def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> 
                 means = mu[start:stop]
                 prior = float(means[0]) if (means == means[0]).all() else 0.0, float(var[start])
                 yield spec.having(start=int(start), stop=int(stop), prior=prior)
+
+
+def forgets_before(epoch: int, epochs: int, until: float = FORGETS_UNTIL) -> bool:
+    """Whether evidence is forgotten before an epoch, counted from 0: not before the first and the last ones.
+
+    Data that are seen again are not new evidence. So variances may shrink for good in the last epochs only.
+    """
+    return 0 < epoch < until * epochs
 
 
 def check_factor(factor: float) -> float:
