@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,18 @@ FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
 MIXED = 4  # the best trainings, whose networks are tried beside those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
+
+
+class Chosen(NamedTuple):
+    """Networks, fold by fold.
+
+    Attributes:
+        alike: whether all networks of a fold were trained alike. What two kinds differ by does not vanish in the mean
+            over more of them, so that their spread does not tell how much better such a mean is.
+    """
+
+    networks: list[list[Sequential]]
+    alike: bool = True
 
 
 class Choice:
@@ -81,14 +94,14 @@ class Choice:
             losses = self._loss(networks[: self._judges])
         return float(losses[self._fold < self._judges].mean())
 
-    def mixed(self, best: Training) -> list[list[Sequential]]:
+    def mixed(self, best: Training) -> Chosen:
         """The networks of the best training, or all but one of them and one of another kind, if that is better.
 
         Networks of two kinds make other errors, so that their mean may be better though one kind is worse.
         """
         networks = self.networks(best)
         if self._count == 1:
-            return networks
+            return Chosen(networks)
         least, other = self._judged(networks), best
         for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED]:
             if training != best:
@@ -96,8 +109,9 @@ class Choice:
                 if (loss := self._judged([some[:-1] + another for some, another in one_more])) < least:
                     least, other = loss, training
         if other == best:
-            return networks
-        return [some[:-1] + another for some, another in zip(networks, self._some(other, self._folds, 1), strict=True)]
+            return Chosen(networks)
+        one_more = zip(networks, self._some(other, self._folds, 1), strict=True)
+        return Chosen([some[:-1] + another for some, another in one_more], alike=False)
 
     def encode(self, training: Training) -> None:
         """Considers the training with encoded inputs: scaled, or not; then with twice as many bins, or else with few.

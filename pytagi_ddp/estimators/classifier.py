@@ -118,7 +118,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
                 probabilities[fold == k] = self._probabilities(some, x[fold == k])
             return probabilities
 
-        networks = self._train(
+        networks, _ = self._train(
             partial(fit_classes, classes=len(self.classes_), sigma_v=self.sigma_v),
             trainings,
             (x, numbers, weights),

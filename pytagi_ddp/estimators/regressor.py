@@ -55,15 +55,6 @@ def probabilities_of(quantiles: ArrayLike) -> np.ndarray:
     return asked
 
 
-def alike(networks: list[Sequential]) -> bool:
-    """Whether all have the same layers. What two kinds differ by does not vanish in the mean over more of them."""
-    kinds = {
-        tuple((layer.get_layer_info(), getattr(layer, "ends", None) is None) for layer in net.layers)
-        for net in networks
-    }
-    return len(kinds) == 1
-
-
 class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """Regression by an ensemble of TAGI networks, whose predictions are Student-t distributions.
 
@@ -228,7 +219,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             return -shares * TargetsPrediction(parts).log_prob(y).mean(1)
 
         learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
-        networks = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
+        networks, alike = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
         everyone = [net for some in networks for net in some]
         noises: list[Any]
         if name is not None:
@@ -244,7 +235,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     weights,
                     moments.target(k),
                     fold,
-                    networks=len(everyone) if alike(networks[0]) else len(networks[0]),
+                    networks=len(everyone) if alike else len(networks[0]),
                     heteroscedastic=self.heteroscedastic,
                     student_t=self.student_t,
                     seeds=seeds(len(networks)),

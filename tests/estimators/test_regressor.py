@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp import nn
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.nn.core.init import get_state
 
@@ -478,18 +477,21 @@ def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
     for training in errors:
         search.consider(training)
     assert search.best() == good
-    assert search.mixed(good) == [[1.0, -1.5]] * 2
+    assert search.mixed(good) == ([[1.0, -1.5]] * 2, False)
     errors[other] = 3.0
     alone = choice.Choice(search._train, np.zeros((2, 1)), np.arange(2), loss, 2, None)
     for training in errors:
         alone.consider(training)
-    assert alone.mixed(good) == [[1.0, 1.0]] * 2
+    assert alone.mixed(good) == ([[1.0, 1.0]] * 2, True)
 
 
-def test_networks_of_two_kinds_are_told():
-    """Their difference does not vanish in a mean over more networks, so that the noise must not be taken as smaller."""
-    plain, other, encoded = (
-        nn.Sequential(*layers, nn.Linear(4, 1))
-        for layers in ([nn.Linear(2, 4)], [nn.Linear(2, 4)], [nn.PiecewiseLinearEncoding([[0, 1, 2], [0, 1, 2]])])
-    )
-    assert regressor.alike([plain, other]) and not regressor.alike([plain, encoded])
+def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(monkeypatch):
+    x, y = data(300)
+    shrink = {}
+    for alike in (True, False):
+        monkeypatch.setattr(
+            choice.Choice, "mixed", lambda self, best, alike=alike: choice.Chosen(self.networks(best), alike)
+        )
+        model = TAGIRegressor((20,), n_folds=2, n_seeds=2, epochs=5, n_bins=0, random_state=0).fit(x, y)
+        shrink[alike] = model.noise_.shrink
+    assert shrink[True] < shrink[False] == 0
