@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytagi_ddp.likelihoods import prediction
+
 DEGREES = (3.0, 4.0, 5.0, 7.0, 10.0, 20.0, math.inf)  # degrees of freedom that are tried; infinity: a Gaussian
 _ROUNDS = 60
-_FAR = 1e100
 
 
 def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> np.ndarray:
@@ -46,17 +47,17 @@ def ranked_score(z: np.ndarray, degrees: float) -> np.ndarray:
         z (2 F(z) - 1) + 2 f(z) (v + z^2)/(v - 1) - 2 sqrt(v)/(v - 1) B(1/2, v - 1/2)/B(1/2, v/2)^2
 
     Args:
-        z: observations. degrees: v > 1, may be infinite: z (2 F(z) - 1) + 2 f(z) - 1/sqrt(pi).
+        z: observations. degrees: v > 1, may be infinite.
 
     Source: Jordan, Krueger & Lerch (2019), "Evaluating probabilistic forecasts with scoringRules", JSS 90.
     """
     from scipy.special import beta  # as in `quantile`
 
-    v, near = degrees, np.clip(z, -_FAR, _FAR)  # whose square is finite: the terms with a density are 0 there
+    if math.isinf(degrees):
+        return prediction.ranked_score(z)
+    v, near = degrees, np.clip(z, -prediction.FAR, prediction.FAR)  # the terms with a density are 0 there
     density = np.exp(log_density(near**2, np.zeros(np.shape(z)), v))
     within = z * (2 * cumulative(z, v) - 1)
-    if math.isinf(v):
-        return within + 2 * density - 1 / math.sqrt(math.pi)
     least = 2 * math.sqrt(v) / (v - 1) * beta(0.5, v - 0.5) / beta(0.5, v / 2) ** 2
     return within + 2 * density * (v + near**2) / (v - 1) - least
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp import plot
-from pytagi_ddp.estimators.student_t import ranked_score
 from pytagi_ddp.forecasting.series import Panel
 from pytagi_ddp.forecasting.times import Times
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
@@ -22,24 +20,9 @@ if TYPE_CHECKING:
 SHOWN = 3  # a picture shows the past of so many horizons
 
 
-def crps(m: np.ndarray, std: np.ndarray, log: bool, y: np.ndarray) -> np.ndarray:
-    """Continuous ranked probability score of observations y under N(m, std^2), or, if `log`, under the log-normal.
-
-    With w = (ln y - m)/std and the distribution function F of N(0, 1), the log-normal has
-
-        y (2 F(w) - 1) - 2 exp(m + std^2/2) (F(w - std) + F(std/sqrt(2)) - 1)
-
-    Source: Baran & Lerch (2015), "Log-normal distribution based EMOS models for probabilistic wind-speed forecasting",
-    Quarterly Journal of the Royal Meteorological Society 141.
-    """
-    if not log:
-        return std * ranked_score((y - m) / std, math.inf)
-    from scipy.special import ndtr  # here, because it takes long to import
-
-    with np.errstate(divide="ignore"):
-        w = (np.log(np.maximum(y, 0)) - m) / std
-    shares = ndtr(w - std) + ndtr(std / math.sqrt(2)) - 1
-    return y * (2 * ndtr(w) - 1) - 2 * np.exp(m + 0.5 * std**2) * shares
+def distribution(m: np.ndarray, std: np.ndarray, log: bool) -> GaussianPrediction | LogNormalPrediction:
+    """N(m, std^2), or, if `log`, the distribution of values whose logarithms have it."""
+    return LogNormalPrediction(m, std**2) if log else GaussianPrediction(m, std**2)
 
 
 class Forecast(Prediction):
@@ -75,8 +58,7 @@ class Forecast(Prediction):
         """
         self._m, self._std, self._correlation, self._log = m, std, correlation, log
         self._flat, self._quantiles, self._times = panel.flat, tuple(quantiles), times
-        kind = LogNormalPrediction if log else GaussianPrediction
-        self._each = kind(self._shaped(m), self._shaped(std**2))
+        self._each = distribution(self._shaped(m), self._shaped(std), log)
         self.names, self.history = panel.names, self._shaped(panel.values[: origin + 1])
         self.steps = np.arange(origin + 1, origin + 1 + len(m))
         self.times = None if times is None else times.values[self.steps]
@@ -117,7 +99,7 @@ class Forecast(Prediction):
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """
-        return crps(self._shaped(self._m), self._shaped(self._std), self._log, np.asarray(y, np.float64))
+        return self._each.crps(y)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         """n paths for each series, (n, horizon) or (n, horizon, series).

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
+from pytagi_ddp.estimators.ensemble import LARGEST_SEED
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
@@ -19,7 +20,6 @@ from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
 from pytagi_ddp.forecasting.series import Panel, check_times, read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
-LARGEST_SEED = 2**31 - 1
 SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # a network sees so many seasons, and at least and most so many time steps
 HIDDEN = (50,)
 SEEN, FEWEST, MOST = 150_000, 10, 100  # a network sees about so many windows, in 10 to 100 epochs,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.estimators.members import Training
-from pytagi_ddp.forecasting.forecast import crps
+from pytagi_ddp.estimators.members import PREDICTED, Training, run_epoch
+from pytagi_ddp.forecasting.forecast import distribution
 from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
@@ -20,7 +20,7 @@ NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
 LEAST_VARIANCE = 1e-6  # of the largest principal component, below which one is left out
 SHRINKAGE = 0.1  # of correlations between steps towards 0
 FEWEST = 8  # windows that networks learn from, at least
-BATCH, PREDICTED = 16, 512
+BATCH = 16
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
 
 
@@ -207,7 +207,7 @@ def fit(
     found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
     factor = np.minimum(squares / (v.mean(0) + found), 1)
     std = np.sqrt(factor * v + found) * scaling.scale(windows)
-    scores = crps(scaling.back(windows, m), std, kind.log, windows.future)
+    scores = distribution(scaling.back(windows, m), std, kind.log).crps(windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)
@@ -220,15 +220,14 @@ def train(
 ) -> Sequential:
     """A network that has learnt standardised windows; each sample counts once, however many epochs are run."""
     net = Training(hidden, epochs, BATCH, outputs=len(noise)).network(x.shape[1], seed)
-    rng, updater, size = np.random.default_rng(seed), OutputUpdater(net.device), min(BATCH, len(x))
-    schedule = EvidenceSchedule(net, len(x) // size, epochs, count=1)
+    schedule, rng = EvidenceSchedule(net, max(len(x) // BATCH, 1), epochs, count=1), np.random.default_rng(seed)
+
+    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+        variances = np.tile((noise / schedule.weight).astype(np.float32), len(rows))
+        updater.update(net.output_z_buffer, y[rows], variances, net.input_delta_z_buffer)
+
     for _ in range(epochs):
-        for rows in rng.permutation(len(x))[: len(x) // size * size].reshape(-1, size):
-            net(x[rows])
-            variances = np.tile((noise / schedule.weight).astype(np.float32), size)
-            updater.update(net.output_z_buffer, y[rows].ravel(), variances, net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+        run_epoch(net, x, observe, BATCH, rng)
     schedule.remove()
     return net
 
