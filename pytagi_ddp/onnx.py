@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.files import AnyPath, atomic_write
+from pytagi_ddp.kernels.formulas.activation import FLOOR, SD_MIN, X_MAX
 from pytagi_ddp.nn import (
     ELU,
     LeakyReLU,
@@ -36,7 +37,6 @@ __all__ = ["export"]
 
 OPSET, IR = 17, 8  # which runtimes from 2022 on read
 SINGLE, DOUBLE = 1, 11  # numbers of ONNX for float32 and float64
-FLOOR, SD_MIN, X_MAX = np.float32(1e-6), np.float32(1e-18), np.float32(13)  # as in kernels.formulas.activation
 Moments = tuple[str, str]
 
 

@@ -44,8 +44,8 @@ cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place, in
     m.first, m.batch, m.head, m.row, m.share, m.transposed = place
     if m.transposed:
         rows, columns = columns, rows
-    if not (0 < min(batch, heads, rows, columns, m.share) and max(batch, heads, rows, columns, m.share) < LARGEST and heads % m.share == 0
-            and min(m.first, m.batch, m.head, m.row) >= 0
+    if not (0 < min(batch, heads, rows, columns, m.share) and max(batch, heads, rows, columns, m.share) < LARGEST
+            and heads % m.share == 0 and min(m.first, m.batch, m.head, m.row) >= 0
             and m.first + (batch - 1) * m.batch + (heads // m.share - 1) * m.head + (rows - 1) * m.row + columns
             <= size):
         raise ValueError(f"attention.multiply: {batch} x {heads} matrices of {rows} x {columns} at {place} do not fit "

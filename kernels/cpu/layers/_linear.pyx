@@ -12,8 +12,8 @@ a few cache sets, which halves the speed of a product. Squares are made from the
 from cython.parallel cimport prange
 from libc.stdint cimport intptr_t
 
-from pytagi_ddp.kernels.cpu.products._blas cimport (LARGEST, Grid, Product, best_grid, by_amx, copy_rows, cut, even, fill_rows,
-                                                    lines, packed, panel_of, panel_width, prefers_columns, product,
+from pytagi_ddp.kernels.cpu.products._blas cimport (LARGEST, Grid, Product, best_grid, by_amx, copy_rows, cut, even,
+                                                    fill_rows, lines, packed, panel_of, panel_width, prefers_columns, product,
                                                     square, square_plus, sum_columns, threads_for, times_jacobian,
                                                     times_panels, variance_product)
 
@@ -58,7 +58,8 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     mu and var are (B, I), weights (O, I), biases (O) and results (B, O), which must not overlap other arrays.
     """
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and mu.shape[0] == B and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
+    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and mu.shape[0] == B
+            and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
             and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == O)
             and shaped(out_mu.shape, B, O) and shaped(out_var.shape, B, O)):

@@ -50,7 +50,8 @@ cdef void winograd_tile(Product multiply_var, const Patches* p, const Factors* f
     adjoint: sums at the inputs of the convolution `p`, else at its outputs. Mean and variance are two or three
     convolutions: of x by w, of x^2 by w_var, and of x_var by w^2 + w_var, which is added to the second one.
     """
-    cdef long form = winograd(p, O, adjoint), n = tiles_of(p, form, adjoint), lanes = p.channels if adjoint else O, count = 1, i
+    cdef long form = winograd(p, O, adjoint), n = tiles_of(p, form, adjoint)
+    cdef long lanes = p.channels if adjoint else O, count = 1, i
     cdef Grid grid = best_grid(n, lanes, tiles)
     cdef Convolution jobs[3]
     jobs[0] = Convolution(product, f.x, False, f.w, NULL, MEAN, adjoint, False, finish.start_mu, False, finish.jcb,

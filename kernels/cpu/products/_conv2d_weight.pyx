@@ -154,7 +154,8 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 
     In a Winograd form, sums are those of the planes of kernels, and are transformed.
     """
-    cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False), o, c, tap, chunk = c1 - c0
+    cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False)
+    cdef long o, c, tap, chunk = c1 - c0
     cdef const float* source
     cdef float* target
     if form:

@@ -1,0 +1,165 @@
+"""Tables of pandas, polars and PyArrow as samples, and columns of categories."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
+
+both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+QUICK = {"n_folds": 1, "n_seeds": 1, "epochs": 2, "random_state": 0, "hidden_layer_sizes": 4}
+
+
+def tables(x):
+    """The same samples, of which some are missing, as other libraries have them."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pandas.DataFrame(x, columns=["a", "b"], index=np.arange(len(x))[::-1])
+    yield table
+    yield table.convert_dtypes()
+    yield table.convert_dtypes(dtype_backend="pyarrow")
+    yield table.assign(b=table["b"].astype(object).where(table["b"].notna(), None))
+    yield table.assign(b=table["b"].astype("Float64").astype(object))
+    yield polars.DataFrame({name: polars.Series(x[:, k]).fill_nan(None) for k, name in enumerate("ab")})
+
+
+@both
+def test_tables_are_samples_by_position(kind):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x = np.random.default_rng(0).integers(0, 4, (24, 2)).astype(float)
+    y = (x[:, 0] > x[:, 1]).astype(int)
+    x[3, 1] = np.nan
+    expected = kind(**QUICK).fit(x, y).predict(x)
+    targets = [
+        pandas.Series(y, index=np.arange(24)[::-1]),
+        pandas.Series(y).astype("Int64"),
+        pandas.Series(y).astype("category"),
+        pandas.Series(y).astype("int64[pyarrow]"),
+        polars.Series(y),
+        pandas.DataFrame({"y": y})["y"].astype(object),
+    ]
+    for table, target in zip(tables(x), targets, strict=True):
+        estimator = kind(**QUICK).fit(table, target)
+        assert estimator.feature_names_in_.tolist() == ["a", "b"]
+        np.testing.assert_array_equal(estimator.predict(table), expected)
+        assert estimator.score(table, target) == estimator.score(table, y)
+        assert estimator.score(table, target, target) == estimator.score(table, y, y)
+        first = kind(**QUICK)
+        np.testing.assert_array_equal(
+            first.partial_fit(table, target).predict(table), kind(**QUICK).partial_fit(x, y).predict(x)
+        )
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.predict(table.rename({"a": "other"}))
+
+
+@both
+def test_columns_without_numbers_are_refused(kind):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x, y = np.random.default_rng(0).normal(size=(24, 2)), np.arange(24) % 2
+    table, dates = pandas.DataFrame(x, columns=["a", "b"]), pandas.date_range("2020", periods=24)
+    fitted = kind(**QUICK).fit(table, y)
+    of_polars = polars.DataFrame(x, schema=["a", "b"])
+    for other in (
+        table.assign(b=dates),
+        table.assign(b=table["b"].astype(str)),
+        table.assign(b=table["b"].astype(str).astype("category")),
+        of_polars.with_columns(b=polars.lit("1")),
+        of_polars.with_columns(b=polars.lit(dates[0].date())),
+    ):
+        plain = kind(**QUICK, categorical_features=None)
+        for call in (lambda: fitted.predict(other), lambda: plain.fit(other, y)):  # noqa: B023
+            with pytest.raises(TypeError, match=r"X must hold real numbers, .* 'b' \(.*; encode"):
+                call()
+    for other in (np.array(dates)[:, None], x.astype(str)):
+        with pytest.raises(TypeError, match=r"X must hold real numbers, got dtype .*; encode"):
+            kind(**QUICK).fit(other, y)
+    with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+        kind(**QUICK).fit(x, pandas.Series(dates))
+
+
+def test_classes_of_columns_may_be_text_and_targets_may_not():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    x, y = np.random.default_rng(0).normal(size=(24, 2)), np.array(["x", "y"] * 12)
+    expected = TAGIClassifier(**QUICK).fit(x, y).predict(x)
+    for target in (pandas.Series(y), pandas.Series(y).astype("category"), polars.Series(y)):
+        estimator = TAGIClassifier(**QUICK).fit(x, target)
+        np.testing.assert_array_equal(estimator.predict(x), expected)
+        assert TAGIClassifier(**QUICK).partial_fit(x, target, pandas.Series(["y", "x"])).classes_.tolist() == ["x", "y"]
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+            TAGIRegressor(**QUICK).fit(x, target)
+        with pytest.raises(TypeError, match=r"y must hold real numbers, .*; encode"):
+            TAGIRegressor(**QUICK).fit(x, x[:, 0]).log_likelihood(x, target)
+
+
+def categories(n=240):
+    """A table whose target depends on a text, a category and a number, some of them missing."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    kind, size, number = rng.choice(["oak", "elm", "fir"], n), rng.integers(0, 3, n), rng.normal(size=n)
+    y = 2.0 * (kind == "elm") - (size == 1) + 0.3 * number + 0.1 * rng.normal(size=n)
+    kind[::20] = "-"
+    text = pandas.Series(kind).where(kind != "-", None)
+    return pandas.DataFrame({"kind": text, "number": number, "size": pandas.Series(size).astype("category")}), y
+
+
+@both
+@pytest.mark.parametrize("train", ["fit", "partial_fit"])
+def test_categories_of_a_table_are_inputs_of_their_own(kind, train):
+    table, y = categories()
+    y = y if kind is TAGIRegressor else np.where(y > 0, "large", "small")
+    model = getattr(kind((20,), n_folds=2, n_seeds=1, epochs=20, random_state=0), train)(table, y)
+    assert model.n_features_in_ == 3 and model.feature_names_in_.tolist() == ["kind", "number", "size"]
+    assert len(model._x_mean) == 1 + 3 + 3
+    assert model.score(table, y) > (0.8 if train == "fit" else 0.5)
+    new = table[:4].assign(kind=["ash", None, np.nan, "ash"])  # a category that is unknown is as a missing one
+    np.testing.assert_array_equal(model.predict(new), model.predict(new.assign(kind=[None] * 4)))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table.rename(columns={"kind": "tree"}))
+
+
+def test_the_same_categories_from_any_table():
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    table, y = categories(60)
+    expected = TAGIRegressor(**QUICK).fit(table, y).predict(table)
+    text = table.astype({"kind": object, "size": object}).where(table.notna(), None)
+    of_polars = polars.DataFrame(
+        {
+            "kind": text["kind"].tolist(),
+            "number": text["number"].to_numpy(float),
+            "size": polars.Series([str(value) for value in text["size"]], dtype=polars.Categorical),
+        }
+    )
+    tables = [
+        (of_polars, "from_dtype"),
+        (of_polars.with_columns(kind=polars.col("kind").cast(polars.Enum(["oak", "elm", "fir"]))), "from_dtype"),
+        (of_polars.to_arrow(), "from_dtype"),
+        (text, ["size", "kind"]),
+        (text, [True, False, True]),
+        (text.to_numpy(), [0, -1]),
+    ]
+    for some, asked in tables:
+        found = TAGIRegressor(**QUICK, categorical_features=asked).fit(some, y).predict(some)
+        np.testing.assert_array_equal(found, expected)
+    for wrong in ("kind", 3, ["weight"], [7], [True, False]):
+        with pytest.raises(ValueError, match="categorical_features"):
+            TAGIRegressor(**QUICK, categorical_features=wrong).fit(table, y)
+
+
+def test_lists_of_rows_may_hold_categories():
+    rows = [["red" if k % 2 else "blue", k / 40] for k in range(40)]
+    y = [float(k % 2) for k in range(40)]
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 40, "random_state": 0, "categorical_features": [0]}
+    model = TAGIRegressor((8,), **options).fit(rows, y)
+    red, blue = model.predict([["red", 0.5], ["blue", 0.5]])
+    assert red > blue + 0.5
+
+
+def test_rare_categories_are_as_unknown_ones():
+    pandas = pytest.importorskip("pandas")
+    names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
+    model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
+    assert len(model._x_mean) == 1 + 254
