@@ -201,6 +201,39 @@ def attack(cache: Path, uid: int, gid: int) -> list[str]:
     return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
 
 
+def test_a_signal_waits_until_a_loop_is_compiled(tree):
+    """LLVM calls Python while it compiles: an exception there would crash the process, or would be printed and lost."""
+    program = """
+import signal
+from pytagi_ddp import nn
+
+class Interrupted(Exception):
+    pass
+
+def interrupt(number, frame):
+    raise Interrupted
+
+net = nn.Sequential(nn.LeakyReLU(), nn.Linear(1, 1, bias=False))
+net.layers[1].mu_w = [1]
+net.eval()
+signal.signal(signal.SIGALRM, interrupt)
+count, value = 0, None
+while value is None:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.001)
+        try:
+            value = net([-8.0])[0][0]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupted:
+        count += 1
+assert count
+print(value)
+"""
+    value, warnings = said(tree, program)
+    assert value == pytest.approx(-0.8) and "ctypes callback" not in warnings, warnings
+
+
 @needs_users
 def test_the_cache_is_its_users_alone_whatever_the_umask(open_tree):
     """With the umask 002 it was open to the group, who could have code run; and all could lock its files."""
