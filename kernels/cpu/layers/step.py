@@ -10,29 +10,43 @@ from pytagi_ddp.kernels.tensors import Array, Tensor
 cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
 NONE, ONE = np.int32(0), np.int32(1)
+INFINITY = np.float32(np.inf)
+
+
+@loop("n n n n 4 k k k")
+def _look(mu, var, g, h, factors, starts, stops, non_finite):
+    for k in prange(starts.size):
+        bad = NONE
+        part = slice(starts[k], stops[k] if factors[0] else starts[k])
+        m, s, gs, hs = mu[part], var[part], g[part], h[part]
+        for i in range(m.size):
+            finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
+            bad += NONE if finite else ONE
+        non_finite[k] = bad
 
 
 @loop("n n n n 4 k k k k k k k")
 def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
     scale, rate = factors[0], factors[3]
+    applies = scale != 0
+    for k in range(non_finite.size):
+        applies &= non_finite[k] == NONE
     for k in prange(starts.size):
-        below, bad = NONE, NONE
+        below = NONE
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # The loop only vectorises (7 times as fast) with slices and selections instead of offsets and branches.
-        part = slice(starts[k], stops[k] if scale else starts[k])
+        part = slice(starts[k], stops[k] if applies else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         m0, s0 = prior_mu[k], prior_var[k]
         if rate > 0:  # two loops, as one without a pull takes less time, and has the bits that it always had
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
+                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
         else:
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
+                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
-        negative[k], non_finite[k] = below, bad
+        negative[k] = below
 
 
 @loop("n n k")
@@ -61,6 +75,14 @@ def _forget(var, starts, stops, priors, factor):
             s[i] = forgotten(s[i], factor, prior)
 
 
+def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+
+    With the scale 0 there is no step, and all counts are 0.
+    """
+    _look(*parameters, factors, starts, stops, non_finite)
+
+
 def step(
     parameters: Tensor,
     factors: Array,
@@ -78,9 +100,8 @@ def step(
     else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
-    caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its variances fell to <= 0
-    (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not finite (those
-    parameters stay as they are).
+    caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0 (and were set to
+    1e-5). If any count of `look` in non_finite is above 0, the step is refused: no parameter of any segment changes.
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 
