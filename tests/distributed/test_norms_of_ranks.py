@@ -14,7 +14,7 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.nn import BatchNorm2d, Linear, OutputUpdater, ReLU, Sequential
-from tests.mpi.ddp_networks import backpropagate, batch, difference
+from tests.mpi.ddp_networks import backpropagate, batch, difference, error_of
 
 
 def network():
@@ -197,6 +197,26 @@ def test_a_batch_that_one_rank_cannot_learn_changes_nothing_anywhere(way):
     merges = "merges" in way
     assert found[1] == (["learnt"] * 2 + ["refused"] + ["learnt"] * 2, [True] * 2 + [False] + [True] * 2)
     assert found[0] == ((["learnt"] * 5, [True] * 5) if merges else found[1])
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "pipeline"])
+def test_a_second_backward_pass_of_one_rank_harms_no_other(way):
+    """It is refused there, or does nothing; the step is that of the first pass, and all ranks go on."""
+
+    def program(again):
+        net, refused = WAYS[way](network()), []
+        for step in range(4):
+            backpropagate(net, *batch(network(), 8, 10 * step + net.rank))
+            if again and net.rank == 1 and step in (1, 2):
+                refused.append(error_of(net.backward, RuntimeError))
+            net.step()
+        return net.state_dict(), refused
+
+    (once, _), _ = run_threads(program, 2, False)
+    (twice, _), (_, refused) = run_threads(program, 2, True)
+    assert once == twice
+    divided = way in ("buckets", "shards", "whole parameters")
+    assert all(text.startswith("a second backward() before step()" if divided else "") for text in refused)
 
 
 @pytest.mark.parametrize("merge", ["mean", "precision_weighted"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from tests.nn.networks import learned, random_batch, randomise
+from tests.nn.networks import random_batch, randomise
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 

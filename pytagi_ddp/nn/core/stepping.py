@@ -83,6 +83,7 @@ def refusal(bad: int, of: int, where: str) -> FloatingPointError:
     """The error of a step that met `bad` parameters or deltas which are not finite, the first in the layer `where`."""
     return FloatingPointError(
         f"{bad} of {of} parameters have a delta that is not finite, or are not finite, the first of them in {where}; "
-        "there was no step, and nothing has changed. Check the observations and their variances, and whether inputs, outputs or variances "
-        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
+        "there was no step, and nothing has changed. Check the observations and their variances, and whether inputs, "
+        "outputs or variances of parameters are too large for float32: standardise the inputs, or make the prior "
+        "smaller."
     )
