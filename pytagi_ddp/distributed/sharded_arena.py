@@ -378,9 +378,9 @@ class ShardedArena(Arena):
     def _apply(self) -> None:
         factors = self._kernels.array.to_host(self._factors) if self.offloaded else self._factors
         parts = [(each.stepping, Tensor(*each.own_theta, *each.own_sums)) for each in self.sections.values()]
-        for stepping, parameters in parts:
-            stepping.look(parameters, factors)
         if self.agree is not None:
+            for stepping, parameters in parts:
+                stepping.look(parameters, factors)
             self.agree()
         for stepping, parameters in parts:
             stepping.step(parameters, factors)

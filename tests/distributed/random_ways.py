@@ -83,16 +83,18 @@ def draw(seed: int) -> Case:
     through = any(getattr(norm, "through_statistics", False) for norm in net.arena.running)
     sync = bool(net.arena.running) and rng.random() < 0.5 and way not in ("merges", "pipeline") and not through
 
+    micro_batches = rng.randint(1, 4)
+
     def sizes() -> list[list[int]]:
         if way == "devices":  # cuts a batch itself; with `sync`, each device needs a sample
             n = rng.randint(2 * ranks, 9)
             return [[n // ranks + (rank < n % ranks)] for rank in range(ranks)]
         if way == "pipeline":  # micro-batches of one sample have no variance that BatchNorm2d could divide by
-            return [[rng.randint(2, 9)]] + [[]] * (ranks - 1)
+            return [[rng.randint(2 * micro_batches, 9)]] + [[]] * (ranks - 1)
         least = 2 if net.arena.running else 1
         return [[rng.randint(least, 4) for _ in range(rng.choice((1, 1, 1, 2, 0)))] for _ in range(ranks)]
 
-    number = {"buckets": rng.randint(2, 4), "merges": rng.randint(1, 3), "pipeline": rng.randint(1, 4)}
+    number = {"buckets": rng.randint(2, 4), "merges": rng.randint(1, 3), "pipeline": micro_batches}
     return Case(
         seed,
         layer,

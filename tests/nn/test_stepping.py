@@ -40,7 +40,6 @@ def test_any_cut_of_the_arena(cuts, samples, rate):
         means = whole.arena.unfrozen()
         pieces = prior_pieces(means, whole.arena.leaves) if rate else means
         stepping = Stepping(cut(pieces, start, stop), parts.kernels, start)
-        stepping.look(rows, factors)
         stepping.step(rows, factors)
         for leaf, count in stepping.negative_variances():
             negative[leaf] += count

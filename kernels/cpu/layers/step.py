@@ -3,34 +3,52 @@
 import numpy as np
 from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import inner, loop
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
 NONE, ONE = np.int32(0), np.int32(1)
-INFINITY = np.float32(np.inf)
+INFINITY, PIECE = np.float32(np.inf), 16_384
+
+
+def _count(mu, var, g, h, start, stop):
+    """How many parameters at [start, stop) are not finite, or have sums that are not."""
+    m, s, gs, hs = mu[start:stop], var[start:stop], g[start:stop], h[start:stop]
+    bad = NONE
+    for i in range(m.size):
+        finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
+        bad += NONE if finite else ONE
+    return bad
+
+
+count = inner(_count)
 
 
 @loop("n n n n 4 k k k")
 def _look(mu, var, g, h, factors, starts, stops, non_finite):
     for k in prange(starts.size):
-        bad = NONE
-        part = slice(starts[k], stops[k] if factors[0] else starts[k])
-        m, s, gs, hs = mu[part], var[part], g[part], h[part]
-        for i in range(m.size):
-            finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
-            bad += NONE if finite else ONE
-        non_finite[k] = bad
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
 @loop("n n n n 4 k k k k k k k")
 def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
     scale, rate = factors[0], factors[3]
-    applies = scale != 0
-    for k in range(non_finite.size):
-        applies &= non_finite[k] == NONE
+    first, together = starts[0], True
+    for k in range(1, starts.size):
+        together &= starts[k] == stops[k - 1]
+    # Segments without a gap are looked at as one piece: most networks are so small that each piece costs time.
+    last = stops[starts.size - 1]
+    pieces = (last - first + PIECE - 1) // PIECE if together else starts.size
+    found = 0
+    for k in prange(pieces if scale else 0):
+        begin, end = (first + k * PIECE, min(first + (k + 1) * PIECE, last)) if together else (starts[k], stops[k])
+        found += count(mu, var, g, h, begin, end)
+    for k in range(starts.size):
+        negative[k] = NONE
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if found else NONE
+    applies = scale != 0 and found == 0
     for k in prange(starts.size):
         below = NONE
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
@@ -101,7 +119,8 @@ def step(
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
     caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0 (and were set to
-    1e-5). If any count of `look` in non_finite is above 0, the step is refused: no parameter of any segment changes.
+    1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no parameter of any
+    segment changes.
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 

@@ -118,9 +118,10 @@ def step(
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
     has the divisor caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0
-    (and were set to 1e-5). If any count of `look` in non_finite is above 0, the step is refused: no parameter of any
-    segment changes.
+    (and were set to 1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no
+    parameter of any segment changes.
     """
+    look(parameters, factors, starts, stops, non_finite)
     segments = (starts, stops, steps, prior_mu, prior_var)
     _step.launch(starts.size, *parameters, factors, *segments, negative, non_finite, non_finite.size)
 

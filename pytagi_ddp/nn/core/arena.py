@@ -317,8 +317,8 @@ class ParameterArena(Arena):
 
     def _apply(self) -> None:
         parameters = Tensor(*self.theta, *self.delta)
-        self._stepping.look(parameters, self._factors)
         if self.agree is not None:
+            self._stepping.look(parameters, self._factors)
             self.agree()
         self._stepping.step(parameters, self._factors)
         if self._moved.size:

@@ -58,7 +58,7 @@ class Stepping:
             self._kernels.step.look(parameters, factors, self._starts, self._stops, self.non_finite)
 
     def step(self, parameters: Tensor, factors: Array) -> None:
-        """Adds the capped deltas, see `kernels.cpu.step`; nothing changes if `look` has found any that are not finite.
+        """Adds the capped deltas, see `kernels.cpu.step`; nothing changes if `look` finds any that are not finite.
 
         Args:
             parameters: rows of means, variances and both batch sums.

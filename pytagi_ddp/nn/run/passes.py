@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -279,18 +279,22 @@ class Passes(Step):
         if schedule is not None:
             self._arena.check()  # raises what the step before has met; there is no step then
             rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
-        with nullcontext() if schedule is None else held_back():  # both move, or neither
-            all_finite = self.express.step(self, samples, rate) if average is None else None
-            if all_finite is None:
-                self._walk_step(samples, average, rate)
-            elif not all_finite:
-                self._arena.finish()
-            if schedule is None:
-                return
+        if schedule is None:
+            self._apply(samples, average, rate)
+            return
+        with held_back():  # both move, or neither
+            self._apply(samples, average, rate)
             if average is not None:  # the samples of all ranks are where the deltas are
                 schedule.moves_on(self._kernels.array.snapshot(self._arena.tail[:1]), self._arena.unchecked)
             elif samples:
                 schedule.moves_on(None, self._arena.unchecked)
+
+    def _apply(self, samples: int, average: bool | None, rate: float) -> None:
+        all_finite = self.express.step(self, samples, rate) if average is None else None
+        if all_finite is None:
+            self._walk_step(samples, average, rate)
+        elif not all_finite:
+            self._arena.finish()
 
     def _walk_step(self, samples: int, average: bool | None, rate: float) -> None:
         with held_back(), self.one_thread:
