@@ -267,6 +267,7 @@ class Likelihood(Protocol):
 
 
 class Step(Protocol):
+    def look(self, parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None: ...
     def step(
         self,
         parameters: Tensor,

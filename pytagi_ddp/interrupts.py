@@ -12,32 +12,43 @@ _displaced: Callable[..., Any] | None = None  # inside a block: the handler of C
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def held_back(always: bool = False) -> Iterator[None]:
     """Ctrl-C in the block is answered at its end, or where the block waits (`answer`); a second one at once.
 
     It is answered by the handler that was installed before, also if this raises no KeyboardInterrupt. A block inside
     another block, or in another thread (which Python never interrupts), changes nothing. Nor does the block for a
     process that is forked inside it.
+
+    Args:
+        always: hold back a second one too, and inside another block: for what an exception would break for good.
     """
     global _displaced
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread() or _displaced is not None:
+    handler, outer = signal.getsignal(signal.SIGINT), _displaced
+    in_main = threading.current_thread() is threading.main_thread()
+    if not callable(handler) or not in_main or (outer is not None and not always):
         yield
         return
+    came = False
 
     def hold(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, handler)
-        _held.append(lambda: handler(number, frame))
+        nonlocal came
+        if not always:
+            signal.signal(signal.SIGINT, handler)
+        if not came:
+            _held.append(lambda: handler(number, frame))
+        came = True
 
-    _held.clear()  # what a second interrupt has left of a block before
+    if outer is None:
+        _held.clear()  # what a second interrupt has left of a block before
     signal.signal(signal.SIGINT, hold)
     try:
-        _displaced = handler
+        _displaced = handler if outer is None else outer
         yield
     finally:
-        _displaced = None
+        _displaced = outer
         signal.signal(signal.SIGINT, handler)
-        answer()
+        if came or outer is None:
+            answer()
 
 
 def answer() -> None:

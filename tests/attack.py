@@ -5,6 +5,8 @@
     threads    networks of random sizes on one thread and on several          tests/kernels/threads.py
     faults     faults in jobs of every way of training, on any rank           tests/mpi/random_faults.py
     signals    bursts of Ctrl-C, SIGTERM and SIGHUP                           tests/mpi/random_signals.py
+    ways       ways of training on 1 to 3 ranks against one process           tests/distributed/random_ways.py
+    kills      trainings that are killed, and go on                           tests/training/random_kills.py
 
 Each round gives every generator a share of the time and the seed of the round, so that `--seed` repeats it. What went
 wrong is printed with what repeats it by itself, and the exit code is then 1. At the end stands how much was tried.
@@ -33,12 +35,21 @@ COMMANDS: dict[str, Callable[[int, float], list[str]]] = {
     ],
     "faults": lambda seed, seconds: ["tests.mpi.random_faults", "--count", str(CASES), "--seed", str(seed * CASES)],
     "signals": lambda seed, seconds: ["tests.mpi.random_signals", "--count", str(CASES), "--seed", str(seed * CASES)],
+    "ways": lambda seed, seconds: ["tests.distributed.random_ways", *limited(seed, seconds)],
+    "kills": lambda seed, seconds: ["tests.training.random_kills", *limited(seed, seconds)],
 }
+
+
+def limited(seed: int, seconds: float) -> list[str]:
+    """Options of a generator that ends by itself; cases begin at a number that no other round reaches."""
+    return ["--count", "1000000", "--seconds", f"{seconds:.0f}", "--seed", str(seed * 10_000)]
 
 
 def tried(name: str, text: str) -> int:
     """How many trials a generator says that it has made."""
-    words = {"files": " files, ", "calls": " sequences", "threads": " cases, "}.get(name, " cases in ")
+    words = {"files": " files, ", "calls": " sequences", "threads": " cases, ", "kills": " kills in "}.get(
+        name, " cases in "
+    )
     numbers = [line.partition(words)[0].split()[-1] for line in text.splitlines() if words in line]
     return sum(int(number) for number in numbers if number.isdecimal())
 

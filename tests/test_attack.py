@@ -3,6 +3,8 @@
 import pytest
 
 from tests.attack import COMMANDS, main, tried
+from tests.distributed import random_ways
+from tests.training import random_kills
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,8 @@ from tests.attack import COMMANDS, main, tried
         ("faults", "table\n10 cases in 60 s, 0 of them wrong; files left in /dev/shm: none\n", 10),
         ("signals", "10 cases in 60 s, 1 of them wrong\n", 10),
         ("calls", "200 sequences of calls\n", 200),
+        ("ways", "5 cases in 3 s, 0 of them wrong: ddp 3, whole 2\n", 5),
+        ("kills", "36 kills in 92 s, 2 of 24 cases wrong: ddp 24\n", 36),
         ("calls", "Traceback\n", 0),
     ],
 )
@@ -32,3 +36,11 @@ def test_a_generator_that_is_not_there(capsys):
     with pytest.raises(SystemExit):
         main(["nothing"])
     assert "no such generator: nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("generator", [random_ways, random_kills])
+def test_cases_of_every_way_are_drawn_and_one_is_right(generator, capsys):
+    drawn = [generator.draw(seed) for seed in range(100)]
+    assert {case.way for case in drawn} == {*generator.WAYS}
+    assert generator.main(["--count", "2", "--seed", "4"]) == 0
+    assert " 0 of " in capsys.readouterr().out

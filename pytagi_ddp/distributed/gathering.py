@@ -94,6 +94,7 @@ class Gathering(Exchange):
         self._backward: BackwardState | None = None  # while it runs
         self._whole: dict[ParameterGroup, tuple[Array, Array]] | None = None  # means, variances; inside `unshard`
         self._add_hooks()
+        self.arena.agree = self._agree
 
     @property
     def arena(self) -> ShardedArena:
@@ -305,17 +306,19 @@ class Gathering(Exchange):
         """Steps the shards, and then the parameters that are whole on every rank.
 
         Raises:
-            FloatingPointError: deltas were not finite on some rank; raised on every rank.
+            FloatingPointError: deltas are not finite on some rank; raised on every rank, of which none has changed.
         """
         self._shard_counts = ShardCounts()
         self.model.passes.step()
+        self.arena.share()
+        self.arena.keep_state()
+
+    def _agree(self) -> None:
+        """Refuses a step on all ranks before it changes anything, if one of them has deltas that are not finite."""
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
-        self.arena.share()
-        if not array.to_host(any_bad).any():
-            self.arena.keep_state()
-        else:
+        if array.to_host(any_bad).any():
             self.arena.undo_step()
             bad = np.array(self.communicator.all_gather_object(mine))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))

@@ -98,6 +98,7 @@ class PosteriorMerge(Exchange):
         """
         problem = None if now and not self.model.passes.waiting else self._local_step()
         if now or self.steps >= self._every:
+            problem = self._late_problem() or problem
             self._merge(stop)
         if problem is not None:
             raise problem
@@ -127,6 +128,15 @@ class PosteriorMerge(Exchange):
         self._samples += samples
         return problem
 
+    def _late_problem(self) -> FloatingPointError | None:
+        """That of the last local step on a GPU, which would come with the next one."""
+        try:
+            self.model.arena.check()
+        except FloatingPointError as error:
+            self._refused = True
+            return error
+        return None
+
     def _merge(self, stop: bool) -> None:
         arena, array = self.model.arena, self.model.kernels.array
         self._begin()
@@ -146,7 +156,7 @@ class PosteriorMerge(Exchange):
         except NonFiniteError:
             array.clear(arena.buffer)
             raise
-        if not array.asynchronous and np.isnan(counters[0]):
+        if np.isnan(array.to_host(counters)[0]):
             arena.drop_sums()
             whose = [rank for rank, bad in enumerate(self.communicator.all_gather_object(np.isnan(samples))) if bad]
             raise FloatingPointError(

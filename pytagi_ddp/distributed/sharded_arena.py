@@ -377,8 +377,13 @@ class ShardedArena(Arena):
 
     def _apply(self) -> None:
         factors = self._kernels.array.to_host(self._factors) if self.offloaded else self._factors
-        for section in self.sections.values():
-            section.stepping.step(Tensor(*section.own_theta, *section.own_sums), factors)
+        parts = [(each.stepping, Tensor(*each.own_theta, *each.own_sums)) for each in self.sections.values()]
+        if self.agree is not None:
+            for stepping, parameters in parts:
+                stepping.look(parameters, factors)
+            self.agree()
+        for stepping, parameters in parts:
+            stepping.step(parameters, factors)
 
     def forget_evidence(self, factor: float) -> None:
         pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
@@ -394,7 +399,7 @@ class ShardedArena(Arena):
         pass
 
     def bad(self) -> np.ndarray:
-        """(non-finite deltas in the shards of this rank in the last step, position of the first of them)."""
+        """(parameters in the shards of this rank with a delta that is not finite, position of the first of them)."""
         count, first = 0, np.iinfo(np.int64).max
         for section in self.sections.values():
             counts = self.keeper.array.to_host(section.stepping.non_finite)

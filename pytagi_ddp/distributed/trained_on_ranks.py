@@ -116,8 +116,8 @@ class TrainedOnRanks(Replica):
 
         Raises:
             RuntimeError: inside `no_sync`; another DDPSequential was made of the network; or `backward` was left out.
-            FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); its parameter
-                was not changed. On a GPU the next step raises it, see `Sequential.step`.
+            FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); no rank that
+                raises it has changed. On a GPU the next step raises it, see `Sequential.step`.
             ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
         """
         self._begin("step")

@@ -384,9 +384,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
                 network belongs to a `DDPSequential` or the like, whose own method serves all ranks.
-            FloatingPointError: a delta is not finite; its parameter was not changed, and running statistics and carried
-                state are where they were after the step before. On a GPU the next `step`, `eval` or `state_dict` raises
-                this, so that no step waits for the one before.
+            FloatingPointError: a delta is not finite; no parameter was changed, and running statistics, carried state
+                and schedule are where they were after the step before. On a GPU the next `step`, `eval` or `state_dict`
+                raises this, so that no step waits for the one before.
         """
         if self.trainer is not None:
             self._refuse_alone("step()")

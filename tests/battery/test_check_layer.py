@@ -270,10 +270,10 @@ def test_noise_on_known_inputs_is_found():
 def test_state_that_a_refused_step_leaves_moved_is_found(monkeypatch):
     monkeypatch.setattr(step, "settle", lambda state, kept, non_finite: None)
     with pytest.raises(AssertionError, match="step 0, refused: statistics differs"):
-        passes.a_step_that_is_refused_moves_no_state(among(lambda: nn.BatchNorm2d(6)))
+        passes.a_step_that_is_refused_changes_nothing(among(lambda: nn.BatchNorm2d(6)))
 
 
 def test_every_check_can_fail():
     others = {keeping.files_of_other_settings_are_refused, numerics.no_variance_is_zero_variance}
-    others |= {passes.a_step_that_is_refused_moves_no_state}
+    others |= {passes.a_step_that_is_refused_changes_nothing}
     assert FAULTS.keys() | others == {*CHECKS}

@@ -151,11 +151,13 @@ def test_an_error_on_one_device_leaves_the_others_in_step(sync_batch_norm):
     deltas = np.array(net.input_delta_z_buffer.delta_mu)
     net.step()
     assert net.state_dict() != before and np.isfinite(deltas).all()
+    before = net.state_dict()
     learn(net, x, y)
     net.input_delta_z_buffer.delta_mu = np.full(8, np.nan)
     net.backward()
     with pytest.raises(FloatingPointError):
         net.step()
+    assert all(rank.state_dict() == before for rank in net._ranks)
     learn(net, x, y)  # all ranks have had the same error
     net.step()
     assert all(rank.state_dict() == net.state_dict() for rank in net._ranks)

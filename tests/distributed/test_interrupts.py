@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llvmlite.binding.executionengine import ExecutionEngine
 
 import pytagi_ddp
 from pytagi_ddp import manual_seed, nn
@@ -23,6 +24,7 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.interrupts import answer, held_back
+from pytagi_ddp.kernels.cpu.runtime.compile import inner
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
 X = np.random.default_rng(0).normal(size=(4, 6, 3)).astype(np.float32)
@@ -58,6 +60,49 @@ def test_a_second_interrupt_is_answered_at_once_and_so_is_one_that_waits():
             done.append(1)
         assert not done
         answer()  # nothing is left
+
+
+@pytest.mark.parametrize("came_before", [None, False, True])
+def test_what_always_holds_back_goes_to_its_end(came_before):
+    """However often it comes, also inside of another block, in which one may have come already (None: no block)."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), nullcontext() if came_before is None else held_back():
+        if came_before:
+            interrupt()
+        with held_back(always=True):
+            for _ in range(3):
+                interrupt()
+            done.append("inner")
+        done.append("outer")
+        interrupt()  # the second one of the outer block
+        done.append("too far")
+    assert done == (["inner", "outer"] if came_before is False else ["inner"])
+    answer()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_no_interrupt_cuts_the_compiler_short(times, monkeypatch):
+    """LLVM would free a module twice, if an exception came before its Python side knows that it was given away."""
+
+    def add_module(self, module):
+        add(self, module)
+        for _ in range(times):
+            interrupt()
+
+    def fill(values):
+        for i in range(values.size):
+            values[i] = i
+
+    add = ExecutionEngine.add_module
+    monkeypatch.setattr(ExecutionEngine, "add_module", add_module)
+    compiled, values = inner(fill), np.zeros(3, np.float32)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(values)
+    assert len(compiled.signatures) == 1
+    monkeypatch.undo()
+    compiled(values)
+    np.testing.assert_array_equal(values, [0, 1, 2])
 
 
 def test_a_handler_of_the_users_own_is_asked_later():

@@ -14,7 +14,7 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.nn import BatchNorm2d, Linear, OutputUpdater, ReLU, Sequential
-from tests.mpi.ddp_networks import backpropagate, batch, difference
+from tests.mpi.ddp_networks import backpropagate, batch, difference, error_of
 
 
 def network():
@@ -159,19 +159,24 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_batch_that_one_rank_cannot_learn_moves_no_statistics_anywhere(way):
-    """One value of 1e20 made running variances infinite for good, and those of other ranks with them."""
+def test_a_batch_that_one_rank_cannot_learn_changes_nothing_anywhere(way):
+    """Neither parameters nor running statistics, which one value of 1e20 could make infinite for good."""
 
     def program():
         net = WAYS[way](network())
         piped = way == "pipeline"
         model = net.stage if piped else net.model
         rank, moved, outcomes = net.communicator.rank, [], []
+
+        def state():
+            own = {key: [array.tobytes() for array in arrays] for key, arrays in net.state_dict().items()}
+            return own if "merges" in way else net.communicator.all_gather_object(own)
+
         for step in range(5):
             x, y = batch(network(), 8, 10 * step + (0 if piped else rank))
             if step == 2 and (piped or rank == 1):
                 x[0, 0] = 1e25
-            before = model.arena.statistics.copy()
+            before = state()
             try:
                 if piped:
                     update = OutputUpdater("cpu").update
@@ -182,7 +187,7 @@ def test_a_batch_that_one_rank_cannot_learn_moves_no_statistics_anywhere(way):
                 outcomes.append("learnt")
             except FloatingPointError:
                 outcomes.append("refused")
-            moved.append(not np.array_equal(model.arena.statistics, before))
+            moved.append(state() != before)
         if "merges" not in way:
             assert len({a.tobytes() for a in net.communicator.all_gather_object(model.arena.statistics)}) == 1 or piped
         assert np.isfinite(model.arena.statistics).all()
@@ -192,6 +197,26 @@ def test_a_batch_that_one_rank_cannot_learn_moves_no_statistics_anywhere(way):
     merges = "merges" in way
     assert found[1] == (["learnt"] * 2 + ["refused"] + ["learnt"] * 2, [True] * 2 + [False] + [True] * 2)
     assert found[0] == ((["learnt"] * 5, [True] * 5) if merges else found[1])
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "pipeline"])
+def test_a_second_backward_pass_of_one_rank_harms_no_other(way):
+    """It is refused there, or does nothing; the step is that of the first pass, and all ranks go on."""
+
+    def program(again):
+        net, refused = WAYS[way](network()), []
+        for step in range(4):
+            backpropagate(net, *batch(network(), 8, 10 * step + net.rank))
+            if again and net.rank == 1 and step in (1, 2):
+                refused.append(error_of(net.backward, RuntimeError))
+            net.step()
+        return net.state_dict(), refused
+
+    (once, _), _ = run_threads(program, 2, False)
+    (twice, _), (_, refused) = run_threads(program, 2, True)
+    assert once == twice
+    divided = way in ("buckets", "shards", "whole parameters")
+    assert all(text.startswith("a second backward() before step()" if divided else "") for text in refused)
 
 
 @pytest.mark.parametrize("merge", ["mean", "precision_weighted"])

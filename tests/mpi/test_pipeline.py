@@ -446,7 +446,9 @@ def bad_delta(comm):
     learn(net, x, y)
     if net.is_first:
         net.stage.arena.delta[0, 0] = np.nan
+    before = net.stage.arena.theta.copy()
     message = error_of(net.step, FloatingPointError)
+    assert np.array_equal(net.stage.arena.theta, before)
     learn(net, x, y)
     if comm.rank == comm.world_size - 1:
         net.request_stop()

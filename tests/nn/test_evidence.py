@@ -406,9 +406,9 @@ def test_steps_that_are_none_do_not_move_it():
     net.backward()
     net.arena.delta[0, 3] = np.nan
     with pytest.raises(FloatingPointError):
-        net.step()  # which has changed all other parameters
-    assert schedule.steps == 3
-    assert (net.arena.theta != before).any() and (net.arena.theta[:, 3] == before[:, 3]).all()
+        net.step()
+    assert schedule.steps == 2
+    np.testing.assert_array_equal(net.arena.theta, before)
 
 
 def test_micro_batches_are_one_step():

@@ -3,36 +3,68 @@
 import numpy as np
 from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import inner, loop
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
 NONE, ONE = np.int32(0), np.int32(1)
+INFINITY, PIECE = np.float32(np.inf), 16_384
+
+
+def _count(mu, var, g, h, start, stop):
+    """How many parameters at [start, stop) are not finite, or have sums that are not."""
+    m, s, gs, hs = mu[start:stop], var[start:stop], g[start:stop], h[start:stop]
+    bad = NONE
+    for i in range(m.size):
+        finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
+        bad += NONE if finite else ONE
+    return bad
+
+
+count = inner(_count)
+
+
+@loop("n n n n 4 k k k")
+def _look(mu, var, g, h, factors, starts, stops, non_finite):
+    for k in prange(starts.size):
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
 @loop("n n n n 4 k k k k k k k")
 def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
     scale, rate = factors[0], factors[3]
+    first, together = starts[0], True
+    for k in range(1, starts.size):
+        together &= starts[k] == stops[k - 1]
+    # Segments without a gap are looked at as one piece: most networks are so small that each piece costs time.
+    last = stops[starts.size - 1]
+    pieces = (last - first + PIECE - 1) // PIECE if together else starts.size
+    found = 0
+    for k in prange(pieces if scale else 0):
+        begin, end = (first + k * PIECE, min(first + (k + 1) * PIECE, last)) if together else (starts[k], stops[k])
+        found += count(mu, var, g, h, begin, end)
+    for k in range(starts.size):
+        negative[k] = NONE
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if found else NONE
+    applies = scale != 0 and found == 0
     for k in prange(starts.size):
-        below, bad = NONE, NONE
+        below = NONE
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # The loop only vectorises (7 times as fast) with slices and selections instead of offsets and branches.
-        part = slice(starts[k], stops[k] if scale else starts[k])
+        part = slice(starts[k], stops[k] if applies else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         m0, s0 = prior_mu[k], prior_var[k]
         if rate > 0:  # two loops, as one without a pull takes less time, and has the bits that it always had
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
+                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
         else:
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
+                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
-        negative[k], non_finite[k] = below, bad
+        negative[k] = below
 
 
 @loop("n n k")
@@ -61,6 +93,14 @@ def _forget(var, starts, stops, priors, factor):
             s[i] = forgotten(s[i], factor, prior)
 
 
+def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+
+    With the scale 0 there is no step, and all counts are 0.
+    """
+    _look(*parameters, factors, starts, stops, non_finite)
+
+
 def step(
     parameters: Tensor,
     factors: Array,
@@ -78,9 +118,9 @@ def step(
     else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
-    caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its variances fell to <= 0
-    (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not finite (those
-    parameters stay as they are).
+    caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0 (and were set to
+    1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no parameter of any
+    segment changes.
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 

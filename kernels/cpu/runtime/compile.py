@@ -19,6 +19,7 @@ import numba
 import platformdirs
 
 from pytagi_ddp.files import check_private
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.shapes import Shapes
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import share
@@ -123,8 +124,11 @@ def inner(
 ) -> Callable:
     """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself."""
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
-    if apart and not numba.config.DISABLE_JIT:
-        compiled._compiler._customize_flags = _without_aliases
+    if not numba.config.DISABLE_JIT:
+        # An exception in the middle would leave modules of LLVM that are freed twice.
+        compiled.compile = held_back(always=True)(compiled.compile)
+        if apart:
+            compiled._compiler._customize_flags = _without_aliases
     return compiled
 
 

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import LAST_KNOWN_NUMBA
 
 NO_OWNER = (0, 0)
@@ -63,7 +64,7 @@ def _words(argument: Any) -> list[int] | None:
 def _entry(context: Any, function_type: ir.FunctionType) -> int:
     key = str(function_type)
     if key not in _entries:
-        with global_compiler_lock:
+        with global_compiler_lock, held_back(always=True):
             _entries[key] = _compile(context, function_type, f"pytagi_ddp_entry_{len(_entries)}")
     return _entries[key][0]
 

@@ -21,6 +21,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
 from pytagi_ddp.files import atomic_write, check_private
+from pytagi_ddp.interrupts import answer
 from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
 from pytagi_ddp.warn import warn
 
@@ -69,6 +70,7 @@ class FileLock:
                     if time.monotonic() > deadline:
                         FileLock.patience = FileLock.patience if timeout is not None else 0.0
                         return False
+                    answer()
                     time.sleep(POLL_SECONDS)
         except OSError:
             return False

@@ -2,7 +2,17 @@
 
 import numpy as np
 
-from pytagi_ddp.kernels.cuda.runtime.compile import block_sum, cuda, float32, floats, int32, ints, kernel, tree_sum
+from pytagi_ddp.kernels.cuda.runtime.compile import (
+    block_sum,
+    cuda,
+    device,
+    float32,
+    floats,
+    int32,
+    ints,
+    kernel,
+    tree_sum,
+)
 from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
@@ -11,38 +21,56 @@ cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_f
 forgotten = update.forgotten
 THREADS = block_size(256)
 ZERO, ONE = np.float32(0), np.float32(1)
+INFINITY = np.float32(np.inf)
 
 
-@kernel(floats, floats, floats, floats, floats, ints, ints, ints, floats, floats, ints, ints, threads=THREADS)
-def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
+@device
+def any_of(counts, parts, scratch):
+    """Whether some count is above 0: the number of threads of the block that have met one. Every thread calls it."""
+    met = ZERO
+    for k in range(cuda.threadIdx.x, parts, THREADS):
+        if counts[k] > 0:
+            met = ONE
+    return block_sum(met, scratch, THREADS)
+
+
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, threads=THREADS)
+def _look(mu, var, g, h, factors, starts, stops, non_finite):
+    scratch = cuda.shared.array(THREADS, float32)
+    k = cuda.blockIdx.x
+    bad = ZERO
+    if factors[0] != ZERO:
+        for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
+            finite = abs(g[i]) + abs(h[i]) < INFINITY and abs(mu[i]) + abs(var[i]) < INFINITY
+            bad += ZERO if finite else ONE
+    bad = tree_sum(bad, scratch, THREADS, 1)  # whole numbers up to 16384: exact
+    if cuda.threadIdx.x == 0:
+        non_finite[k] = int32(bad)
+
+
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, floats, floats, ints, ints, int32, threads=THREADS)
+def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite, parts):
     scratch = cuda.shared.array(THREADS, float32)
     second = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
     scale, rate = factors[0], factors[3]
     m0, s0 = prior_mu[k], prior_var[k]
     cap = factors[2] * cap_factor(int32(factors[1]) * steps[k])
-    below, bad = ZERO, ZERO
-    if scale != ZERO:
+    below, refused = ZERO, any_of(non_finite, parts, second)
+    if scale != ZERO and refused == ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
             gi, hi = scale * g[i], scale * h[i]
-            mu[i], var[i], fell, refused = stepped(mu[i], var[i], gi, hi, cap, m0, s0, rate, rate > ZERO)
+            mu[i], var[i], fell = stepped(mu[i], var[i], gi, hi, cap, m0, s0, rate, rate > ZERO)
             below += ONE if fell else ZERO
-            bad += ONE if refused else ZERO
-    below = tree_sum(below, scratch, THREADS, 1)  # whole numbers up to 16384: exact
-    bad = tree_sum(bad, second, THREADS, 1)
+    below = tree_sum(below, scratch, THREADS, 1)
     if cuda.threadIdx.x == 0:
         negative[k] = int32(below)
-        non_finite[k] = int32(bad)
 
 
 @kernel(floats, floats, ints, int32, int32, threads=THREADS)
 def _settle(state, kept, non_finite, size, parts):
     scratch = cuda.shared.array(THREADS, float32)
-    refused = ZERO
-    for k in range(cuda.threadIdx.x, parts, THREADS):
-        if non_finite[k] > 0:
-            refused = ONE
-    refused = block_sum(refused, scratch, THREADS)
+    refused = any_of(non_finite, parts, scratch)
     for i in range(cuda.threadIdx.x, size, THREADS):
         if refused > ZERO:
             state[i] = kept[i]
@@ -64,6 +92,14 @@ def _forget(var, starts, stops, priors, factor):
         var[i] = forgotten(var[i], factor, priors[k])
 
 
+def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+
+    With the scale 0 there is no step, and all counts are 0.
+    """
+    _look.launch(starts.size, *parameters, factors, starts, stops, non_finite)
+
+
 def step(
     parameters: Tensor,
     factors: Array,
@@ -81,12 +117,13 @@ def step(
     else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
-    has the divisor caps * cap_factor(samples * steps[k]); negative[k] and non_finite[k] receive how many of its
-    variances fell to <= 0 (and were set to 1e-5) and how many of its deltas, or of the parameters after them, were not
-    finite (those parameters stay as they are).
+    has the divisor caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0
+    (and were set to 1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no
+    parameter of any segment changes.
     """
+    look(parameters, factors, starts, stops, non_finite)
     segments = (starts, stops, steps, prior_mu, prior_var)
-    _step.launch(starts.size, *parameters, factors, *segments, negative, non_finite)
+    _step.launch(starts.size, *parameters, factors, *segments, negative, non_finite, non_finite.size)
 
 
 def settle(state: Array, kept: Array, non_finite: Array) -> None:

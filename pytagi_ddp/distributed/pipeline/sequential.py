@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
+from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.engine.error_propagation import raise_on_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
@@ -304,26 +305,26 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         Raises:
             RuntimeError: inside `no_sync`; or the deltas at the outputs wait for `backward`, which is raised on every
                 rank of the pipeline.
-            FloatingPointError: a delta is not finite on some rank; its parameter was not changed. Raised on every rank;
-                names the rank and the layer.
+            FloatingPointError: a delta is not finite on some rank; no rank has changed. Raised on every rank; names the
+                rank and the layer.
         """
         self._begin("step")
         self._refuse_unread_deltas()
         self._under_way = False
-        problem = None
-        arena = self.stage.arena
-        before = arena.kept_state
+        self.stage.arena.agree = lambda: self._agree(self.stage.arena.refusal())
         try:
             self._exchange.step(False)
-        except FloatingPointError as error:
-            problem = str(error)
+        except NonFiniteError as error:  # of the replicas of this stage: the others are asking already
+            self._agree(error)
+
+    def _agree(self, problem: FloatingPointError | None) -> None:
+        """Refuses a step on all ranks before it changes anything, if one of them has a problem; or notes a stop."""
         flags = np.array([problem is not None, self._stop], np.float32)
         self.communicator.all_reduce(flags)
         self._stop_requested = bool(flags[1] > 0)
-        if flags[0] > 0:  # on another stage, maybe
-            arena.kept_state = before
-            arena.undo_step()
-            self._raise_alike(problem)
+        if flags[0] > 0:
+            self.stage.arena.undo_step()
+            self._raise_alike(None if problem is None else str(problem))
 
     def _refuse_unread_deltas(self) -> None:
         """Raises RuntimeError if the deltas at the outputs wait for a backward pass, on every rank of the pipeline."""

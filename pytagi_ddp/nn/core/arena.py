@@ -51,8 +51,12 @@ class Arena(ABC):
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
         prior_factor: steps can pull parameters towards their prior with so many times its variance; 0: they do not know
             it. It is set by `cut_steps`.
+        unchecked: counts of deltas that were not finite in a step that `check` has not looked at yet.
+        agree: called in each step before anything changes; raises an error if another rank refuses the step, or None.
     """
 
+    unchecked: Array | None = None
+    agree: Callable[[], None] | None = None
     in_shards = deferred = False
     keeps_sums = True
     prior_factor = 0.0
@@ -122,15 +126,6 @@ class Arena(ABC):
         if self._moved.size:
             self._kernels.array.copy(self._settled, self._moved)
 
-    @property
-    def kept_state(self) -> np.ndarray:
-        """A copy of what `undo_step` would put back; it may be assigned."""
-        return self._kernels.array.to_host(self._settled)
-
-    @kept_state.setter
-    def kept_state(self, values: np.ndarray) -> None:
-        self._kernels.array.copy(values, self._settled)
-
     def unfrozen(self, variances: bool = False) -> list[TensorSpec]:
         """The means of the parameters that steps change (not those of frozen layers), or their variances."""
         learned = (spec for spec in self.tensors if spec.kind == "learned" and spec.variance == variances)
@@ -173,8 +168,8 @@ class Arena(ABC):
             run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
 
         Raises:
-            FloatingPointError: some delta is not finite; the parameters it belongs to were left as they were. On a
-                GPU this comes with the next step or `check`, so that no step waits for the one before to end.
+            FloatingPointError: some delta is not finite; then nothing changes. On a GPU this comes with the next step
+                or `check`, so that no step waits for the one before to end.
         """
 
     def step_pooled(self, average: bool, rate: float = 0.0) -> None:
@@ -280,7 +275,6 @@ class ParameterArena(Arena):
         self.delta = self.buffer[: 2 * P].reshape(2, P)
         self._attach()
         self._attach_state()
-        self._unchecked: Array | None = None  # counts of deltas that were not finite, in the last step
         self.cut_steps()
 
     def _cut(self) -> None:
@@ -322,20 +316,31 @@ class ParameterArena(Arena):
         self.finish()
 
     def _apply(self) -> None:
-        self._stepping.step(Tensor(*self.theta, *self.delta), self._factors)
+        parameters = Tensor(*self.theta, *self.delta)
+        if self.agree is not None:
+            self._stepping.look(parameters, self._factors)
+            self.agree()
+        self._stepping.step(parameters, self._factors)
         if self._moved.size:
             self._kernels.step.settle(self._moved, self._settled, self._stepping.non_finite)
 
     def finish(self) -> None:
-        self._unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
+        self.unchecked = self._kernels.array.snapshot(self._stepping.non_finite)
         if not self._kernels.array.asynchronous:
             self.check()
 
     def check(self) -> None:
-        counts, self._unchecked = self._unchecked, None
-        if counts is not None and (bad := int(counts.sum())):
-            first = self._stepping.start_of(int((counts > 0).argmax()))
-            raise refusal(bad, self.num_parameters, self.leaf_at(first))
+        counts, self.unchecked = self.unchecked, None
+        if counts is not None and (error := self.refusal(counts)):
+            raise error
+
+    def refusal(self, counts: Array | None = None) -> FloatingPointError | None:
+        """The error of a step whose batch sums are not finite, by `counts` or, while it is made, by what it has met."""
+        counts = self._kernels.array.to_host(self._stepping.non_finite) if counts is None else counts
+        if not (bad := int(counts.sum())):
+            return None
+        first = self._stepping.start_of(int((counts > 0).argmax()))
+        return refusal(bad, self.num_parameters, self.leaf_at(first))
 
     def forget_evidence(self, factor: float) -> None:
         forget(self.theta[1], prior_pieces(self.unfrozen(variances=True), self.leaves), self._kernels, factor)

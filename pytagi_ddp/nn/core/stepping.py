@@ -52,8 +52,13 @@ class Stepping:
             for values, target in zip(zip(*(part.prior for part in parts), strict=True), self._prior, strict=True):
                 copy(np.array(values, np.float32), target)
 
+    def look(self, parameters: Tensor, factors: Array) -> None:
+        """Counts in `non_finite` the parameters of each part that are not finite, or their batch sums."""
+        if self._parts:
+            self._kernels.step.look(parameters, factors, self._starts, self._stops, self.non_finite)
+
     def step(self, parameters: Tensor, factors: Array) -> None:
-        """Adds the capped deltas, see `kernels.cpu.step`; `non_finite` counts those of each part that are not finite.
+        """Adds the capped deltas, see `kernels.cpu.step`; nothing changes if `look` finds any that are not finite.
 
         Args:
             parameters: rows of means, variances and both batch sums.
@@ -75,9 +80,10 @@ class Stepping:
 
 
 def refusal(bad: int, of: int, where: str) -> FloatingPointError:
-    """The error of a step that met `bad` deltas which are not finite, the first of them in the layer `where`."""
+    """The error of a step that met `bad` parameters or deltas which are not finite, the first in the layer `where`."""
     return FloatingPointError(
-        f"{bad} of {of} parameters have a delta that is not finite, or would become so, the first of them in {where}; "
-        "they were not changed. Check the observations and their variances, and whether inputs, outputs or variances "
-        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
+        f"{bad} of {of} parameters have a delta that is not finite, or are not finite, the first of them in {where}; "
+        "there was no step, and nothing has changed. Check the observations and their variances, and whether inputs, "
+        "outputs or variances of parameters are too large for float32: standardise the inputs, or make the prior "
+        "smaller."
     )

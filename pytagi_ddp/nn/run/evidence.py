@@ -113,7 +113,7 @@ class EvidenceSchedule:
     posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
     """
 
-    __slots__ = ("_net", "_plan", "_samples", "_settings", "_steps")
+    __slots__ = ("_net", "_plan", "_settings", "_steps", "_unseen")
 
     steps_per_epoch = Setting[int | None]()
     epochs = Setting[int | None]()
@@ -142,7 +142,7 @@ class EvidenceSchedule:
         self._settings: dict[str, Any] = {}
         self._set(dict(zip(SETTINGS, settings, strict=True)))
         self._steps = 0
-        self._samples: Array | None = None  # of the last step, where they have not been looked at yet
+        self._unseen: tuple[Array | None, Array | None] | None = None  # of the last step: arguments of `moves_on`
         network.schedule = self
 
     def _set(self, settings: Mapping[str, Any]) -> None:
@@ -179,15 +179,23 @@ class EvidenceSchedule:
 
     @property
     def steps(self) -> int:
-        if self._samples is not None:
-            samples, self._samples = self._samples, None
-            self._steps += bool(np.asarray(samples)[0] > 0)
+        if self._unseen:
+            (samples, refused), self._unseen = self._unseen, None
+            made = (samples is None or np.asarray(samples)[0] > 0) and (refused is None or not np.any(refused))
+            self._steps += bool(made)
         return self._steps
 
-    def moves_on(self, samples: Array | None = None) -> None:
-        """Called with each step; samples: an array with their number, of which 0 make no step; None: there are some."""
-        before = self._steps if self._samples is None else self.steps
-        self._steps, self._samples = before + (samples is None), samples
+    def moves_on(self, samples: Array | None = None, refused: Array | None = None) -> None:
+        """Called with each step.
+
+        samples: an array with their number, of which 0 make no step; None: there are some. refused: counts, of which
+            any above 0 say that the step was refused; None: it was not.
+        """
+        steps = self.steps
+        if samples is None and refused is None:
+            self._steps = steps + 1
+        else:
+            self._unseen = samples, refused
 
     @property
     def weight(self) -> float:
@@ -200,7 +208,7 @@ class EvidenceSchedule:
 
     def rate_among(self, ranks: int) -> float:
         """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
-        steps = self._steps if self._samples is None else self.steps
+        steps = self.steps
         n, planned, first, last, _ = self._plan
         if steps < n:
             return 0.0
@@ -219,7 +227,7 @@ class EvidenceSchedule:
         """
         state = checked_state(state_dict)
         self._set(state)
-        self._steps, self._samples = state["steps"], None
+        self._steps, self._unseen = state["steps"], None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()

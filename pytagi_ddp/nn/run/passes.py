@@ -279,28 +279,25 @@ class Passes(Step):
         if schedule is not None:
             self._arena.check()  # raises what the step before has met; there is no step then
             rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
-        try:
-            all_finite = self.express.step(self, samples, rate) if average is None else None
-            if all_finite is None:
-                self._walk_step(samples, average, rate)
-            elif not all_finite:
-                self._arena.finish()
-        except FloatingPointError:  # of some parameters; the others have made the step
-            self._move_schedule(samples, average)
-            raise
-        if schedule is not None:
-            self._move_schedule(samples, average)
-
-    def _move_schedule(self, samples: int, average: bool | None) -> None:
-        if self.schedule is None:
+        if schedule is None:
+            self._apply(samples, average, rate)
             return
-        if average is not None:  # the samples of all ranks are where the deltas are
-            self.schedule.moves_on(self._kernels.array.snapshot(self._arena.tail[:1]))
-        elif samples:
-            self.schedule.moves_on()
+        with held_back():  # both move, or neither
+            self._apply(samples, average, rate)
+            if average is not None:  # the samples of all ranks are where the deltas are
+                schedule.moves_on(self._kernels.array.snapshot(self._arena.tail[:1]), self._arena.unchecked)
+            elif samples:
+                schedule.moves_on(None, self._arena.unchecked)
+
+    def _apply(self, samples: int, average: bool | None, rate: float) -> None:
+        all_finite = self.express.step(self, samples, rate) if average is None else None
+        if all_finite is None:
+            self._walk_step(samples, average, rate)
+        elif not all_finite:
+            self._arena.finish()
 
     def _walk_step(self, samples: int, average: bool | None, rate: float) -> None:
-        with self.one_thread:
+        with held_back(), self.one_thread:
             self.one_thread.stepped()
             self.invalidate(Change.PARAMETERS)
             if average is not None:

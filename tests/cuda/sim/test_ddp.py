@@ -57,6 +57,27 @@ def test_a_network_that_is_moved_between_steps(options, buckets):
     assert_equal_states(net, reference, 2e-5)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_parameters_that_are_none_are_not_merged(every):
+    """The step before the merge is refused on the device alone, which the rank has to ask."""
+    net = nn.Sequential(nn.Linear(2, 3))
+    net.to_device("cuda")
+    ddp = DDPSequential(net, DDPConfig(backend="serial"), every=every, merge="mean")
+    theta = net.kernels.array.to_host(net.arena.theta)
+    theta[0, 2] = np.nan
+    net.kernels.array.copy(theta, net.arena.theta)
+    for step in range(1, every + 1):
+        ddp(np.ones((2, 2)))
+        net.set_delta_z(np.arange(6), -np.ones(6))
+        ddp.backward()
+        if step < every:
+            ddp.step()
+        else:
+            with pytest.raises(FloatingPointError, match="merge refused: rank 0 has"):
+                ddp.step()
+    np.testing.assert_array_equal(net.kernels.array.to_host(net.arena.theta), theta)
+
+
 def train_beside_one_process():
     manual_seed(1)
     net = nn.Sequential(nn.Linear(3, 4), nn.MixtureReLU(), nn.Linear(4, 2))
