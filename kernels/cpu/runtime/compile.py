@@ -8,9 +8,7 @@ compiled again. Processes that start together share the work through this folder
 import hashlib
 import os
 import tempfile
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, update_wrapper
 from pathlib import Path
 from typing import Any
@@ -94,29 +92,10 @@ def _jit(
 ) -> Callable:
     folder = cache_folder()
     compiled = inner(function, fastmath, apart, parallel)
-    if numba.config.DISABLE_JIT:
-        return compiled
-    if folder is not None:
+    if folder is not None and not numba.config.DISABLE_JIT:
         # Serial and parallel code of one function would share a cache entry, hence a folder each.
         share(compiled, folder / ("parallel" if parallel else "serial"))
-    compiled.compile = _uninterrupted(compiled.compile)
     return compiled
-
-
-def _uninterrupted(function: Callable) -> Callable:
-    """Makes signals wait until the function has returned.
-
-    An exception from a signal handler crashes the process if it is raised while LLVM calls Python. Python handles
-    signals in the main thread only, so the function runs in another one.
-    """
-
-    def run(*arguments):
-        if threading.current_thread() is not threading.main_thread():
-            return function(*arguments)
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(function, *arguments).result()
-
-    return run
 
 
 def inner(
