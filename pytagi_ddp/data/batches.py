@@ -82,7 +82,7 @@ class RankBatches(ABC):
         return self.sampler.num_batches(self.batch_size)
 
     def num_batches(self, first: int = 0) -> int:
-        """Batches in an epoch of training whose batch 0 begins at sample `first`, as behind `set_epoch(samples=...)`."""
+        """Batches in an epoch of training whose batch 0 begins at sample `first`."""
         assert isinstance(self.sampler, ShardedSampler)
         return self.sampler.num_batches(self.batch_size, first)
 

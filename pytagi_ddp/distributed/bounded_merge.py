@@ -17,8 +17,6 @@ from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
 
-POLL_SECONDS = 2e-4
-
 
 class BoundedMerge(PosteriorMerge):
     """Merges "precision_weighted", which a late rank delays, and the steps of the other ranks by `max_wait` at most.
@@ -112,10 +110,8 @@ class BoundedMerge(PosteriorMerge):
         flight, arena = self._flight, self.model.arena
         if flight is None:
             return
-        while until < math.inf and not flight.test():
-            if time.monotonic() >= until:
-                return
-            time.sleep(POLL_SECONDS)
+        if until < math.inf and not flight.wait_until(until):
+            return
         flight.wait()
         self._flight = None
         try:

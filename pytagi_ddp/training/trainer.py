@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -101,6 +102,8 @@ class Trainer:
         net, likelihood, epochs, callbacks: as given, or chosen. network: the `Sequential` in `net`, on this rank.
         epoch, batch, step: epochs that are done, batches of the present one, and steps in all.
         results: of the last epoch. history: those of all epochs of this run.
+        step_seconds: (rank and node, seconds of a step in which it did not wait for others), of each of several ranks
+            in the last epoch.
         stopped: whether a signal has stopped the training.
         average: the `PosteriorAverage`, or None.
         ranks: the `Communicator` of all ranks.
@@ -163,6 +166,7 @@ class Trainer:
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
         self.history, self.results = [], {}
+        self.step_seconds: list[tuple[str, float]] = []
 
     # -- what callbacks ask ------------------------------------------------------------------------------------
 
@@ -262,7 +266,7 @@ class Trainer:
         if self._evidence is not None and schedule is not None:
             schedule.epochs = self.epochs  # in all, whatever the network had done before
             if batches != position.batch:  # of another size: what was scaled is rounded to this place in an epoch
-                n = schedule.steps_per_epoch
+                n = schedule.steps_per_epoch or 1
                 epochs = max(0, round((schedule.steps - self.batch) / n))
                 schedule.load_state_dict(schedule.state_dict() | {"steps": epochs * n + self.batch})
         self._resumed_within = position.batch > 0 or bool(position.samples)
@@ -382,11 +386,15 @@ class Trainer:
                 self.average.reset()
         self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
-        start, reduced = time.perf_counter(), self.ranks.reduce_seconds
+        before = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
         self._learn_all()
-        seconds, reduced = time.perf_counter() - start, self.ranks.reduce_seconds - reduced
+        after = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
+        seconds, reduced, waited, steps = (after - before).tolist()
         if self.stopped:
             return
+        if self.ranks.world_size > 1:
+            own = (seconds - waited) / max(steps, 1)
+            self.step_seconds = self.ranks.all_gather_object((f"rank {self.ranks.rank} on {platform.node()}", own))
         share = reduced / seconds
         found, (seen, seconds, share) = self._sums.over_ranks(self.ranks, self._sums.samples, seconds, share)
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size

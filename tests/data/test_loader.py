@@ -198,7 +198,7 @@ def test_other_ranks_and_batch_sizes_go_on_behind_the_same_sample(version):
 
 
 def test_what_counts_no_samples_or_not_so_many():
-    with pytest.raises(ValueError, match=r"samples must be in 0\.\.101 \(samples in the epoch\) of training data, got 102"):
+    with pytest.raises(ValueError, match=r"samples must be in 0\.\.101 \(.* of training data, got 102"):
         BatchLoader(make_data(), 4).set_epoch(0, samples=102)
     shard = BatchLoader(make_data(), 12, evaluation=True)
     with pytest.raises(ValueError, match="of training data, got 12"):

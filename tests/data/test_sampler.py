@@ -82,7 +82,9 @@ def test_ranks_and_batches_change_within_an_epoch_and_every_sample_comes_once(dr
         num_samples, done, seen = int(rng.integers(1, 120)), 0, []
         while True:
             world_size, batch_size = int(rng.integers(1, 6)), int(rng.integers(1, 9))
-            ranks = [ShardedSampler(num_samples, r, world_size, seed=trial, drop_last=drop_last) for r in range(world_size)]
+            ranks = [
+                ShardedSampler(num_samples, r, world_size, seed=trial, drop_last=drop_last) for r in range(world_size)
+            ]
             start, first = divmod(done, batch_size * world_size)
             rest = [list(sampler.batches(batch_size, start, first)) for sampler in ranks]
             assert len({len(own) for own in rest}) == 1, "every rank steps equally often"

@@ -133,7 +133,7 @@ class StopAt(Callback):
 
 
 def part(folder, way, ranks, batch_size, stop, **options):
-    """Goes on with a training up to a step, or to its end: (position, samples seen in order, schedule, state)."""
+    """Goes on with a training up to a step, or to its end: (position, samples that were seen, schedule)."""
 
     def train():
         net, seen = WAYS[way](network(1)) if way in WAYS else network(1), []
@@ -148,7 +148,12 @@ def part(folder, way, ranks, batch_size, stop, **options):
         )
         trainer.fit((X, np.arange(len(X), dtype=np.float32)[:, None]))
         trainer._sums.means()  # of a stopped epoch nobody has asked before
-        return trainer.position, np.concatenate([[], *seen]).astype(int).tolist(), trainer.network.schedule, state_of(net)
+        return (
+            trainer.position,
+            np.concatenate([[], *seen]).astype(int).tolist(),
+            trainer.network.schedule,
+            state_of(net),
+        )
 
     return run_threads(train, ranks)
 
@@ -168,7 +173,7 @@ def test_other_ranks_batches_and_ways_in_the_middle_of_an_epoch_see_every_sample
         assert {result[0].samples for result in results} == {samples}
         assert bool(seen) == any("another course" in str(warning.message) for warning in caught)
         seen += [sample for result in results for sample in result[1]]
-        position, _, schedule, _ = results[0]
+        position, _, schedule = results[0]
         share = position.epoch + position.samples / len(X)
         assert abs(schedule.steps - share * schedule.steps_per_epoch) < 1.6, "the last batch of an epoch is a small one"
     assert sorted(seen[: len(X)]) == sorted(seen[len(X) :]) == list(range(len(X)))
