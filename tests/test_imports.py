@@ -141,7 +141,7 @@ ROOMS = {
         distributed.engine.* distributed.metrics distributed.rank_zero distributed.run_threads
     """,
     "distributed/train": """
-        distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
+        distributed.bounded_merge distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
         distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks
         distributed.synchronization distributed.compression distributed.wrapper
     """,
