@@ -38,6 +38,7 @@ class BoundedMerge(PosteriorMerge):
     """
 
     option = "max_wait"
+    _memory = (*PosteriorMerge._memory, "_sent", "_before")
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
@@ -97,6 +98,7 @@ class BoundedMerge(PosteriorMerge):
     def _send(self, stop: bool, until: float = math.inf, last: bool = False) -> bool:
         """Begins a merge, and ends it if it comes in time; returns whether all ranks call it with `last`."""
         array = self.model.kernels.array
+        self._move_prior()
         self._bad = self._contribute(self._sent[:-1], stop)
         array.copy(np.array([last], np.float32), self._sent[-1:])
         array.copy(self.model.arena.theta, self._before)
@@ -110,9 +112,13 @@ class BoundedMerge(PosteriorMerge):
         flight, arena = self._flight, self.model.arena
         if flight is None:
             return
-        if until < math.inf and not flight.wait_until(until):
+        done = flight.wait_until(until)
+        for name in ("reduce_calls", "reduce_bytes", "reduce_seconds"):  # count with those of all ranks
+            setattr(self.communicator, name, getattr(self.communicator, name) + getattr(self._ranks, name))
+            setattr(self._ranks, name, 0)
+        if not done:
             return
-        flight.wait()
+        self._move_prior()
         self._flight = None
         try:
             pooled = self._spread(self._sent[:-1], arena.delta, self._ranks, self._bad)

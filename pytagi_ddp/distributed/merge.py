@@ -40,6 +40,7 @@ class PosteriorMerge(Exchange):
 
     option = "merges (every > 1, or merge=...)"
     merges = True
+    _memory: tuple[str, ...] = ("_prior", "_prior_statistics")  # what has to move with the network
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
@@ -203,10 +204,10 @@ class PosteriorMerge(Exchange):
         """Moves the prior to the device of the network, if the network has moved."""
         old = self._kernels.array
         if old is not self.model.kernels.array:
-            priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
+            kept = {name: old.to_host(getattr(self, name)) for name in self._memory}
             self._make_memory()
-            for prior, memory in zip(priors, (self._prior, self._prior_statistics), strict=True):
-                self._kernels.array.copy(prior, memory)
+            for name, values in kept.items():
+                self._kernels.array.copy(values, getattr(self, name))
 
     def _quantities(self, buffer: Array, theta: Array) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
         """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
