@@ -624,7 +624,7 @@ def test_position_of_a_loader():
     with BatchLoader(data, 2, seed=5) as loader:
         loader.set_epoch(3, 1)
         next(iter(loader))
-        assert TrainingPosition.of(loader, 14) == TrainingPosition(epoch=3, batch=2, step=14, seed=5)
+        assert TrainingPosition.of(loader, 14) == TrainingPosition(epoch=3, batch=2, step=14, seed=5, samples=4)
 
 
 @pytest.mark.parametrize("state", [None, [], {"epoch": 1, "batch": 2}])

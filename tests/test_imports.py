@@ -141,9 +141,9 @@ ROOMS = {
         distributed.engine.* distributed.metrics distributed.rank_zero distributed.run_threads
     """,
     "distributed/train": """
-        distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
-        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks
-        distributed.synchronization distributed.compression distributed.wrapper
+        distributed.bounded_merge distributed.buckets distributed.compare distributed.compression distributed.config
+        distributed.ddp distributed.exchange distributed.functional distributed.merge distributed.sharded
+        distributed.synchronization distributed.trained_on_ranks distributed.wrapper
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",

@@ -1,5 +1,8 @@
 """One posterior from several: those of ranks, or of the steps of a training (`mixed`).
 
+What a rank learns while a merge is under way goes on top of its result (`rebased`): their product, divided once by the
+posterior that both come from.
+
 Ranks started from a common prior N(m0, s0) and saw different samples. What each of them contributes is summed over the
 ranks (`contribution`), and the sums give the merged parameter (`merged`).
 
@@ -17,6 +20,7 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ZERO, ONE = np.float32(0), np.float32(1)
+LEAST = np.float32(1 / 64)  # share of a precision that is left at least
 
 
 @formula
@@ -37,6 +41,17 @@ def merged(m0, s0, first, second, ranks, weighted):
         precision = prior + second if second > ZERO else mean_precision
         return m0 + first / (ranks * mean_precision), (s0 if second == ZERO else ONE / precision)
     return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # where ranks began with other priors
+
+
+@formula
+def rebased(m, s, m0, s0, m1, s1):
+    """N(m, s) N(m1, s1) / N(m0, s0): what was learnt between N(m0, s0) and N(m, s), on top of N(m1, s1)."""
+    if s0 > ZERO and s1 > ZERO:
+        precision, base = ONE / s, ONE / s1
+        gained = precision - ONE / s0
+        total = at_least(base + gained, LEAST * base)
+        return m1 + (precision * (m - m0) + gained * (m0 - m1)) / total, (s1 if gained == ZERO else ONE / total)
+    return m1 + (m - m0), at_least(s1 + (s - s0), ZERO)
 
 
 @formula

@@ -105,13 +105,17 @@ def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
 def take_schedule(checkpoint: Checkpoint, network: Sequential) -> None:
     """Lets the schedule of `network` go on where the one in the checkpoint was, with its own settings.
 
-    Without one, the network gets that of the checkpoint. A checkpoint without a schedule changes nothing.
+    Where an epoch has another number of steps now, it goes on at the same share of its epochs. Without one, the network
+    gets that of the checkpoint. A checkpoint without a schedule changes nothing.
     """
     stored = checkpoint.schedule
     if stored is not None:
         own = network.schedule
         schedule = EvidenceSchedule(network) if own is None else own
-        schedule.load_state_dict(stored if own is None else {**own.state_dict(), "steps": stored["steps"]})
+        if own is not None:
+            steps, was, now = stored["steps"], stored["steps_per_epoch"], own.steps_per_epoch
+            stored = own.state_dict() | {"steps": round(steps * now / was) if was and now else steps}
+        schedule.load_state_dict(stored)
 
 
 def _plain(value: Any) -> Any:
@@ -134,7 +138,7 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
         position, world_size, settings, version = (json.loads(meta[key]) for key in KEYS)
         if (type(world_size), type(settings), type(version)) != (int, dict, str):
             raise TypeError("ranks, settings and version must be an integer, an object and a text")
-        if position.keys() != {field.name for field in fields(TrainingPosition)}:
+        if position.keys() | {"samples"} != {field.name for field in fields(TrainingPosition)}:  # not in version 0.2
             raise ValueError(f"a position has {', '.join(field.name for field in fields(TrainingPosition))}")
         schedule = checked_state(json.loads(meta["schedule"])) if "schedule" in meta else None
         return Checkpoint(path, TrainingPosition(**position), world_size, settings, version, schedule)

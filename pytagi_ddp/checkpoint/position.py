@@ -18,6 +18,8 @@ class TrainingPosition:
         batch: number of batches of this epoch that the network has learnt.
         step: number of steps since the beginning, in all epochs.
         seed: seed of order and augmentation.
+        samples: samples of this epoch, of all ranks, that the network has learnt: where another number of ranks or
+            another batch size goes on, by `loader.set_epoch(epoch, samples=...)`. None: only batches were counted.
 
     Raises:
         TypeError: something else than an integer. ValueError: a negative number.
@@ -27,9 +29,12 @@ class TrainingPosition:
     batch: int = 0
     step: int = 0
     seed: int = 0
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            if name == "samples" and value is None:
+                continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, got {value!r:.50}")
             if value < 0:
@@ -53,4 +58,4 @@ class TrainingPosition:
                 f"{type(loader).__name__} does not say where it is, as BatchLoader does; count its batches and make "
                 "the position yourself: TrainingPosition(epoch, batch, step, seed)"
             )
-        return cls(state["epoch"], state["batch"], step, state["seed"])
+        return cls(state["epoch"], state["batch"], step, state["seed"], state.get("samples"))

@@ -64,8 +64,8 @@ class RankBatches(ABC):
         self.prefetch = prefetch
         self._num_samples = len(dataset)
         self._epoch = 0
-        self._start_batch = 0  # where the next iteration begins
-        self._position = 0  # batches of the epoch that were handed out
+        self._start = 0, 0  # where the next iteration begins: its batch, and the sample at which batch 0 begins
+        self._position, self._first = self._start  # the same of what was handed out
         self._iterations: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
     @abstractmethod
@@ -81,49 +81,85 @@ class RankBatches(ABC):
         """Batches in a whole epoch."""
         return self.sampler.num_batches(self.batch_size)
 
-    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Choose the order and augmentation of the next iteration, and the batch at which it begins.
+    def num_batches(self, first: int = 0) -> int:
+        """Batches in an epoch of training whose batch 0 begins at sample `first`."""
+        assert isinstance(self.sampler, ShardedSampler)
+        return self.sampler.num_batches(self.batch_size, first)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the batches are of training: in one order for all ranks, and as many on each."""
+        return isinstance(self.sampler, ShardedSampler)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a batch, those of all ranks."""
+        return self.batch_size * self.world_size
+
+    def set_epoch(self, epoch: int, start_batch: int = 0, samples: int | None = None) -> None:
+        """Choose the order and augmentation of the next iteration, and where it begins.
+
+        Args:
+            epoch: Its number.
+            start_batch: The batch at which it begins.
+            samples: Or how many samples of the epoch, of all ranks, come before it. They may have been learnt with any
+                other ranks and batch sizes: the rest of the order is divided anew, and each sample of it comes once.
 
         Raises:
-            ValueError: epoch < 0, or start_batch outside 0..len(loader).
+            ValueError: epoch < 0; start_batch outside 0..len(loader); samples outside 0..num_samples, or of an
+                evaluation, in which every rank counts its own.
         """
-        if not 0 <= start_batch <= len(self):
+        first = 0
+        if samples is not None:
+            if not (self.trains and 0 <= samples <= self._num_samples):
+                raise ValueError(
+                    f"samples must be in 0..{self._num_samples} (samples in the epoch) of training data, got {samples}"
+                )
+            start_batch, first = divmod(samples, self.global_batch)
+        elif not 0 <= start_batch <= len(self):
             raise ValueError(f"start_batch must be in 0..{len(self)} (batches in the epoch), got {start_batch}")
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch = epoch
-        self._start_batch = self._position = start_batch
+        self._start = self._position, self._first = start_batch, first
+
+    def samples_before(self, batch: int, first: int = 0) -> int:
+        """Samples of all ranks in the batches before `batch`, where batch 0 begins at sample `first` of the epoch."""
+        return min(first + batch * self.global_batch, self._num_samples)
 
     def state_dict(self) -> dict[str, int]:
         """Position in the training order, to be stored in a checkpoint; the same on every rank."""
-        return {"epoch": self._epoch, "batch": self._position, **self._identity()}
+        state = {"epoch": self._epoch, "batch": self._position, "global_batch": self.global_batch, **self._identity()}
+        if self.trains:
+            state["samples"] = self.samples_before(self._position, self._first)
+        return state
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the batch at which `state` was taken.
+        """Go on after the batch at which `state` was taken, with any number of ranks and any batch size.
 
-        The number of ranks may differ as long as the global batch is the same.
+        Of an evaluation, the global batch has to be the same.
 
         Raises:
-            ValueError: A state of another data size, global batch, seed, shuffle or drop_last, or with something else
-                than integers.
+            ValueError: A state of another data size, seed, shuffle or drop_last, or with something else than integers.
         """
         state = {**self._order, **state}  # states of version 0.2 do not say it
         for key in self.state_dict():
-            if not isinstance(state.get(key), int | np.integer):
+            if not isinstance(state.get(key), int | np.integer) and (key != "samples" or key in state):
                 raise ValueError(f"the stored position has no integer for {key}: {state!r:.200}")
         for key, value in self._identity().items():
             if state[key] != value:
                 raise ValueError(f"the stored position has {key} {state[key]}, this loader has {value}")
-        self.set_epoch(state["epoch"], state["batch"])
+        samples = state.get("samples")
+        if samples is None and self.trains:  # in version 0.2
+            samples = state["batch"] * state["global_batch"]
+            if samples < self._num_samples + state["global_batch"]:  # the last batch may be smaller
+                samples = min(samples, self._num_samples)
+        self.set_epoch(state["epoch"], state["batch"], samples)
 
     def _identity(self) -> dict[str, int]:
         """What must be equal for a position to mean the same."""
-        return {
-            "num_samples": self._num_samples,
-            "global_batch": self.batch_size * self.world_size,
-            "seed": self.seed,
-            **self._order,
-        }
+        own = {"num_samples": self._num_samples, "seed": self.seed, **self._order}
+        return own if self.trains else own | {"global_batch": self.global_batch}
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has the settings and the position, and none of the iterations under way."""
@@ -133,13 +169,13 @@ class RankBatches(ABC):
         self.__dict__.update(state, _iterations=WeakSet())
 
     def __iter__(self) -> Iterator[Batch]:
-        start, self._start_batch = self._start_batch, 0
-        self._position = start
-        return self._kept(self._count(self._batches(start), start))
+        self._position, self._first = self._start
+        self._start = 0, 0
+        return self._kept(self._count(self._batches(self._position, self._first), self._position))
 
     def from_first(self) -> Generator[Batch, None, None]:
         """Iterate over the epoch from its first batch, and leave the position as it is; `update_bn` does."""
-        return self._kept(self._batches(0))
+        return self._kept(self._batches(0, 0))
 
     def close(self) -> None:
         """End iterations that were left half-way, and their threads."""
@@ -157,10 +193,13 @@ class RankBatches(ABC):
         self._iterations.add(iteration)
         return iteration
 
-    def _batches(self, start: int) -> Generator[Batch, None, None]:
+    def _batches(self, start: int, first: int) -> Generator[Batch, None, None]:
         if isinstance(self.sampler, ShardedSampler):
             self.sampler.set_epoch(self._epoch)
-        batches = self._make_batches(self.sampler.batches(self.batch_size, start), self._epoch)
+            parts = self.sampler.batches(self.batch_size, start, first)
+        else:
+            parts = self.sampler.batches(self.batch_size, start)
+        batches = self._make_batches(parts, self._epoch)
         return prefetched(batches, self.prefetch) if self.prefetch else batches
 
     def _count(self, batches: Generator[Batch, None, None], start: int) -> Generator[Batch, None, None]:

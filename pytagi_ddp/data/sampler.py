@@ -106,18 +106,23 @@ class ShardedSampler:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self.epoch = epoch
 
-    def num_batches(self, batch_size: int) -> int:
-        """Batches in an epoch, the same on every rank."""
-        return _count_batches(self.num_samples, batch_size * self.world_size, self.drop_last)
+    def num_batches(self, batch_size: int, first: int = 0) -> int:
+        """Batches in an epoch whose batch 0 begins at sample `first` of the order; the same on every rank."""
+        return _count_batches(self.num_samples - first, batch_size * self.world_size, self.drop_last)
 
-    def batches(self, batch_size: int, start_batch: int = 0) -> Iterator[IndexBatch]:
+    def batches(self, batch_size: int, start_batch: int = 0, first: int = 0) -> Iterator[IndexBatch]:
         """This rank's part of each global batch of the current epoch, from `start_batch` on.
 
+        Batch k begins at sample first + k * batch_size * world_size of the order. Another number of ranks goes on
+        behind s samples with start_batch, first = divmod(s, batch_size * world_size), and leaves none out.
+
         Raises:
-            ValueError: batch_size < 1, or start_batch outside 0..num_batches.
+            ValueError: batch_size < 1, first outside 0..num_samples, or start_batch outside 0..num_batches.
         """
-        _check_start(start_batch, self.num_batches(batch_size))
-        return self._batches(batch_size, start_batch, self.order())
+        if not 0 <= first <= self.num_samples:
+            raise ValueError(f"first must be in 0..{self.num_samples} (samples in the epoch), got {first}")
+        _check_start(start_batch, self.num_batches(batch_size, first))
+        return self._batches(batch_size, start_batch, first, self.order())
 
     def order(self) -> np.ndarray:
         """The samples of this epoch, of all ranks, in the order in which they are taken: their indices."""
@@ -126,10 +131,10 @@ class ShardedSampler:
             return generator.permutation(self.num_samples)
         return np.arange(self.num_samples)
 
-    def _batches(self, batch_size: int, start_batch: int, order: np.ndarray) -> Iterator[IndexBatch]:
+    def _batches(self, batch_size: int, start_batch: int, first: int, order: np.ndarray) -> Iterator[IndexBatch]:
         global_size = batch_size * self.world_size
-        for batch in range(start_batch, self.num_batches(batch_size)):
-            members = order[batch * global_size : (batch + 1) * global_size]
+        for batch in range(start_batch, self.num_batches(batch_size, first)):
+            members = order[first + batch * global_size :][:global_size]
             begin, end = _share(len(members), self.rank, self.world_size)
             yield IndexBatch(members[begin:end], batch, begin, len(members))
 

@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 from pytagi_ddp.distributed.backends import get_distributed_backend, is_initialized
+from pytagi_ddp.distributed.bounded_merge import BoundedMerge
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import Communicator, Ranks, as_communicator, create_communicator
 from pytagi_ddp.distributed.compression import HalfPrecision
@@ -62,7 +63,7 @@ class DDPConfig:
     buckets: int = 1
     offload_params: bool = False
     share_memory: bool | None = None
-    strategies: ClassVar[tuple[type[Exchange], ...]] = (PosteriorMerge, Buckets, HalfPrecision)
+    strategies: ClassVar[tuple[type[Exchange], ...]] = (PosteriorMerge, BoundedMerge, Buckets, HalfPrecision)
 
     def __setattr__(self, name: str, value: Any) -> None:
         options = [field.name for field in fields(self)]

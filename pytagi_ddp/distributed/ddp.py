@@ -42,7 +42,9 @@ class DDPSequential(TrainedOnRanks):
     step, which waits for a GPU. Ranks may run different numbers of passes in a step.
 
     With `every=k`, ranks communicate less often: each takes k steps with its own deltas (no averaging), then `merge`
-    gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ.
+    gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ. With
+    `max_wait`, a rank does not wait longer for a late one: it goes on, and what it learns meanwhile joins the next
+    merge, see `pytagi_ddp.distributed.bounded_merge.BoundedMerge`. Call `merge` before the network is used.
 
     During a collective call (also `update_bn`), Ctrl-C takes effect at the end of the call; while the call waits for
     other ranks, it ends the job. So no rank stops in the middle of a step, and a single process (for example in a
@@ -62,6 +64,8 @@ class DDPSequential(TrainedOnRanks):
         every: steps between two exchanges.
         merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
             with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
+        max_wait: seconds that a rank waits in a step for the others, where ranks merge posteriors, see above; None: as
+            long as it takes. A request to stop takes effect in `merge` and at the end of `join`.
         communicator: of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a part of it that
             Split has made); None: that of `pytagi_ddp.distributed.initialize`, if it has been called for this backend
             and fits `config`, or else a new one.
@@ -76,7 +80,7 @@ class DDPSequential(TrainedOnRanks):
             that are out of range, or exclude each other. TypeError: not a `Sequential`, or not a `DDPConfig`.
     """
 
-    _settled = (*TrainedOnRanks._settled, "sync_batch_norm", "every", "merge")
+    _settled = (*TrainedOnRanks._settled, "sync_batch_norm", "every", "merge", "max_wait")
 
     def __init__(
         self,
@@ -87,17 +91,19 @@ class DDPSequential(TrainedOnRanks):
         sync_batch_norm: bool = False,
         every: int = 1,
         merge: str | None = None,
+        max_wait: float | None = None,
         communicator: Ranks | None = None,
     ):
         super().__init__(model, DDPConfig() if config is None else config, average)
         (sync_batch_norm,) = as_bools("DDPSequential", sync_batch_norm=sync_batch_norm)
         model.materialize()
         self.every = every
-        given = Options(self.config, model.device, self.average, every, merge, sync_batch_norm)
+        self.max_wait = max_wait
+        given = Options(self.config, model.device, self.average, every, merge, sync_batch_norm, max_wait)
         strategy = choose_strategy(given)
         if strategy.merges and merge is None:
             merge = "precision_weighted"  # as the ranks compare it
-        options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge}
+        options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge, "max_wait": max_wait}
         self._connect(communicator, options)
         self._exchange = strategy(self.communicator, model, given)
         model.trainer = self

@@ -86,7 +86,7 @@ class Options(NamedTuple):
 
     Attributes:
         config: a `DDPConfig`. device: of the network.
-        average, every, merge, sync_batch_norm: as in `DDPSequential`.
+        average, every, merge, sync_batch_norm, max_wait: as in `DDPSequential`.
     """
 
     config: Any
@@ -95,6 +95,7 @@ class Options(NamedTuple):
     every: int = 1
     merge: str | None = None
     sync_batch_norm: bool = False
+    max_wait: float | None = None
 
 
 def check_count(name: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
-from pytagi_ddp.kernels.tensors import Delta, Tensor
+from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 from pytagi_ddp.nn.core.arena import HEADER
 from pytagi_ddp.nn.sequential import Sequential
 
@@ -40,6 +40,7 @@ class PosteriorMerge(Exchange):
 
     option = "merges (every > 1, or merge=...)"
     merges = True
+    _memory: tuple[str, ...] = ("_prior", "_prior_statistics")  # what has to move with the network
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
@@ -47,17 +48,22 @@ class PosteriorMerge(Exchange):
         self._every = options.every
         self._samples = 0
         self._weighted = options.merge != "mean"
-        self._kernels = model.kernels
-        empty = model.kernels.array.empty
-        self._prior, self._prior_statistics = empty(model.arena.theta.shape), empty(model.arena.statistics.shape)
         self._begun = self._refused = False
+        self._make_memory()
+
+    def _make_memory(self) -> None:
+        """Makes arrays on the device of the network."""
+        self._kernels = self.model.kernels
+        empty, arena = self._kernels.array.empty, self.model.arena
+        self._prior, self._prior_statistics = empty(arena.theta.shape), empty(arena.statistics.shape)
+        self._no_moments = self._kernels.array.zeros((3, arena.statistics.size))
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
         check_count("every", options.every)
         if options.merge not in (None, *MERGES):
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, or None, got {options.merge!r}")
-        asked = options.every > 1 or options.merge is not None
+        asked = (options.every > 1 or options.merge is not None) and options.max_wait is None
         if asked and options.sync_batch_norm:
             raise ValueError(
                 f"{cls.option} have no sync_batch_norm; got every={options.every}, merge={options.merge!r}, "
@@ -99,9 +105,13 @@ class PosteriorMerge(Exchange):
         problem = None if now and not self.model.passes.waiting else self._local_step()
         if now or self.steps >= self._every:
             problem = self._late_problem() or problem
-            self._merge(stop)
+        self._exchange(stop, now)
         if problem is not None:
             raise problem
+
+    def _exchange(self, stop: bool, now: bool) -> None:
+        if now or self.steps >= self._every:
+            self._merge(stop)
 
     def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas, if there are any.
@@ -139,39 +149,61 @@ class PosteriorMerge(Exchange):
 
     def _merge(self, stop: bool) -> None:
         arena, array = self.model.arena, self.model.kernels.array
-        self._begin()
-        self._move_prior()
-        if self._samples:
-            for moments, prior, sums, weighted in self._quantities():
-                self.model.kernels.merge.contribute(moments, prior, sums, weighted)
-        else:
-            array.clear(arena.buffer)
-        counters = arena.tail[:HEADER]
-        # A posterior that is not finite, or no posterior, would become that of all ranks. Steps leave none behind, but
-        # refuse every batch where there is one: the samples of this rank are NaN then, and so are those of all ranks.
-        samples = np.nan if self._refused and not self._is_sound() else self._samples
-        array.copy(np.array([samples, self._samples > 0, stop], np.float32), counters)
+        bad = self._contribute(arena.buffer, stop)
         try:
             self.communicator.all_reduce(arena.buffer)
         except NonFiniteError:
             array.clear(arena.buffer)
             raise
-        if np.isnan(array.to_host(counters)[0]):
-            arena.drop_sums()
-            whose = [rank for rank, bad in enumerate(self.communicator.all_gather_object(np.isnan(samples))) if bad]
-            raise FloatingPointError(
-                f"merge refused: rank {', '.join(map(str, whose))} has parameters that are not finite, or negative "
-                "variances. No rank has changed: give that rank other parameters, by load() or, from rank 0, by "
-                "synchronize()"
-            )
-        for moments, prior, sums, weighted in self._quantities():
-            self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
-        self.pooled = array.snapshot(counters)
+        self.pooled = self._spread(arena.buffer, arena.theta, self.communicator, bad)
         arena.drop_sums()  # layers expect to find them at zero
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
+
+    def _contribute(self, buffer: Array, stop: bool) -> bool:
+        """Writes what this rank contributes to a merge, in the order of the arena's buffer.
+
+        Returns whether its posterior is not finite, or none. It would become that of all ranks. Steps leave none
+        behind, but refuse every batch where there is one: the samples of this rank are NaN then, and so are all.
+        """
+        array = self.model.kernels.array
+        self._begin()
+        self._move_prior()
+        if self._samples:
+            for moments, prior, sums, weighted in self._quantities(buffer, self.model.arena.theta):
+                self.model.kernels.merge.contribute(moments, prior, sums, weighted)
+        else:
+            array.clear(buffer)
+        bad = self._refused and not self._is_sound()
+        samples = np.nan if bad else self._samples
+        array.copy(np.array([samples, self._samples > 0, stop], np.float32), self._tail(buffer)[:HEADER])
+        return bad
+
+    def _spread(self, buffer: Array, theta: Array, ranks: Communicator, bad: bool) -> Array:
+        """Makes the posterior of all ranks that follows from the sums in `buffer` the prior, and writes it to `theta`.
+
+        Returns a copy of the reduced counters.
+
+        Raises:
+            FloatingPointError: the posterior of some rank was `bad`; raised on all `ranks`, and nothing has changed.
+        """
+        array, counters = self.model.kernels.array, self._tail(buffer)[:HEADER]
+        if np.isnan(array.to_host(counters)[0]):
+            self.model.arena.drop_sums()
+            whose = [rank for rank, was_bad in enumerate(ranks.all_gather_object(bad)) if was_bad]
+            raise FloatingPointError(
+                f"merge refused: rank {', '.join(map(str, whose))} has parameters that are not finite, or negative "
+                "variances. No rank has changed: give that rank other parameters, by load() or, from rank 0, by "
+                "synchronize()"
+            )
+        for moments, prior, sums, weighted in self._quantities(buffer, theta):
+            self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
+        return array.snapshot(counters)
+
+    def _tail(self, buffer: Array) -> Array:
+        return buffer[2 * self.model.arena.num_parameters :]
 
     def _is_sound(self) -> bool:
         """Whether the parameters of this rank are finite, and variances not negative."""
@@ -181,22 +213,26 @@ class PosteriorMerge(Exchange):
 
     def _move_prior(self) -> None:
         """Moves the prior to the device of the network, if the network has moved."""
-        old, self._kernels = self._kernels.array, self.model.kernels
-        if old is not self._kernels.array:
-            priors = [old.to_host(prior) for prior in (self._prior, self._prior_statistics)]
-            self._prior, self._prior_statistics = (self._kernels.array.place(prior, None) for prior in priors)
+        old = self._kernels.array
+        if old is not self.model.kernels.array:
+            kept = {name: old.to_host(getattr(self, name)) for name in self._memory}
+            self._make_memory()
+            for name, values in kept.items():
+                self._kernels.array.copy(values, getattr(self, name))
 
-    def _quantities(self) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
+    def _quantities(self, buffer: Array, theta: Array) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
         """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
 
-        Running statistics are averaged number by number. The kernel takes (mean, var) rows, so the flat statistics are
-        split into two halves.
+        The moments of the parameters are in `theta`, the summands in `buffer`. Running statistics are averaged number
+        by number: the kernel takes (mean, var) rows, of which a statistic is one, and the other one is empty.
         """
         arena = self.model.arena
-        yield Tensor(*arena.theta), Tensor(*self._prior), Delta(*arena.delta), self._weighted
-        half, odd = divmod(arena.statistics.size, 2)
-        halves = [(slice(0, half), slice(half, 2 * half))] + [(slice(2 * half, 2 * half + 1),) * 2] * odd
-        for parts in halves:
-            running = (arena.statistics, self._prior_statistics, arena.tail[HEADER:])
-            moments, prior, sums = (tuple(values[part] for part in parts) for values in running)
-            yield Tensor(*moments), Tensor(*prior), Delta(*sums), False
+        n = arena.num_parameters
+        yield Tensor(*theta), Tensor(*self._prior), Delta(buffer[:n], buffer[n : 2 * n]), self._weighted
+        running = arena.statistics, self._prior_statistics, self._tail(buffer)[HEADER:]
+        for spec in arena.tensors:
+            if spec.kind == "running":
+                own = [values[spec.begin : spec.end] for values in running]
+                none = [row[: len(spec)] for row in self._no_moments]
+                moments, prior, sums = (pair[:: -1 if spec.variance else 1] for pair in zip(own, none, strict=True))
+                yield Tensor(*moments), Tensor(*prior), Delta(*sums), False

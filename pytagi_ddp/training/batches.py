@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 KINDS = "a tuple (x, y) of arrays, a BatchLoader, FolderLoader or ArrayLoader, or an iterable of batches (x, y)"
 
@@ -47,16 +50,21 @@ def length(batches: Iterable[Any]) -> int | None:
         return None
 
 
-def epoch_of(batches: Iterable[Any], epoch: int, start: int) -> Iterator[Any]:
-    """The batches of an epoch, from `start` on; loaders and samplers with a `set_epoch` are told."""
+def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None) -> Iterator[Any]:
+    """The batches of an epoch, from `start` on, or behind `samples`; those with a `set_epoch` are told."""
     if isinstance(batches, RankBatches):
-        batches.set_epoch(epoch, start)
+        batches.set_epoch(epoch, start, samples)
         return iter(batches)
     for place in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
         set_epoch = getattr(place, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
     return islice(batches, start, None)
+
+
+def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
+    """Whether a position is counted in samples: of arrays and the library's loaders, in one order for all ranks."""
+    return isinstance(batches, RankBatches) and batches.trains
 
 
 def samples_of(batches: Iterable[Any]) -> int | None:

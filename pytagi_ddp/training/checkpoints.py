@@ -117,10 +117,12 @@ class Checkpoints(Callback):
                 f"{found.path} was written after {position.epoch} epochs: to go on, ask for more than "
                 f"{trainer.epochs} epochs"
             )
-        batches, now = position.batch, self._settings.get("global batch")
+        batches, samples, now = position.batch, position.samples, trainer.global_batch
         if now is not None:
-            batches = batches * found.settings.get("global batch", now) // now  # so that no sample is left out
-        trainer.go_on_from(position, batches)
+            if samples is None:  # in version 0.2, or where batches are only counted
+                samples = batches * found.settings.get("global batch", now)
+            batches = samples // now  # so that no sample is left out
+        trainer.go_on_from(position, batches, samples)
 
     def _refuse_others(self) -> None:
         """Raises ValueError if the folder for the checkpoints of a new training already contains some."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytagi_ddp import plot
 from pytagi_ddp.files import check_replaceable
+from pytagi_ddp.listing import some
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.training.trackers import Tracker, tracker_of
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
+SLOW = 0.1  # a rank that takes so much longer than the median is named
 
 
 class Log(Callback):
     """Writes `log.jsonl`, a JSON object per line with "event" and "time", and draws `curves.png`.
 
-    Events are "start" with the settings, "epoch" with the results, and "stop" where a signal ended the training. A log
+    Events are "start" with the settings, "epoch" with the results, and "stop" where a signal ended the training. Of
+    several ranks, "epoch" has "step_seconds", those of a step on each rank without waiting for others; and "slow_ranks"
+    names ranks, with their nodes, whose steps take more than 10 % longer than the median, so that all wait for them. On
+    GPUs with NCCL these are times of the host. A log
     that is there is kept as `log-1.jsonl`, or with the next number; a training that was resumed adds to it. Where
     matplotlib is not installed there are no curves. `pandas.read_json("log.jsonl", lines=True)` reads the log as a
     table, `pytagi_ddp.plot.read_epochs` its epochs.
@@ -58,7 +64,7 @@ class Log(Callback):
         self.write("start", ranks=trainer.ranks.world_size, parameters=trainer.num_parameters, **settings)
 
     def epoch_end(self, trainer: Any) -> None:
-        self.write("epoch", **trainer.results)
+        self.write("epoch", **trainer.results, **of_ranks(trainer.step_seconds))
         self.draw()
 
     def fit_end(self, trainer: Any) -> None:
@@ -113,6 +119,17 @@ class Log(Callback):
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
             return None
         return self.folder / PLOT_NAME
+
+
+def of_ranks(step_seconds: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    """What is logged of the `step_seconds` of a trainer: those of each rank, and a text that names slow ones."""
+    if not step_seconds:
+        return {}
+    seconds = [own for _, own in step_seconds]
+    usual = statistics.median_low(seconds)
+    slow = [f"{name} (+{own / usual - 1:.0%})" for name, own in step_seconds if own > (1 + SLOW) * usual]
+    values: dict[str, Any] = {"step_seconds": [round(own, 6) for own in seconds]}
+    return values | ({"slow_ranks": some(slow)} if slow else {})
 
 
 def _new_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -21,7 +22,16 @@ from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.batches import as_batches, choose_likelihood, epoch_of, length, observed, rows_of, samples_of
+from pytagi_ddp.training.batches import (
+    as_batches,
+    choose_likelihood,
+    counts_samples,
+    epoch_of,
+    length,
+    observed,
+    rows_of,
+    samples_of,
+)
 from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
 
 # How often a sample counts. Networks for classes err least with a cold posterior. For numbers with a known noise that
@@ -92,6 +102,8 @@ class Trainer:
         net, likelihood, epochs, callbacks: as given, or chosen. network: the `Sequential` in `net`, on this rank.
         epoch, batch, step: epochs that are done, batches of the present one, and steps in all.
         results: of the last epoch. history: those of all epochs of this run.
+        step_seconds: (rank and node, seconds of a step in which it did not wait for others), of each of several ranks
+            in the last epoch.
         stopped: whether a signal has stopped the training.
         average: the `PosteriorAverage`, or None.
         ranks: the `Communicator` of all ranks.
@@ -150,9 +162,11 @@ class Trainer:
 
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
+        self._first = 0  # the sample at which batch 0 of this epoch begins, behind a change of the global batch
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
         self.history, self.results = [], {}
+        self.step_seconds: list[tuple[str, float]] = []
 
     # -- what callbacks ask ------------------------------------------------------------------------------------
 
@@ -167,12 +181,13 @@ class Trainer:
     @property
     def position(self) -> TrainingPosition:
         """Where the training is."""
-        return TrainingPosition(self.epoch, self.batch, self.step, getattr(self._train, "seed", self.seed))
+        samples = self.samples_done if counts_samples(self._train) else None
+        return TrainingPosition(self.epoch, self.batch, self.step, getattr(self._train, "seed", self.seed), samples)
 
     @property
     def batches_per_epoch(self) -> int | None:
         """Batches of this rank in an epoch; None: the iterable has no length."""
-        return length(self._train)
+        return self._train.num_batches(self._first) if counts_samples(self._train) else length(self._train)
 
     @property
     def in_step(self) -> bool:
@@ -192,7 +207,12 @@ class Trainer:
 
     @property
     def samples_done(self) -> int:
-        """Samples of all ranks in this epoch, or a few more; of this rank where the iterable does not say."""
+        """Samples of all ranks in this epoch, those before a checkpoint included.
+
+        Where an iterable says no more than its `batch_size`, it may be a few less; without one, those of this rank.
+        """
+        if isinstance(self._train, RankBatches):
+            return self._train.samples_before(self.batch, self._first)
         return self._sums.samples if self.global_batch is None else self.batch * self.global_batch
 
     @property
@@ -229,18 +249,27 @@ class Trainer:
         self._watches = True
         self.stack.enter_context(StopOnSignal(self))
 
-    def go_on_from(self, position: TrainingPosition, batches: int) -> None:
+    def go_on_from(self, position: TrainingPosition, batches: int, samples: int | None = None) -> None:
         """Takes up a training there: for callbacks, in `fit_begin`.
 
         Args:
             position: where it was. batches: how many batches of the present size are done in its epoch.
+            samples: how many samples of all ranks are done in its epoch. Arrays and the library's loaders go on exactly
+                behind them, also where they are not whole batches of the present size.
         """
+        if samples is not None and counts_samples(self._train):
+            batches, self._first = divmod(min(samples, self._train.num_samples), self._train.global_batch)
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
-        if self._evidence is not None and self.network.schedule is not None:
-            self.network.schedule.epochs = self.epochs  # in all, whatever the network had done before
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
-        self._resumed_within = position.batch > 0
+        schedule = self.network.schedule
+        if self._evidence is not None and schedule is not None:
+            schedule.epochs = self.epochs  # in all, whatever the network had done before
+            if batches != position.batch:  # of another size: what was scaled is rounded to this place in an epoch
+                n = schedule.steps_per_epoch or 1
+                epochs = max(0, round((schedule.steps - self.batch) / n))
+                schedule.load_state_dict(schedule.state_dict() | {"steps": epochs * n + self.batch})
+        self._resumed_within = position.batch > 0 or bool(position.samples)
 
     def keep(self) -> Any:
         """A copy of the parameters and statistics that were evaluated in this epoch, or this rank's part of them."""
@@ -357,11 +386,15 @@ class Trainer:
                 self.average.reset()
         self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
-        start, reduced = time.perf_counter(), self.ranks.reduce_seconds
+        before = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
         self._learn_all()
-        seconds, reduced = time.perf_counter() - start, self.ranks.reduce_seconds - reduced
+        after = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
+        seconds, reduced, waited, steps = (after - before).tolist()
         if self.stopped:
             return
+        if self.ranks.world_size > 1:
+            own = (seconds - waited) / max(steps, 1)
+            self.step_seconds = self.ranks.all_gather_object((f"rank {self.ranks.rank} on {platform.node()}", own))
         share = reduced / seconds
         found, (seen, seconds, share) = self._sums.over_ranks(self.ranks, self._sums.samples, seconds, share)
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
@@ -376,7 +409,7 @@ class Trainer:
                 self._evaluated = self.net.state_dict()
         else:
             self._validate(validation)
-        self.epoch, self.batch = self.epoch + 1, 0
+        self.epoch, self.batch, self._first = self.epoch + 1, 0, 0
         self.history.append(self.results)
         self._call("epoch_end")
 
@@ -390,7 +423,7 @@ class Trainer:
         self.net.train()
         # At its end, ranks that have no more batches take part in the steps of others, and merge what they merge.
         with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
-            for x, y in epoch_of(self._train, self.epoch, self.batch):
+            for x, y in epoch_of(self._train, self.epoch, self.batch, self.position.samples):
                 samples = len(x)
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
                     seen = observed(y, self._several)

@@ -276,10 +276,17 @@ def test_it_goes_on_where_it_was(tree):
         next(iter(loader))
         state = loader.state_dict()
     identity = {"num_samples": 12, "global_batch": 5, "seed": 0, "shuffle": 1, "drop_last": 0}
-    assert state == {"epoch": 0, "batch": 1, **identity}
+    assert state == {"epoch": 0, "batch": 1, "samples": 5, **identity}
     with FolderLoader(ImageFolder.find(tree), 5, size=16) as loader:
         loader.load_state_dict(state)
         np.testing.assert_array_equal(next(iter(loader))[0], whole[1][0])
+    rest = []
+    for rank in range(2):  # with another global batch
+        with FolderLoader(ImageFolder.find(tree), 2, rank, 2, size=16) as loader:
+            loader.load_state_dict(state)
+            rest.append([labels for _, labels in loader])
+    labels = np.concatenate([np.concatenate(parts) for parts in zip(*rest, strict=True)])
+    np.testing.assert_array_equal(labels, np.concatenate([labels for _, labels in whole])[5:])
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])

@@ -1,13 +1,15 @@
 import copy
+import itertools
 import pickle
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from pytagi_ddp.data import BatchLoader, ImageDataset, random_crop_flip
+from pytagi_ddp.data import BatchLoader, ImageDataset, ShardedSampler, random_crop_flip
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +164,6 @@ def test_position_survives_prefetching():
         ({"batch_size": 12, "seed": 1}, "seed 0, this loader has 1"),
         ({"batch_size": 12, "shuffle": False}, "shuffle 1, this loader has 0"),
         ({"batch_size": 12, "drop_last": True}, "drop_last 0, this loader has 1"),
-        ({"batch_size": 8, "world_size": 2}, "global_batch 12, this loader has 16"),
     ],
 )
 def test_a_position_of_another_order_is_refused(options, message):
@@ -173,6 +174,41 @@ def test_a_position_of_another_order_is_refused(options, message):
         BatchLoader(make_data(100), 12).load_state_dict(state)
     old = {key: value for key, value in state.items() if key not in ("shuffle", "drop_last")}
     BatchLoader(make_data(), 12, shuffle=False).load_state_dict(old)
+
+
+@pytest.mark.parametrize("version", ["0.2", "now"])
+def test_other_ranks_and_batch_sizes_go_on_behind_the_same_sample(version):
+    data = make_data()
+    order = ShardedSampler(len(data), seed=5).order()
+    loader, seen = BatchLoader(data, 12, seed=5), []
+    for world_size, batch_size, stop in ((4, 3, 3), (3, 5, 2), (2, 4, 1), (1, 7, 99)):
+        state, parts = loader.state_dict(), []
+        if version == "0.2" and world_size == 3:  # the first state that is not the beginning
+            assert state.pop("samples") == 36
+        for rank in range(world_size):
+            loader = BatchLoader(data, batch_size, rank, world_size, seed=5, transform=random_crop_flip)
+            loader.load_state_dict(state)
+            assert loader.state_dict()["samples"] == sum(map(len, seen))
+            with closing(iter(loader)) as batches:
+                parts.append([labels for _, labels in itertools.islice(batches, stop)])
+        seen += [np.concatenate(part) for part in zip(*parts, strict=True)]
+    np.testing.assert_array_equal(np.concatenate(seen), data.labels[order])
+    assert loader.state_dict()["samples"] == len(data)
+    assert sum(len(labels) for _, labels in loader) == len(data), "the next iteration is of the whole epoch"
+
+
+def test_what_counts_no_samples_or_not_so_many():
+    with pytest.raises(ValueError, match=r"samples must be in 0\.\.101 \(.* of training data, got 102"):
+        BatchLoader(make_data(), 4).set_epoch(0, samples=102)
+    shard = BatchLoader(make_data(), 12, evaluation=True)
+    with pytest.raises(ValueError, match="of training data, got 12"):
+        shard.set_epoch(0, samples=12)
+    with pytest.raises(ValueError, match="global_batch 12, this loader has 16"):
+        BatchLoader(make_data(), 8, 0, 2, evaluation=True).load_state_dict(shard.state_dict())
+    old = BatchLoader(make_data(), 12).state_dict() | {"batch": 10}
+    del old["samples"]
+    with pytest.raises(ValueError, match=r"in 0\.\.101 .* got 120"):
+        BatchLoader(make_data(), 12).load_state_dict(old)
 
 
 @pytest.mark.parametrize("change", [{"epoch": "1"}, {"batch": None}, {"seed": 1.0}, {"global_batch": []}])

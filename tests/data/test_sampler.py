@@ -74,6 +74,35 @@ def test_start_batch_skips_batches():
     assert list(sampler.batches(4, start_batch=7)) == []
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_and_batches_change_within_an_epoch_and_every_sample_comes_once(drop_last):
+    rng = np.random.default_rng(3)
+    cuts = 0
+    for trial in range(300):
+        num_samples, done, seen = int(rng.integers(1, 120)), 0, []
+        while True:
+            world_size, batch_size = int(rng.integers(1, 6)), int(rng.integers(1, 9))
+            ranks = [
+                ShardedSampler(num_samples, r, world_size, seed=trial, drop_last=drop_last) for r in range(world_size)
+            ]
+            start, first = divmod(done, batch_size * world_size)
+            rest = [list(sampler.batches(batch_size, start, first)) for sampler in ranks]
+            assert len({len(own) for own in rest}) == 1, "every rank steps equally often"
+            stop = len(rest[0]) if rng.random() < 0.3 else int(rng.integers(0, len(rest[0]) + 1))
+            cuts += 0 < stop < len(rest[0])
+            for parts in list(zip(*rest, strict=True))[:stop]:
+                assert {part.batch for part in parts} == {done // (batch_size * world_size)}
+                whole = np.concatenate([part.indices for part in parts])
+                assert {part.global_size for part in parts} == {len(whole)}
+                seen.append(whole)
+                done += len(whole)
+            if stop == len(rest[0]):
+                break
+        np.testing.assert_array_equal(np.concatenate([*seen, ranks[0].order()[done:]]), ranks[0].order())
+        assert 0 <= num_samples - done < (batch_size * world_size if drop_last else 1)
+    assert cuts > 150
+
+
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("num_samples", [2, 60, 101])
 def test_evaluation_counts_every_sample_once_in_contiguous_shards(num_samples, world_size):
@@ -101,6 +130,7 @@ def test_evaluation_counts_every_sample_once_in_contiguous_shards(num_samples, w
         (lambda: ShardedSampler(10).set_epoch(-1), "got -1"),
         (lambda: ShardedSampler(10).batches(0), "got 0"),
         (lambda: ShardedSampler(10).batches(4, start_batch=4), r"0\.\.3 .* got 4"),
+        (lambda: ShardedSampler(10).batches(4, first=11), r"first must be in 0\.\.10 .* got 11"),
         (lambda: EvaluationSampler(10).batches(4, start_batch=-1), r"0\.\.3 .* got -1"),
     ],
 )

@@ -16,6 +16,7 @@ from pytagi_ddp.distributed import (
     initialize,
     run_threads,
 )
+from pytagi_ddp.distributed.bounded_merge import BoundedMerge
 from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.compression import HalfPrecision
 from pytagi_ddp.distributed.config import choose_strategy
@@ -50,10 +51,27 @@ def serial(**options) -> DDPConfig:
         (HalfPrecision, {"wire_dtype": "bfloat16"}, {}),
         (PosteriorMerge, {}, {"every": 2}),
         (PosteriorMerge, {}, {"merge": "mean"}),
+        (BoundedMerge, {}, {"every": 2, "max_wait": 1}),
+        (BoundedMerge, {}, {"merge": "precision_weighted", "max_wait": 0.0}),
     ],
 )
 def test_options_choose_a_strategy(strategy, of_config, others):
     assert choose_strategy(Options(serial(**of_config), **others)) is strategy
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_wait": "1"}, TypeError, "max_wait is a number of seconds, got '1'"),
+        ({"max_wait": -1}, ValueError, "at least 0 seconds, and finite, got -1"),
+        ({"max_wait": float("nan")}, ValueError, "and finite, got nan"),
+        ({"max_wait": 1, "merge": "mean"}, ValueError, "max_wait needs merge=\"precision_weighted\".*got merge='mean'"),
+        ({"max_wait": 1, "sync_batch_norm": True}, ValueError, "got merge=None, sync_batch_norm=True"),
+    ],
+)
+def test_a_bounded_wait_that_cannot_be(options, error, message):
+    with pytest.raises(error, match=message):
+        DDPSequential(network(), serial(), every=2, **options)
 
 
 class Counting(EveryStep):

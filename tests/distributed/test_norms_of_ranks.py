@@ -219,11 +219,30 @@ def test_a_second_backward_pass_of_one_rank_harms_no_other(way):
     assert all(text.startswith("a second backward() before step()" if divided else "") for text in refused)
 
 
-@pytest.mark.parametrize("merge", ["mean", "precision_weighted"])
-@pytest.mark.parametrize(("field", "value"), [("mu_w", np.nan), ("var_w", -1.0)])
-def test_ranks_do_not_take_parameters_that_are_none(merge, field, value):
+@pytest.mark.parametrize("options", [{"merge": "mean"}, {"merge": "precision_weighted"}, {"max_wait": 9}])
+def test_merged_statistics_are_the_means_of_all_ranks(options):
+    """Those of the second norm, too, some of whose running means are negative."""
+
     def program():
-        net = DDPSequential(network(), every=2, merge=merge)
+        manual_seed(3)
+        model = Sequential(Linear(4, 6), BatchNorm2d(6), ReLU(), Linear(6, 5), BatchNorm2d(5), Linear(5, 2))
+        net = DDPSequential(model, every=1, **options)
+        backpropagate(net, *batch(net.model, 8, net.rank))
+        own = net.model.arena.statistics.copy()
+        net.step()
+        return own, net.model.arena.statistics.copy()
+
+    results = run_threads(program, 2)
+    assert (results[0][0][12:17] < 0).any()
+    for _, statistics in results:
+        np.testing.assert_allclose(statistics, np.mean([own for own, _ in results], 0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("options", [{"merge": "mean"}, {"merge": "precision_weighted"}, {"max_wait": 9}])
+@pytest.mark.parametrize(("field", "value"), [("mu_w", np.nan), ("var_w", -1.0)])
+def test_ranks_do_not_take_parameters_that_are_none(options, field, value):
+    def program():
+        net = DDPSequential(network(), every=2, **options)
         outcomes = []
         for step in range(4):
             if step == 2 and net.rank == 1:

@@ -158,7 +158,9 @@ def checkpoints() -> Format:
         average.reset()
         net.schedule = None
         found = CheckpointManager(path.parent).load(net, path, average=average)
-        assert found is not None and all(type(n) is int and n >= 0 for n in vars(found.position).values())
+        assert found is not None and all(
+            n is None or (type(n) is int and n >= 0) for n in vars(found.position).values()
+        )
         averaged = average.state_dict()
         average.load_state_dict(averaged)  # refuses what is not finite, and negative variances
         values = [np.asarray(a).tobytes() for a in averaged.values()]

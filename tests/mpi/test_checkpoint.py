@@ -9,11 +9,12 @@ import subprocess
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager
 from tests.conftest import weekly
-from tests.mpi.programs import checkpoints
+from tests.mpi.programs import checkpoints, resize
 from tests.mpi.run import mpirun
 
 pytestmark = pytest.mark.mpi
@@ -111,6 +112,31 @@ def test_another_number_of_ranks_sees_the_same_samples_and_says_that_it_differs(
     assert "the number of ranks was 2 and is 3" in result.stderr
     (bits,) = {line.split()[-1] for line in result.stdout.splitlines()}
     assert len({bits, straight(2), straight(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [(4, [("ddp", 3, 2)]), (2, [("ddp", 6, 5)]), (3, [("ddp", 4, 0)])],
+        [(2, [("ddp", 6, 2), ("fsdp", 6, 4), ("pipeline", 12, 8), ("one", 12, 10), ("ddp", 6, 0)])],
+    ],
+)
+def test_other_ranks_and_other_ways_go_on_in_the_middle_of_an_epoch(jobs, tmp_path):
+    """Global batches of 12, of which 61 samples are 6 an epoch: sums over ranks are rounded in another order, no more.
+
+    Other global batches are in `tests.training.test_checkpoints`.
+    """
+    seen = []
+    for ranks, parts in jobs:
+        result = mpirun(partial(resize.go_on, folder=str(tmp_path), parts=parts), ranks, timeout=60)
+        assert result.returncode == 0, result.stderr
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        seen += [sample for samples, _ in lines for sample in samples]
+    ends = [parameters for _, parameters in lines[-ranks:]]
+    assert ends == ends[:1] * ranks
+    assert sorted(seen) == list(range(resize.EPOCHS * resize.SAMPLES))
+    _, expected = resize.train(None, "one", 12)
+    np.testing.assert_allclose(ends[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def run_with_folder(program, tmp_path, **arguments):

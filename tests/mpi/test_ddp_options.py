@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 import warnings
 from functools import partial
 from unittest.mock import patch
@@ -176,9 +177,103 @@ def test_posteriors_are_merged_after_each_step_or_a_few(results, rule, every):
         assert result["rest"] == [True, 0, 1]
 
 
-def join_with_merges(comm):
+def merged_by_precision(prior, posteriors):
+    """In float64, of (means, variances): the rule of the page."""
+    (m0, s0), (m, s) = prior, np.moveaxis(np.array(posteriors), 1, 0)
+    gained = (1 / s - 1 / s0).sum(0)
+    variance = 1 / np.where(gained > 0, 1 / s0 + gained, (1 / s).mean(0))
+    learnt = (s != s0).any(0) | (m != m0).any(0)
+    return np.where(learnt, (m / s).sum(0) / (1 / s).sum(0), m0), np.where(learnt, variance, s0)
+
+
+def bounded_wait(comm):
+    """The last rank sleeps before a merge, while the others make steps; they would wait for ever without `max_wait`."""
+    rank, size, results = comm.rank, comm.world_size, {}
+    late = size > 1 and rank == size - 1
+    net = with_batch_norm()
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=2, max_wait=0.05)
+    alone, prior = copy.deepcopy(net), net.arena.theta.astype(float)
+
+    def step(number, ddp=ddp):
+        x, y = batch(net, 4 * size, number)
+        mine = slice(4 * rank, 4 * rank + 4)
+        backpropagate(ddp, x[mine], y[mine])
+        start = time.perf_counter()
+        ddp.step()
+        return time.perf_counter() - start
+
+    def theta_of_all(own):
+        return np.array(comm.all_gather_object(own.arena.theta.copy()), float)
+
+    if late:
+        comm.barrier()  # the others have made four steps
+    for number in range(2 if late or size == 1 else 4):
+        step(number, alone)
+        seconds = step(number)
+        if number == 1:
+            results["wait"] = seconds
+            sent = alone.arena.theta.copy()
+        elif number > 1:
+            results["after"] = seconds
+    results["steps"] = ddp.steps_since_merge
+    if size > 1 and not late:
+        results["load"] = error_of(lambda: ddp.load_state_dict(net.state_dict()), RuntimeError)
+        results["update_bn"] = error_of(lambda: ddp.update_bn([]), RuntimeError)
+        comm.barrier()
+    ddp.merge()
+    sent_of_all, ends = np.array(comm.all_gather_object(sent), float), theta_of_all(alone)
+    first = merged_by_precision(prior, sent_of_all)
+    rebased = []
+    for (m_r, s_r), (m, s) in zip(sent_of_all, ends, strict=True):
+        if (s_r != s).any():
+            precision = 1 / first[1] + 1 / s - 1 / s_r
+            rebased.append(((first[0] / first[1] + m / s - m_r / s_r) / precision, 1 / precision))
+    expected = merged_by_precision(first, rebased) if rebased else first
+    scale = np.abs(expected).max(1, keepdims=True)
+    results["parameters"] = (np.abs(net.arena.theta - expected) / scale).max()
+    gained = (1 / ends[:, 1] - 1 / prior[1]).sum(0)
+    everywhere = (1 / sent_of_all[:, 1] > 1 / prior[1]).all(0) & (1 / ends[:, 1] > 1 / sent_of_all[:, 1]).any(0)
+    once = np.abs(1 / (1 / prior[1] + gained) / net.arena.theta[1] - 1)[everywhere]
+    results["evidence"] = [len(once), once.max(initial=0)]
+    results["same"] = [same_everywhere(ddp), ddp.steps_since_merge]
+    # A merge that ends between two steps: the last rank comes while the others go on.
+    if late:
+        comm.barrier()
+    for number in (10, 11):
+        step(number)
+    if size > 1 and not late:
+        comm.barrier()
+    for number in range(20, 400):
+        if ddp.steps_since_merge < 2:
+            break
+        time.sleep(2e-3)
+        step(number)
+    results["came"] = ddp.steps_since_merge < 2
+    ddp.request_stop()
+    ddp.merge()
+    results["end"] = [same_everywhere(ddp), ddp.steps_since_merge, ddp.stop_requested]
+    return results
+
+
+@on_ranks(bounded_wait, 1, 2, 3)
+def test_a_late_rank_is_waited_for_so_long_and_counts_once(results):
+    for rank, result in enumerate(results):
+        assert result["parameters"] < 5e-6
+        assert result["same"] == [True, 0]
+        assert result["end"] == [True, 0, True]
+        assert result["came"]
+        if len(results) > 1:
+            count, worst = result["evidence"]
+            assert count > 100 and worst < 1e-4, "the evidence of every rank, once"
+        if rank < len(results) - 1:
+            assert result["wait"] >= 0.05 and result["steps"] == 4
+            assert "call merge() on every rank before these are loaded" in result["load"]
+            assert "call merge() on every rank first" in result["update_bn"]
+
+
+def join_with_merges(comm, options):
     net = WITHOUT_BATCH_NORM["Conv2d"]()
-    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=2, merge="mean")
+    ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=2, **options)
     x, y = batch(net, 2, comm.rank)
     with ddp.join():
         for _ in range(1 + 2 * comm.rank):  # odd: everyone has a step left that was not merged
@@ -188,7 +283,8 @@ def join_with_merges(comm):
 
 
 @on_ranks(join_with_merges, 1, 3)
-def test_join_with_merges(results):
+@pytest.mark.parametrize("options", [{"merge": "mean"}, {"max_wait": 0.02}])
+def test_join_with_merges(results, options):
     assert results == [{"equal": True, "left": 0}] * len(results)
 
 

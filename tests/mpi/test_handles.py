@@ -46,6 +46,29 @@ def test_several_in_flight(results):
         assert all(all(row) for row in result), result
 
 
+def waits_until(comm):
+    beside, buffer, late = comm.split(0), np.full(3, 1.0, np.float32), comm.rank == comm.world_size - 1 > 0
+    if late:
+        beside.barrier()
+    handle, before, start = comm.start_all_reduce(buffer), comm.waited_seconds, time.monotonic()
+    in_time = late or handle.wait_until(start + 0.03)
+    took, waited = time.monotonic() - start, comm.waited_seconds - before
+    if not late:
+        beside.barrier()
+    there = handle.wait_until(time.monotonic() + 60)
+    handle.wait()
+    beside.close()
+    return [bool(in_time), took, waited, there, (buffer == comm.world_size).all()]
+
+
+@on_ranks(waits_until, "serial", "nccl", 1, 2, 3)
+def test_a_handle_is_waited_for_until_a_time(results):
+    for rank, (in_time, took, waited, there, right) in enumerate(results):
+        assert there and right
+        assert in_time == (rank == len(results) - 1)
+        assert in_time or (took >= 0.03 and 0.029 <= waited <= took)
+
+
 def polls_of_a_late_one(comm):
     buffer = np.full(3_000_000, 1.0, np.float32)
     handle = comm.start_all_reduce(buffer)

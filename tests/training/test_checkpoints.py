@@ -3,14 +3,17 @@
 import json
 import os
 import signal
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.likelihoods import Categorical, Gaussian
 from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, network, state_of, without_times
 
@@ -111,6 +114,88 @@ def test_another_global_batch_goes_on_so_that_no_sample_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="global batch was 12 and is 16"):
         trainer = one(tmp_path / "c", {"resume": path, "allow_changes": True}, batch_size=16, average_last=0.0)[2]
     assert trainer.step == 5 + 1 + 8, "60 of 61 samples are 3 of 4 batches"
+
+
+class StopAt(Callback):
+    """Asks for a stop; ranks hear of it in their next exchange."""
+
+    on_all_ranks = True
+
+    def __init__(self, step):
+        self._step = step
+
+    def fit_begin(self, trainer):
+        trainer._watches = True  # as after `stop_on_signal`, which threads cannot call
+
+    def batch_end(self, trainer):
+        if trainer.step == self._step:
+            trainer.request_stop()
+
+
+def part(folder, way, ranks, batch_size, stop, **options):
+    """Goes on with a training up to a step, or to its end: (position, samples that were seen, schedule)."""
+
+    def train():
+        net, seen = WAYS[way](network(1)) if way in WAYS else network(1), []
+        trainer = Trainer(
+            net,
+            Gaussian(0.5),
+            epochs=2,
+            batch_size=batch_size,
+            metrics={"seen": lambda prediction, y: seen.append(y.ravel().astype(int)) or np.zeros(len(y))},
+            callbacks=[StopAt(stop), Checkpoints(folder, resume=True, allow_changes=True)],
+            **options,
+        )
+        trainer.fit((X, np.arange(len(X), dtype=np.float32)[:, None]))
+        trainer._sums.means()  # of a stopped epoch nobody has asked before
+        return (
+            trainer.position,
+            np.concatenate([[], *seen]).astype(int).tolist(),
+            trainer.network.schedule,
+            state_of(net),
+        )
+
+    return run_threads(train, ranks)
+
+
+def test_other_ranks_batches_and_ways_in_the_middle_of_an_epoch_see_every_sample_once(tmp_path):
+    seen = []
+    for way, ranks, batch_size, stop, samples in (
+        ("ddp", 3, 4, 1, 24),
+        ("fsdp", 2, 5, 3, 24 + 20),
+        ("pipeline", 2, 4, 5, 24 + 20 + 8),  # one share of the data
+        ("one", 1, 3, 14, 15),  # 3 steps end the epoch; 5 of the next one
+        ("ddp", 2, 8, 0, 0),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results = part(tmp_path, way, ranks, batch_size, stop)
+        assert {result[0].samples for result in results} == {samples}
+        assert bool(seen) == any("another course" in str(warning.message) for warning in caught)
+        seen += [sample for result in results for sample in result[1]]
+        position, _, schedule = results[0]
+        share = position.epoch + position.samples / len(X)
+        assert abs(schedule.steps - share * schedule.steps_per_epoch) < 1.6, "the last batch of an epoch is a small one"
+    assert sorted(seen[: len(X)]) == sorted(seen[len(X) :]) == list(range(len(X)))
+
+
+def test_a_checkpoint_that_counts_batches_goes_on_with_another_batch_size(tmp_path):
+    """As version 0.2 has written them."""
+    results = part(tmp_path, "one", 1, 12, 3)
+    (path,) = tmp_path.glob("step-*")
+    contents = file_format.read(path.read_bytes(), str(path))
+    position = json.loads(contents.metadata["position"])
+    assert position.pop("samples") == 36
+    meta = {key: value for key, value in contents.metadata.items() if key not in ("format", "crc32")}
+    path.write_bytes(file_format.packed(contents.tensors, meta | {"position": json.dumps(position)}))
+    (tmp_path / "manifest.json").unlink()
+    assert CheckpointManager(tmp_path).load(network(1), path).position == TrainingPosition(0, 3, 3, 0)
+    with pytest.warns(UserWarning, match="global batch was 12 and is 10"):
+        checkpoints = Checkpoints(None, resume=path, allow_changes=True)
+        trainer = Trainer(network(1), Gaussian(0.5), epochs=1, batch_size=10, callbacks=[checkpoints])
+        trainer.fit((X, np.zeros((len(X), 1))))
+    assert trainer.step == 3 + 3, "25 samples were left"
+    assert len(results[0][1]) == 36
 
 
 def test_a_network_that_was_trained_before_resumes_alike(tmp_path):

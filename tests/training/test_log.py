@@ -2,13 +2,18 @@
 
 import importlib.util
 import json
+import platform
+import re
+import time
 
 import pytest
 
+from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.plot import MAX_LINE, read_epochs
-from pytagi_ddp.training import Log
+from pytagi_ddp.training import Callback, Log, Trainer
 from pytagi_ddp.training import log as log_module
-from tests.training.data import LABELS, TEST, X, network
+from pytagi_ddp.training.log import of_ranks
+from tests.training.data import LABELS, TEST, WAYS, X, network
 
 
 def begun(folder, append=False):
@@ -43,6 +48,36 @@ def test_a_training_writes_its_settings_and_results(tmp_path):
     assert (started["likelihood"], started["global_batch"]) == ("Categorical(3)", 32)
     assert [{key: epoch[key] for key in history[0]} for epoch in epochs] == history
     assert list(read_epochs(tmp_path / "log.jsonl", ("train_error", "val_error"))) == epochs
+
+
+class Sleep(Callback):
+    """Rank 1 is slow."""
+
+    on_all_ranks = True
+
+    def batch_end(self, trainer):
+        time.sleep(0.05 * (trainer.ranks.rank == 1))
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "pipeline"])
+def test_a_slow_rank_is_named_and_the_waiting_ones_are_not(way, tmp_path):
+    def train():
+        trainer = Trainer(WAYS[way](network()), epochs=2, batch_size=8, callbacks=[Sleep(), Log(tmp_path)])
+        trainer.fit((X, LABELS))
+
+    run_threads(train, 2)
+    _, epoch = read_epochs(tmp_path / "log.jsonl", ("train_error",))  # in the first one, kernels are loaded
+    fast, slow = epoch["step_seconds"]
+    assert slow >= 0.05 > fast
+    assert re.fullmatch(rf"rank 1 on {platform.node()} \(\+\d+%\)", epoch["slow_ranks"])
+
+
+def test_which_ranks_are_slow():
+    ranks = [(f"rank {k} on node", seconds) for k, seconds in enumerate((0.1, 0.109, 0.112, 0.1, 0.2))]
+    assert of_ranks(ranks)["slow_ranks"] == "rank 4 on node (+83%)"
+    assert of_ranks(ranks[:4]) == {"step_seconds": [0.1, 0.109, 0.112, 0.1], "slow_ranks": "rank 2 on node (+12%)"}
+    assert of_ranks(ranks[:2]) == {"step_seconds": [0.1, 0.109]}
+    assert of_ranks([]) == {}
 
 
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):

@@ -248,9 +248,10 @@ def test_what_needs_ranks_in_step_says_so():
         run_threads(lambda: train(FSDPSequential, **every), 2)
 
 
-def test_ranks_that_merge_posteriors_end_alike():
+@pytest.mark.parametrize("options", [{}, {"max_wait": 0.0}])
+def test_ranks_that_merge_posteriors_end_alike(options):
     def train():
-        net = DDPSequential(network(), every=4)
+        net = DDPSequential(network(), every=4, **options)
         history = Trainer(net, epochs=2, batch_size=3).fit((X, LABELS), TEST)
         return without_times(history), state_of(net)
 

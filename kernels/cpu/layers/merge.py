@@ -7,7 +7,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
-contribution, merged, mixed = merge.contribution, merge.merged, merge.mixed
+contribution, merged, mixed, rebased = merge.contribution, merge.merged, merge.mixed, merge.rebased
 
 
 @loop("n n n n n n _")
@@ -27,6 +27,12 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted)
         prior_mu[i], prior_var[i] = m, s
 
 
+@loop("n n n n n n")
+def _rebase(mu, var, old_mu, old_var, new_mu, new_var):
+    for i in prange(mu.size):
+        mu[i], var[i] = rebased(mu[i], var[i], old_mu[i], old_var[i], new_mu[i], new_var[i])
+
+
 @loop("n n n n _")
 def _mix(mu, var, into_mu, into_var, weight):
     for i in prange(mu.size):
@@ -41,6 +47,11 @@ def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) 
 def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None:
     """Sets both to the posterior merged over counters[1] ranks, from the summed `change`; to the prior for no ranks."""
     _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, counters, weighted)
+
+
+def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:
+    """Puts what `posterior` has learnt since it was `old` on top of `new`; all arrays flat, of one length."""
+    _rebase(posterior.mu, posterior.var, old.mu, old.var, new.mu, new.var)
 
 
 def mix(posterior: Tensor, into: Tensor, weight: float) -> None:

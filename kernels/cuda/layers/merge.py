@@ -7,7 +7,7 @@ from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
-contribution, merged, mixed = merge.contribution, merge.merged, merge.mixed
+contribution, merged, mixed, rebased = merge.contribution, merge.merged, merge.mixed, merge.rebased
 THREADS = block_size(256)
 ZERO = np.float32(0)
 
@@ -31,6 +31,13 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted,
         prior_mu[i], prior_var[i] = m, s
 
 
+@kernel(*[floats] * 6, int32, threads=THREADS)
+def _rebase(mu, var, old_mu, old_var, new_mu, new_var, n):
+    i = thread_index()
+    if i < n:
+        mu[i], var[i] = rebased(mu[i], var[i], old_mu[i], old_var[i], new_mu[i], new_var[i])
+
+
 @kernel(*[floats] * 4, float32, int32, threads=THREADS)
 def _mix(mu, var, into_mu, into_var, weight, n):
     i = thread_index()
@@ -50,6 +57,12 @@ def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array,
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
     _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, counters, weighted, n)
+
+
+def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:
+    """Puts what `posterior` has learnt since it was `old` on top of `new`; all arrays flat, of one length."""
+    n = posterior.mu.size
+    _rebase.launch(blocks(n, THREADS), posterior.mu, posterior.var, old.mu, old.var, new.mu, new.var, n)
 
 
 def mix(posterior: Tensor, into: Tensor, weight: float) -> None:

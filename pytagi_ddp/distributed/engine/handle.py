@@ -19,6 +19,9 @@ class Work(Protocol):
     def wait(self) -> None:
         """Returns when it is done."""
 
+    def wait_until(self, deadline: float) -> bool:
+        """Returns when it is done, or when `time.monotonic()` is `deadline`; whether it is done."""
+
 
 class FinishedWork:
     """A collective that was done as soon as it was started."""
@@ -28,6 +31,9 @@ class FinishedWork:
 
     def wait(self) -> None:
         pass
+
+    def wait_until(self, deadline: float) -> bool:
+        return True
 
 
 class Handle:
@@ -74,6 +80,10 @@ class Handle:
             RankLeftError, CollectiveTimeoutError: as the blocking form.
         """
         self._drive(self._work.wait)
+
+    def wait_until(self, deadline: float) -> bool:
+        """`wait`, but no longer than until `time.monotonic()` is `deadline`; returns whether it is done."""
+        return self._drive(lambda: self._work.wait_until(deadline))
 
     def _drive(self, call: Callable[[], bool | None]) -> bool:
         if self._settled and self._work.test():

@@ -37,11 +37,17 @@ class Communicator(CommunicatorBase, ABC):
         reduce_bytes: size of the buffers they reduced, in bytes.
         reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
             queued).
+        waited_seconds: time that this rank has spent waiting in any collective or message, also of groups (NCCL: as
+            `reduce_seconds`).
         gather_bytes: size of the buffers that all-gathers have filled, in bytes.
         sent_bytes: size of the arrays sent to single ranks, in bytes.
     """
 
     _compared = 0  # collectives so far, in debug mode
+
+    @property
+    def waited_seconds(self) -> float:
+        return self.reduce_seconds
 
     def all_reduce(self, buffer: np.ndarray, op: str = "sum") -> None:
         """Combines ``buffer`` over all ranks, in place; every rank gets the same bits.

@@ -117,6 +117,10 @@ class MPICommunicator(Communicator):
             for piece in _pieces(bytes_of(data)):
                 yield self._group.channels["broadcast"].Ibcast(piece, root)
 
+    @property
+    def waited_seconds(self) -> float:
+        return self._group.member.operations.waited
+
     def at_end(self, call: Callable[[], None]) -> None:
         self._group.member.operations.at_end(call)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,11 @@ class _StreamWork:
 
     def wait(self) -> None:
         self._stream.join(self._progress)
+
+    def wait_until(self, deadline: float) -> bool:
+        while not self.test() and time.monotonic() < deadline:
+            time.sleep(2e-4)
+        return self.test()
 
 
 class _StartProgress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -65,6 +66,10 @@ class Operation:
         """Returns when this one, and with it all that were started before it, is done."""
         self._queue.wait(self)
 
+    def wait_until(self, deadline: float) -> bool:
+        """`wait`, but no longer than until `time.monotonic()` is `deadline`; returns whether it is done."""
+        return self.test() or self._queue.wait(self, deadline)
+
 
 class Operations:
     """All operations of a rank, in its queues. Waiting in one queue advances all of them.
@@ -80,6 +85,7 @@ class Operations:
         broken: the error that interrupted an operation; no other operation can follow. broken_in: that operation.
         busy: the queues with operations under way.
         unclaimed: operations for whose end nobody has waited yet.
+        waited: seconds that the rank has spent waiting.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
@@ -90,6 +96,7 @@ class Operations:
         self.broken_in = ""
         self.busy: dict[Queue, None] = {}
         self.unclaimed: dict[Operation, None] = {}
+        self.waited = 0.0
         self.lock = threading.Lock()  # of what `advance` changes
         self.ended = ""  # why no other operation may follow
         self._at_end: list[WeakMethod] = []
@@ -261,18 +268,23 @@ class Queue:
         operations.unclaimed.pop(operation, None)
         return True
 
-    def wait(self, operation: Operation) -> None:
+    def wait(self, operation: Operation, deadline: float = math.inf) -> bool:
         operations = self.operations
         operations.unclaimed.pop(operation, None)
         if operation.done:
-            return
+            return True
         if operations.broken is not None or operations.ended:
             operations.check(operation.what)
+        start = time.monotonic()
         try:
-            self._finish(operation)
+            self._finish(operation, deadline)
         except BaseException as error:
             operations.break_off(error, self)
             raise
+        operations.waited += time.monotonic() - start
+        if not operation.done:
+            operations.unclaimed[operation] = None
+        return operation.done
 
     def take_on(self, polls: int) -> None:
         """Advances the queue without waiting, polling each piece `polls` times; called by `Operations.advance`."""
@@ -291,11 +303,13 @@ class Queue:
                 return
         self.operations.busy.pop(self, None)
 
-    def _finish(self, operation: Operation) -> None:
+    def _finish(self, operation: Operation, deadline: float) -> None:
         self.operations.advance(self, POLLS)
         seen = -1
         while not operation.done:
             now = time.monotonic()
+            if now >= deadline:
+                return
             if seen != self._progress:
                 seen, start, pause = self._progress, now, SLEEP_SECONDS
                 spin = SPIN_SECONDS if (self.first or operation).pieces == 1 else SPIN_SECONDS_UNDERWAY

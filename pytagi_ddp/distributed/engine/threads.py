@@ -212,6 +212,10 @@ class ThreadCommunicator(Communicator):
         super().__init__(group.rank, group.world_size, group.rank, group.world_size)
         self.timeout = timeout
 
+    @property
+    def waited_seconds(self) -> float:
+        return self._group.member.operations.waited
+
     def at_end(self, call: Callable[[], None]) -> None:
         self._group.member.operations.at_end(call)
 

@@ -39,7 +39,10 @@ def test_one_rank_stop_request_and_empty_steps():
     assert ddp.state_dict() == after
 
 
-@pytest.mark.parametrize(("options", "buckets"), [({"every": 3}, 1), ({"sync_batch_norm": True}, 1), ({}, 2)])
+@pytest.mark.parametrize(
+    ("options", "buckets"),
+    [({"every": 3}, 1), ({"every": 3, "max_wait": 1}, 1), ({"sync_batch_norm": True}, 1), ({}, 2)],
+)
 def test_a_network_that_is_moved_between_steps(options, buckets):
     manual_seed(5)
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm2d(3), nn.Linear(3, 1))

@@ -615,6 +615,13 @@ def test_merge(ranks, weighted, n):
     both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])
 
 
+@pytest.mark.parametrize("n", [70, 300])
+def test_rebase(n):
+    posterior, old, new = (Tensor(normal(n, seed=k), uniform(n, seed=k + 1)) for k in (1, 3, 5))
+    posterior.mu[5], posterior.var[5], old.var[6], new.var[7] = old.mu[5], old.var[5], 0, 1e-4
+    both("merge", "rebase", [posterior, old, new])
+
+
 @pytest.mark.parametrize("weight", [1.0, 0.3])
 @pytest.mark.parametrize("n", [1, 300])
 def test_mixture(weight, n):

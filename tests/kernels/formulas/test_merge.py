@@ -59,3 +59,24 @@ def test_a_prior_without_variance(weighted):
     mu, var = merged(means, variances, m0, s0, weighted)
     np.testing.assert_allclose(mu, [2, 3], rtol=1e-6)
     np.testing.assert_allclose(var, [0, 1e-5], rtol=1e-6)
+
+
+def test_what_was_learnt_meanwhile_goes_on_top():
+    """In natural parameters, p and p m, it is a difference. A precision stays positive, whatever was lost."""
+    rng = np.random.default_rng(2)
+    m, m0, m1 = rng.normal(size=(3, 500)).astype(np.float32)
+    s, s0, s1 = rng.uniform(0.2, 1, (3, 500)).astype(np.float32)
+    m[0], s[0] = m0[0], s0[0]
+    mu, var = m.copy(), s.copy()
+    merge.rebase(Tensor(mu, var), Tensor(m0, s0), Tensor(m1, s1))
+    assert (mu[0], var[0]) == (m1[0], s1[0]), "to the last bit"
+    p, p0, p1 = (1 / variance.astype(float) for variance in (s, s0, s1))
+    total, there = p + p1 - p0, p + p1 - p0 > 0.02 * p1
+    assert 300 < there.sum() < 500
+    expected = (p * m + p1 * m1 - p0 * m0) / total
+    np.testing.assert_allclose(mu[there], expected[there], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(var[there], 1 / total[there], rtol=1e-4)
+    assert (var > 0).all() and (var <= 64.01 * s1).all() and np.isfinite(mu).all()
+    known, old, new = np.float32([[3, 3], [0, 0.5]]), np.float32([[2, 2], [0, 0]]), np.float32([[7, 7], [0, 0]])
+    merge.rebase(*(Tensor(*moments) for moments in (known, old, new)))
+    np.testing.assert_array_equal(known, [[8, 8], [0, 0.5]])

@@ -1,0 +1,137 @@
+"""Merges of posteriors for which a rank waits no longer than a set time."""
+
+from __future__ import annotations
+
+import math
+import time
+from numbers import Real
+
+import numpy as np
+
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.engine.handle import Handle
+from pytagi_ddp.distributed.exchange import Options, check_count
+from pytagi_ddp.distributed.merge import PosteriorMerge
+from pytagi_ddp.kernels.tensors import Tensor
+from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.warn import warn
+
+
+class BoundedMerge(PosteriorMerge):
+    """Merges "precision_weighted", which a late rank delays, and the steps of the other ranks by `max_wait` at most.
+
+    Each rank sends its posterior N(m_r, s_r) after k steps, and goes on from it if others have not sent theirs after
+    `max_wait` seconds. The merged posterior N(m, s) comes after a later step, when the last rank has sent its own. What
+    this rank has learnt meanwhile, until N(m', s'), goes on top of it (`kernels.formulas.merge.rebased`), and is sent
+    with the next merge:
+
+        N(m, s) N(m', s') / N(m_r, s_r)        1/s + 1/s' - 1/s_r       m/s + m'/s' - m_r/s_r
+
+    So posteriors multiply, and the posterior that both factors contain is divided out once: every sample counts once.
+    Each merge is of all ranks, as MPI has no all-reduce among those that are on time. Running statistics are those of
+    the last merge. `merge` and `join` wait for all ranks: behind them, these have the same bits. A request to stop
+    takes effect there.
+
+    Args:
+        communicator, model, options: as in `Exchange`. `max_wait` is one of the options.
+    """
+
+    option = "max_wait"
+    _memory = (*PosteriorMerge._memory, "_sent", "_before")
+
+    def __init__(self, communicator: Communicator, model: Sequential, options: Options):
+        super().__init__(communicator, model, options)
+        assert options.max_wait is not None
+        self._max_wait = float(options.max_wait)
+        ranks = communicator.split(0)  # whose merges run beside the other collectives of the program
+        assert ranks is not None
+        self._ranks, ranks.debug = ranks, False  # which would wait for all ranks before a merge begins
+        self._flight: Handle | None = None  # the merge under way
+        communicator.at_end(self._abandon)
+        self._flown = self._sent_samples = 0  # steps and samples that are in it
+        self._bad = False  # whether this rank has sent no posterior to it, as its own is none
+
+    @classmethod
+    def is_asked_for(cls, options: Options) -> bool:
+        wait = options.max_wait
+        if wait is None:
+            return False
+        if not isinstance(wait, Real) or isinstance(wait, bool):
+            raise TypeError(f"max_wait is a number of seconds, got {wait!r}")
+        check_count("every", options.every)
+        if not 0 <= wait < math.inf:
+            raise ValueError(f"max_wait must be at least 0 seconds, and finite, got {wait}")
+        if options.merge == "mean" or options.sync_batch_norm:
+            raise ValueError(
+                'max_wait needs merge="precision_weighted" and no sync_batch_norm: a late merge adds what ranks have '
+                f"learnt; got merge={options.merge!r}, sync_batch_norm={options.sync_batch_norm}"
+            )
+        return True
+
+    def _make_memory(self) -> None:
+        super()._make_memory()
+        empty, arena = self._kernels.array.empty, self.model.arena
+        self._sent = empty(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
+        self._before = empty(arena.theta.shape)  # the posterior that was sent
+
+    def parameters_changed(self) -> None:
+        if self._flight is not None:
+            raise RuntimeError(
+                "a merge is under way, and would mix with other parameters: call merge() on every rank before these "
+                "are loaded"
+            )
+        super().parameters_changed()
+
+    def _exchange(self, stop: bool, now: bool) -> None:
+        if now:
+            self._end_merge()
+            while not self._send(stop, last=True):
+                pass
+            if self.communicator.debug:
+                compare_parameters(self.communicator, self.model)
+            return
+        self._end_merge(until=0)
+        if self._flight is None and self.steps >= self._every:
+            self._send(stop, until=time.monotonic() + self._max_wait)
+
+    def _send(self, stop: bool, until: float = math.inf, last: bool = False) -> bool:
+        """Begins a merge, and ends it if it comes in time; returns whether all ranks call it with `last`."""
+        array = self.model.kernels.array
+        self._move_prior()
+        self._bad = self._contribute(self._sent[:-1], stop)
+        array.copy(np.array([last], np.float32), self._sent[-1:])
+        array.copy(self.model.arena.theta, self._before)
+        self._sent_samples, self._samples, self._flown = self._samples, 0, self.steps
+        self._flight = self._ranks.start_all_reduce(self._sent, name="merge")
+        self._end_merge(until)
+        return last and array.to_host(self._sent[-1:])[0] == self._ranks.world_size
+
+    def _end_merge(self, until: float = math.inf) -> None:
+        """Takes the posterior of all ranks, if a merge is under way and ends before the time `until`."""
+        flight, arena = self._flight, self.model.arena
+        if flight is None:
+            return
+        done = flight.wait_until(until)
+        for name in ("reduce_calls", "reduce_bytes", "reduce_seconds"):  # count with those of all ranks
+            setattr(self.communicator, name, getattr(self.communicator, name) + getattr(self._ranks, name))
+            setattr(self._ranks, name, 0)
+        if not done:
+            return
+        self._move_prior()
+        self._flight = None
+        try:
+            pooled = self._spread(self._sent[:-1], arena.delta, self._ranks, self._bad)
+        except FloatingPointError:  # what was sent is sent again
+            self._samples, self._flown = self._samples + self._sent_samples, 0
+            raise
+        self.model.kernels.merge.rebase(Tensor(*arena.theta), Tensor(*self._before), Tensor(*self._prior))
+        self.steps, self._flown = self.steps - self._flown, 0
+        if until == math.inf:
+            self.pooled = pooled
+        arena.drop_sums()  # layers expect to find them at zero
+        self.model.parameters_changed()
+
+    def _abandon(self) -> None:
+        if self._flight is not None:
+            warn(f"rank {self._ranks.rank} ends while a merge is under way: call merge() on every rank before")
