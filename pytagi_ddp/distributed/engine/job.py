@@ -210,5 +210,11 @@ def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     if mpi_family(version) in MPICH_LIKE:
         check_space(launch.local_world_size or 1)
     # MPI_Init holds Python's lock while it waits for other nodes.
-    with node_barrier(launch.local_rank, launch.local_world_size or 1, timeout), ended_after(timeout):
+    if launch.meeting and launch.world_size != 1:
+        from pytagi_ddp.distributed.engine.meeting import meeting  # for Linux only
+
+        together = meeting(launch, timeout)
+    else:
+        together = node_barrier(launch.local_rank, launch.local_world_size or 1, timeout)
+    with together, ended_after(timeout):
         MPI.Init_thread()

@@ -1,0 +1,226 @@
+"""Starts a job again when it has died: what ``python -m pytagi_ddp.launch --max-restarts N`` does.
+
+The program resumes from its checkpoints by itself. It finds the number of its restart in ``PYTAGI_DDP_RESTART``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pytagi_ddp.process_tree import children
+
+RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
+LONGEST_PAUSE = 60.0
+PROBE_SECONDS = 20.0  # for a host to answer
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+NP, HOSTS, HOST_FILE = ("-np", "-n"), ("-hosts", "-host", "--host"), ("-f", "-hostfile", "--hostfile", "-machinefile")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# What follows a traceback: MPI_Abort, Hydra's report, and other ranks.
+AFTER_ERROR = re.compile(r"^(Abort\(|={10}|\[rank |\[mpiexec|\[proxy|application called)", re.MULTILINE)
+
+
+class Supervisor:
+    """Runs mpirun, again and again if need be.
+
+    Signals are forwarded to mpirun. After one of them, the job is not started again. If this process is killed, mpirun
+    is killed, which ends its ranks.
+
+    Args:
+        mpirun: the program. options: its options. program: what the ranks run.
+        max_restarts: how often the job may be started again.
+        min_ranks: start again on fewer ranks, but not on fewer than these: if mpirun was given hosts, on those that
+            answer; otherwise on one rank less, when a rank died without a Python error. None: always on all ranks.
+        pause: seconds before the first restart; each further pause is twice as long, up to a minute.
+
+    Raises:
+        ValueError: a number makes no sense; min_ranks without -np.
+    """
+
+    def __init__(
+        self,
+        mpirun: Path,
+        options: Sequence[str],
+        program: Sequence[str],
+        max_restarts: int,
+        min_ranks: int | None = None,
+        pause: float = 1.0,
+    ):
+        self.mpirun, self.options, self.program = str(mpirun), list(options), list(program)
+        self.max_restarts, self.min_ranks, self.pause = max_restarts, min_ranks, pause
+        self.ranks = int(_value(options, NP) or 0)
+        if min_ranks is not None and not 1 <= min_ranks <= self.ranks:
+            raise ValueError(f"--min-ranks {min_ranks} needs -np with at least so many ranks, got {self.ranks or 'none'}")
+        if max_restarts < 0 or not pause >= 0:
+            raise ValueError(f"--max-restarts and --pause must be at least 0, got {max_restarts} and {pause}")
+        self._asked: int | None = None  # the last signal
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Runs the job to its end; returns its exit code."""
+        for number in FORWARDED:
+            signal.signal(number, self._forward)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # ranks whose mpirun was killed become children of this process
+        before = ""
+        for restarts in range(self.max_restarts + 1):
+            start = time.monotonic()
+            code, error = self._run_once(restarts)
+            if code == 0 or self._asked is not None:
+                return code
+            _end_orphans()
+            reason = _last_words(error) or "no Python error: a rank was killed, or crashed"
+            what = f"the job ended with exit code {code} after {time.monotonic() - start:.0f} s ({reason})"
+            if error and error == before:
+                return self._give_up(code, f"{what}, as before. It would end so again, and is not restarted")
+            if restarts == self.max_restarts:
+                return self._give_up(code, f"{what}, and has been restarted {restarts} times")
+            before = error
+            if self.min_ranks is not None and not self._choose_ranks(bool(error)):
+                return self._give_up(code, f"{what}, and fewer than {self.min_ranks} ranks are left")
+            pause = min(self.pause * 2**restarts, LONGEST_PAUSE)
+            ranks = f" on {self.ranks} ranks" if self.ranks else ""
+            _say(f"{what}. Restart {restarts + 1} of {self.max_restarts} follows in {pause:g} s{ranks}")
+            deadline = time.monotonic() + pause
+            while self._asked is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if self._asked is not None:
+                return 128 + self._asked
+        raise AssertionError("not reached")
+
+    def _give_up(self, code: int, message: str) -> int:
+        _say(message)
+        return code
+
+    def _run_once(self, restarts: int) -> tuple[int, str]:
+        """Runs the job once; returns its exit code, and the text of its error."""
+        tail = bytearray()
+        self._process = process = subprocess.Popen(
+            [self.mpirun, *self.options, *self.program],
+            env=os.environ | {RESTART_VARIABLE: str(restarts)},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches mpirun once, through `_forward`
+            preexec_fn=_die_with_parent,
+        )
+        if self._asked is not None:  # it came before there was a process
+            process.send_signal(self._asked)
+        reader = threading.Thread(target=_copy, args=(process.stderr, tail), daemon=True)
+        reader.start()
+        code = process.wait()
+        reader.join(2.0)
+        return (128 - code if code < 0 else code), _error_in(tail.decode(errors="replace"))
+
+    def _forward(self, number: int, frame: Any) -> None:
+        self._asked = number
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _choose_ranks(self, in_python: bool) -> bool:
+        """Changes the options to the ranks that are left; returns whether they are enough."""
+        assert self.min_ranks is not None
+        hosts = hosts_in(self.options)
+        if not hosts:
+            self.ranks -= not in_python and self.ranks > self.min_ranks
+        else:
+            with ThreadPoolExecutor(len(hosts)) as pool:
+                answers = dict(zip(hosts, pool.map(self._answers, hosts), strict=True))
+            left, slots = [host for host in hosts if answers[host]], sum(hosts.values())
+            if missing := [host for host in hosts if not answers[host]]:
+                _say(f"{', '.join(missing)} does not answer")
+            share = sum(hosts[host] for host in left)
+            self.ranks = max(min(self.ranks, share), self.ranks * share // slots)
+            self.options = [*_without(self.options, (*HOSTS, *HOST_FILE)), "-hosts"]
+            self.options.append(",".join(f"{host}:{hosts[host]}" for host in left))
+        self.options = [*_without(self.options, NP), "-np", str(self.ranks)]
+        return self.ranks >= self.min_ranks
+
+    def _answers(self, host: str) -> bool:
+        """Whether mpirun can start a process on a host."""
+        options = [*_without(self.options, (*NP, *HOSTS, *HOST_FILE)), "-hosts", host, "-np", "1", "true"]
+        try:
+            quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            return subprocess.run([self.mpirun, *options], timeout=PROBE_SECONDS, **quiet).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def hosts_in(options: Sequence[str]) -> dict[str, int]:
+    """The hosts in mpirun's options, or in the file that they name, and the number of ranks for each."""
+    if (named := _value(options, HOSTS)) is not None:
+        lines = named.split(",")
+    elif (file := _value(options, HOST_FILE)) is not None:
+        lines = Path(file).read_text().splitlines()
+    else:
+        return {}
+    words = [line.partition("#")[0].replace("slots=", " ").replace(":", " ").split() for line in lines]
+    return {host: int(slots[0]) if slots else 1 for host, *slots in filter(None, words)}
+
+
+def _value(options: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((options[k + 1] for k, name in enumerate(options[:-1]) if name in names), None)
+
+
+def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [word for k, word in enumerate(options) if word not in names and (k == 0 or options[k - 1] not in names)]
+
+
+def _copy(stream: Any, tail: bytearray) -> None:
+    """Hands on what the job writes, and keeps the beginning of the first error."""
+    while data := stream.read1(1 << 16):
+        with contextlib.suppress(OSError, ValueError):  # a closed stream must not keep the job from ending
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+        tail += data
+        if b"Traceback" not in tail:
+            del tail[: -(1 << 12)]
+        elif len(tail) > 1 << 20:
+            del tail[1 << 20 :]
+
+
+def _error_in(text: str) -> str:
+    """The first traceback in what a job has written, without the rank; "" if there is none."""
+    found = re.search(r"Traceback \(most recent call last\):\n", text)
+    return AFTER_ERROR.split(text[found.start() :], maxsplit=1)[0].rstrip() if found else ""
+
+
+def _last_words(error: str) -> str:
+    """The exception at the end of a traceback, with its notes, in one line."""
+    lines = error.splitlines()
+    indented = [k for k, line in enumerate(lines) if line.startswith("  ")]
+    return "; ".join(filter(None, lines[indented[-1] + 1 if indented else 0 :]))[:500]
+
+
+def _say(message: str) -> None:
+    print(f"[launch] {message}", file=sys.stderr, flush=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC_PRCTL is not None:
+        _LIBC_PRCTL(option, value, 0, 0, 0)
+
+
+_LIBC_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_orphans() -> None:
+    """Kills what is left of a job, so that it cannot write into the folder of the next one."""
+    with contextlib.suppress(OSError):  # where the system does not list children
+        while left := children(Path("/proc/self")):
+            for process in left:
+                os.kill(int(process.name), signal.SIGKILL)
+                os.waitpid(int(process.name), 0)
