@@ -67,4 +67,4 @@ def batch_script(options: Sequence[str], program: Sequence[str], interface: str,
 
 def script_name(program: Sequence[str]) -> str:
     """The name of a job: that of its script, or of its module."""
-    return Path(program[1] if program[0] == "-m" else program[0]).stem
+    return program[1].rpartition(".")[2] if program[0] == "-m" else Path(program[0]).stem

@@ -24,6 +24,7 @@ from pytagi_ddp.process_tree import children
 RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
 LONGEST_PAUSE = 60.0
 PROBE_SECONDS = 20.0  # for a host to answer
+WATCH_SECONDS = 1.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 NP, HOSTS, HOST_FILE = ("-np", "-n"), ("-hosts", "-host", "--host"), ("-f", "-hostfile", "--hostfile", "-machinefile")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -117,7 +118,12 @@ class Supervisor:
             process.send_signal(self._asked)
         reader = threading.Thread(target=_copy, args=(process.stderr, tail), daemon=True)
         reader.start()
-        code = process.wait()
+        while process.returncode is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(WATCH_SECONDS)
+            if process.returncode is None and _has_orphans(process.pid):
+                process.kill()  # it would wait for ranks that it cannot end
+        code = process.returncode
         reader.join(2.0)
         return (128 - code if code < 0 else code), _error_in(tail.decode(errors="replace"))
 
@@ -217,10 +223,25 @@ def _die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _has_orphans(mpirun: int) -> bool:
+    """Whether a rank has become a child of this process: Hydra's proxy between it and mpirun was killed."""
+    for child in _children():
+        with contextlib.suppress(OSError, AttributeError):  # it has just ended; it has no connection to a launcher
+            connection = re.search(rb"\0PMI_FD=(\d+)\0", (child / "environ").read_bytes()).group(1).decode()  # type: ignore[union-attr]
+            if child.name != str(mpirun) and (child / "fd" / connection).exists():
+                return True
+    return False
+
+
+def _children() -> list[Path]:
+    with contextlib.suppress(OSError):
+        return children(Path("/proc/self"))
+    return []  # where the system does not list them
+
+
 def _end_orphans() -> None:
     """Kills what is left of a job, so that it cannot write into the folder of the next one."""
-    with contextlib.suppress(OSError):  # where the system does not list children
-        while left := children(Path("/proc/self")):
-            for process in left:
-                os.kill(int(process.name), signal.SIGKILL)
-                os.waitpid(int(process.name), 0)
+    while left := _children():
+        for process in left:
+            os.kill(int(process.name), signal.SIGKILL)
+            os.waitpid(int(process.name), 0)

@@ -3,7 +3,7 @@
 import os
 import time
 
-from tests.mpi.rank import say
+from tests.mpi.rank import fault, say
 
 
 def train(backend: str = "auto") -> None:
@@ -18,6 +18,22 @@ def be_killed() -> None:
 
     create_communicator().barrier()
     os.kill(os.getpid(), 9)
+
+
+def die_beside_a_child() -> None:
+    """Rank 1 dies, and a process that it has forked lives as long as rank 0, which waits for rank 1."""
+    from pytagi_ddp.distributed.communicator import create_communicator
+
+    comm = create_communicator()
+    other = comm.all_gather_object(os.getpid())[0]
+    if comm.rank == 1:
+        if os.fork() == 0:
+            while os.path.exists(f"/proc/{other}/maps") and open(f"/proc/{other}/maps").read(1):
+                time.sleep(0.02)
+            os._exit(0)
+        fault()
+        os.kill(os.getpid(), 9)
+    comm.barrier()
 
 
 def be_killed_in_the_start(victim: str) -> None:

@@ -7,9 +7,10 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
-from tests.mpi.rank import say
+from tests.mpi.rank import ready, say
 
 EPOCHS, EVERY = 3, 3  # 8 steps an epoch, and a checkpoint after every third
 POINTS = ("start", "step", "exchange", "save", "end")
@@ -33,12 +34,13 @@ def die(victim: str, delay: float) -> None:
     threading.Timer(delay, os.kill, (pid, signal.SIGKILL)).start()
 
 
-def train(folder: str, way: str, deaths: list, fail_at: int = 0) -> None:
+def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool = False) -> None:
     """Trains, and says the steps that it resumes from and saves at, and the parameters at the end.
 
     Args:
         deaths: for each start until one has none: the rank that brings death, the victim, the point, the step, a delay.
         fail_at: the step in which rank 1 raises an error; 0: none.
+        on_signal: whether SIGUSR1 stops it; steps take 0.1 s then.
     """
     restart = int(os.environ.get("PYTAGI_DDP_RESTART", "0"))
     rank, victim, point, step, delay = deaths[restart] if restart < len(deaths) else (-1, "", "", 0, 0.0)
@@ -70,6 +72,7 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0) -> None:
 
         def batch_end(self, trainer) -> None:
             come_to("save", trainer.step)
+            time.sleep(0.1 * on_signal)
             if trainer.step == fail_at and own == 1:
                 raise ValueError("the fault of this program")
 
@@ -101,10 +104,28 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0) -> None:
         return step_of(*arguments, **options)
 
     net.step = exchange
-    checkpoints = Checkpoints(folder, every=EVERY, keep=2, resume=True)
+    checkpoints = Checkpoints(folder, every=EVERY, keep=2, on_signal=on_signal, resume=True)
     shared = 1 if way == "pipeline" else net.world_size
     size = -(-len(X) // 8 // shared)
     trainer = Trainer(net, epochs=EPOCHS, batch_size=size, callbacks=[Before(), checkpoints, After()])
     trainer.fit((X, LABELS), TEST)
     come_to("end")
+    if trainer.stopped:
+        return
     say("rank", own, hashlib.sha256(state_of(net)).hexdigest())
+
+
+def wait() -> None:
+    """Waits for a signal: SIGUSR1 ends it well, others end it as they do."""
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+    ready(int(os.environ["PMI_RANK"]))
+    while True:
+        signal.pause()
+
+
+def lose_a_node(down: str) -> None:
+    """At the first start, the second node goes down; later starts say how many ranks there are."""
+    if os.environ["PYTAGI_DDP_RESTART"] == "0":
+        Path(down).touch()
+        signal.pause() if os.environ["PMI_RANK"] == "0" else os.kill(os.getpid(), signal.SIGKILL)
+    say("ranks", os.environ["PMI_SIZE"])
