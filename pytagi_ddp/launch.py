@@ -8,10 +8,10 @@ Before the script, besides the options of mpirun:
 
 ``--max-restarts N``
     Starts a job that has died again, up to N times, after a pause. The program has to resume from its checkpoints:
-    ``Checkpoints(folder, every=..., resume=True)`` of a Trainer. An error that comes twice in the same place ends the job.
+    ``Checkpoints(folder, every=..., resume=True)`` of a Trainer. An error that comes twice in the same place ends it.
 ``--min-ranks M``
-    Restarts go on with the ranks that are left, if they are at least M. With ``-hosts`` or ``-f`` these are the ranks of
-    the hosts that answer, otherwise one rank less after a rank was killed. Without this, all ranks start again.
+    Restarts go on with the ranks that are left, if they are at least M. With ``-hosts`` or ``-f`` these are the ranks
+    of the hosts that answer, otherwise one rank less after a rank was killed. Without this, all ranks start again.
 ``--pause SECONDS``
     The pause before the first restart (1 s). Each further one is twice as long, up to a minute.
 ``--write-slurm FILE``

@@ -5,6 +5,7 @@
     threads    networks of random sizes on one thread and on several          tests/kernels/threads.py
     faults     faults in jobs of every way of training, on any rank           tests/mpi/random_faults.py
     signals    bursts of Ctrl-C, SIGTERM and SIGHUP                           tests/mpi/random_signals.py
+    restarts   jobs that are killed at any moment and start again             tests/mpi/random_restarts.py
 
 Each round gives every generator a share of the time and the seed of the round, so that `--seed` repeats it. What went
 wrong is printed with what repeats it by itself, and the exit code is then 1. At the end stands how much was tried.
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[[int, float], list[str]]] = {
     ],
     "faults": lambda seed, seconds: ["tests.mpi.random_faults", "--count", str(CASES), "--seed", str(seed * CASES)],
     "signals": lambda seed, seconds: ["tests.mpi.random_signals", "--count", str(CASES), "--seed", str(seed * CASES)],
+    "restarts": lambda seed, seconds: ["tests.mpi.random_restarts", "--count", str(CASES), "--seed", str(seed * CASES)],
 }
 
 

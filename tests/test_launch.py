@@ -1,11 +1,8 @@
 """python -m pytagi_ddp.launch: where the program begins, and that it runs with the right mpirun."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,6 @@ from pytagi_ddp.distributed.engine import supervisor
 from pytagi_ddp.distributed.engine.slurm import batch_script
 from pytagi_ddp.distributed.engine.supervisor import Supervisor, hosts_in
 from pytagi_ddp.launch import split_arguments
-from tests.mpi.random_restarts import undisturbed
-from tests.mpi.run import mpirun_command
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,7 @@ def test_no_number_of_ranks(line):
     ("options", "limits", "message"),
     [
         ("-np 2", {"min_ranks": 3}, "--min-ranks 3 needs -np with at least so many ranks, got 2"),
-        ("-ppn 2", {"min_ranks": 1}, "--min-ranks 1 needs -np with at least so many ranks, got none"),
+        ("-ppn 2", {"min_ranks": 1}, "--min-ranks 1 needs -np with at least so many ranks, got 0"),
         ("-np 2", {"min_ranks": 0}, "--min-ranks 0 needs"),
         ("-np 2", {"max_restarts": -1}, "must be at least 0, got -1 and 1"),
         ("-np 2", {"pause": float("nan")}, "must be at least 0, got 1 and nan"),
@@ -72,7 +67,7 @@ FAILED = """\
     train()
 ValueError: two
 lines
-in step 5, of epoch 1
+after 5 steps, in epoch 1
 Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1
 """
 
@@ -80,13 +75,13 @@ Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WOR
 def test_the_error_in_what_a_job_has_written():
     error = supervisor._error_in(f"training\n{FAILED}")
     assert error == supervisor._error_in(FAILED.replace("rank 1", "rank 0"))
-    assert supervisor._last_words(error) == "ValueError: two; lines; in step 5, of epoch 1"
-    assert error != supervisor._error_in(FAILED.replace("step 5", "step 6"))
+    assert supervisor._last_words(error) == "ValueError: two; lines; after 5 steps, in epoch 1"
+    assert error != supervisor._error_in(FAILED.replace("5 steps", "6 steps"))
     assert supervisor._error_in("=== BAD TERMINATION") == supervisor._last_words("") == ""
 
 
 def test_a_batch_script(tmp_path):
-    options = "-N 4 --ntasks-per-node 8 --time=1:00:00 --signal B:USR1@300".split()
+    options = ["-N", "4", "--ntasks-per-node", "8", "--time=1:00:00", "--signal", "B:USR1@300"]
     text = batch_script(options, ["python", "train.py", "--name", "a b"], "pmi2", "train")
     directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert directives == [
@@ -103,49 +98,6 @@ def test_a_batch_script(tmp_path):
     for wrong in ("4", "-N 4 5", "--time=1 2"):
         with pytest.raises(ValueError, match="is not an option of sbatch, and belongs to none"):
             batch_script(wrong.split(), ["python", "train.py"], "pmi2", "train")
-
-
-SRUN = """#!/bin/sh
-for word; do case $word in
-    --output=*) log=${word#--output=}; log=${log%%%t*}%r${log##*%t};;
-    -*) ;;
-    *) break;;
-esac; shift; done
-for name in $(env | grep -o '^SLURM_[A-Z_]*'); do unset "$name"; done
-exec MPIRUN -np 2 -outfile-pattern="$log" "$@"
-"""
-
-
-@pytest.mark.mpi
-def test_a_batch_script_stops_goes_into_the_queue_and_resumes(tmp_path):
-    """With an srun that starts the ranks by mpirun, and a queue that is a file."""
-    pytest.importorskip("mpi4py")
-    program = ["-m", "tests.mpi.rank", "tests.mpi.programs.restarted:train"]
-    arguments = json.dumps({"folder": str(tmp_path / "run"), "way": "ddp", "deaths": [], "on_signal": True})
-    launch = [sys.executable, "-m", "pytagi_ddp.launch", "--write-slurm", "job.sh", "-N", "2", *program, arguments]
-    path = os.environ["PATH"]
-    env = os.environ | {"PYTHONPATH": os.getcwd(), "PATH": f"{tmp_path}:{path}", "SLURM_JOB_ID": "7"}
-    env |= {"SLURM_SUBMIT_DIR": str(tmp_path), "PYTAGI_DDP_NUM_THREADS": "1"}
-    subprocess.run(launch, check=True, cwd=tmp_path, env=env, timeout=60)
-    for name, text in {"srun": SRUN.replace("MPIRUN", mpirun_command()[0]), "scontrol": "#!/bin/sh\necho $* >> queue"}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o700)
-    log = tmp_path / "logs" / "rank-7-0.log"
-    codes = []
-    for _ in range(2):
-        job = subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, env=env)
-        while not codes and not (log.exists() and "saved 3" in log.read_text()):
-            assert job.poll() is None
-            time.sleep(0.02)
-        if not codes:
-            job.send_signal(signal.SIGUSR1)
-        codes.append(job.wait(60))
-    assert codes == [0, 0]
-    assert (tmp_path / "queue").read_text() == "requeue 7\n"
-    lines = log.read_text().splitlines()
-    starts = [line for line in lines if line.startswith("from ")]
-    assert starts[0] == "from 0" and int(starts[1].split()[1]) >= 3 and len(starts) == 2
-    assert lines[-1] == undisturbed("ddp", 2)[0]
 
 
 @pytest.mark.mpi

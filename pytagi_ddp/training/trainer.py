@@ -312,7 +312,7 @@ class Trainer:
                     self._run_epoch(own)
             except Exception as error:
                 if sys.version_info >= (3, 11):
-                    error.add_note(f"in step {self.step + 1}, of epoch {self.epoch + 1}")
+                    error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
                 raise
             if self._evaluated is not None and not self.stopped:
                 self.net.load_state_dict(self._evaluated)

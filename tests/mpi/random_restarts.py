@@ -1,10 +1,10 @@
 """Jobs that are killed and start again: ``python -m tests.mpi.random_restarts --count 200 --seed 0``.
 
-Each case is a training on 2 or 3 ranks, in a way, under ``pytagi_ddp.launch --max-restarts``. One to three of its starts
-die, at moments that follow from its number: the kernel kills a rank, or Hydra's proxy or mpirun is killed, while it
-starts, behind a step, in an exchange, around a checkpoint, or at its end. The job has to end with code 0 and the bits of
-an undisturbed one, resume from its newest checkpoint each time, and leave no process. The exit code is the number of
-cases that went otherwise (up to 99).
+Each case is a training on 2 or 3 ranks, in a way, under ``pytagi_ddp.launch --max-restarts``. One to three of its
+starts die, at moments that follow from its number: the kernel kills a rank, or Hydra's proxy or mpirun is killed, while
+it starts, behind a step, in an exchange, around a checkpoint, or at its end. The job has to end with code 0 and the
+bits of an undisturbed one, resume from its newest checkpoint each time, and leave no process. The exit code is the
+number of cases that went otherwise (up to 99).
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def draw(seed: int) -> Case:
     ranks, deaths = rng.choice((2, 2, 3)), []
     for _ in range(rng.choice((1, 1, 2, 3))):
         point = rng.choice(restarted.POINTS)
-        step = {"save": rng.choice(SAVES), "step": rng.randint(1, STEPS), "exchange": rng.randint(1, STEPS)}.get(point, 0)
+        step = {"save": rng.choice(SAVES), "step": rng.randint(1, STEPS), "exchange": rng.randint(1, STEPS)}.get(
+            point, 0
+        )
         delay = round(rng.uniform(0, DELAYS[point]), 5)
         deaths.append([rng.randrange(ranks), rng.choice(VICTIMS), point, step, delay])
     return Case(seed, rng.choice(WAYS), ranks, deaths)

@@ -102,7 +102,7 @@ def test_ranks_of_torchrun_train_as_those_of_mpirun_do(hydra):
         job = torchrun(partial(two_nodes.train, options={}), nodes=2, ranks=1)
         for _ in range(2):
             other.accept()[0].close()
-        started = job.finish()
+        started = job.finish(60)
     assert (started.returncode, started.stderr) == (0, "")
     wanted = mpirun(partial(two_nodes.train, options={}))
     assert sorted(started.stdout.splitlines()) == sorted(wanted.stdout.splitlines())

@@ -1,7 +1,7 @@
 """Starts processes with the variables of PyTorch's torchrun: ``python -m tests.mpi.torchrun NODES RANKS PROGRAM...``.
 
-It has two nodes on one machine if NODES is 2, and starts RANKS processes on each. Unlike torchrun it kills none of them,
-so that a test sees how they end by themselves. The exit code is the first that is not 0, as of a shell, or 0.
+It has two nodes on one machine if NODES is 2, and starts RANKS processes on each. Unlike torchrun it kills none of
+them, so that a test sees how they end by themselves. The exit code is the first that is not 0, as of a shell, or 0.
 """
 
 import os

@@ -47,7 +47,9 @@ def meeting(launch: Launch, timeout: float) -> Iterator[None]:
     lifeline, address = _connect(host, ports, hello, deadline)
     word, _, rank = _line(lifeline, deadline + ANSWER_SECONDS).partition(" ")
     if word == "left":
-        raise RankLeftError(f"rank {rank} of {launch.world_size} ended before MPI was started; look above for its error")
+        raise RankLeftError(
+            f"rank {rank} of {launch.world_size} ended before MPI was started; look above for its error"
+        )
     if word != "go":
         raise CollectiveTimeoutError(
             f"rank {rank or '?'} of {launch.world_size} has not started MPI in time: it is stalled, or never starts it"
@@ -69,13 +71,16 @@ def _serve(ports: list[int], hello: str, timeout: float) -> None:
     job, size, _ = hello.split()
     for port in ports:
         try:
-            family = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
-            listener = socket.create_server(("", port), backlog=2 * int(size), **family)
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            listener = socket.create_server(("", port), family=family, backlog=2 * int(size), dualstack_ipv6=both)
             break
         except OSError as error:
             problem = error
     else:
-        raise LaunchError(f"the ranks cannot meet: none of the ports {ports} is free ({problem}). Choose another MASTER_PORT")
+        raise LaunchError(
+            f"the ranks cannot meet: none of the ports {ports} is free ({problem}). Choose another MASTER_PORT"
+        )
     command = [sys.executable, "-S", "-E", pmi_server.__file__, str(listener.fileno()), size, job, str(timeout)]
     with listener:
         subprocess.Popen(
@@ -102,8 +107,8 @@ def _connect(host: str, ports: list[int], hello: str, deadline: float) -> tuple[
                 problem = error
         time.sleep(RETRY_SECONDS)
     raise LaunchError(
-        f"rank 0 does not answer at {host} (MASTER_ADDR), ports {ports} ({problem}): look there for its error, let these "
-        "ports through, or start the job with python -m pytagi_ddp.launch"
+        f"rank 0 does not answer at {host} (MASTER_ADDR), ports {ports} ({problem}): look there for its error, let "
+        "these ports through, or start the job with python -m pytagi_ddp.launch"
     )
 
 

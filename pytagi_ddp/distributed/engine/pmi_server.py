@@ -9,6 +9,7 @@ This file imports nothing of the library, so that it starts at once.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -67,10 +68,8 @@ class Server:
         if len(self.lifelines) == self.size:
             for other in self.lifelines.values():
                 other.write(b"go\n")
-        try:
+        with contextlib.suppress(OSError):
             await reader.read()
-        except OSError:
-            pass
         self.gone.add(rank)
         if len(self.lifelines) < self.size:
             self.end(f"left {rank}")

@@ -10,8 +10,8 @@ SIGNAL_SECONDS = 120  # before the time limit
 
 SCRIPT = """#!/bin/bash
 {directives}
-# Stops {seconds} s before the time limit with a checkpoint, goes back into the queue, and goes on from there. For that, the
-# program uses Checkpoints(folder, on_signal=True, resume=True) of a Trainer, or StopOnSignal and CheckpointManager.
+# Stops {seconds} s before the time limit with a checkpoint, goes back into the queue, and goes on from there. For that,
+# the program uses Checkpoints(folder, on_signal=True, resume=True) of a Trainer, or StopOnSignal and CheckpointManager.
 
 cd "$SLURM_SUBMIT_DIR" || exit 1
 export PYTAGI_DDP_NUM_THREADS=${{SLURM_CPUS_PER_TASK:-1}}

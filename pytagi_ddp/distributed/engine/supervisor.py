@@ -62,7 +62,7 @@ class Supervisor:
         self.max_restarts, self.min_ranks, self.pause = max_restarts, min_ranks, pause
         self.ranks = int(_value(options, NP) or 0)
         if min_ranks is not None and not 1 <= min_ranks <= self.ranks:
-            raise ValueError(f"--min-ranks {min_ranks} needs -np with at least so many ranks, got {self.ranks or 'none'}")
+            raise ValueError(f"--min-ranks {min_ranks} needs -np with at least so many ranks, got {self.ranks}")
         if max_restarts < 0 or not pause >= 0:
             raise ValueError(f"--max-restarts and --pause must be at least 0, got {max_restarts} and {pause}")
         self._asked: int | None = None  # the last signal

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from tests.mpi.rank import fault, say
 
@@ -23,12 +24,13 @@ def be_killed() -> None:
 def die_beside_a_child() -> None:
     """Rank 1 dies, and a process that it has forked lives as long as rank 0, which waits for rank 1."""
     from pytagi_ddp.distributed.communicator import create_communicator
+    from pytagi_ddp.process_tree import is_alive
 
     comm = create_communicator()
     other = comm.all_gather_object(os.getpid())[0]
     if comm.rank == 1:
         if os.fork() == 0:
-            while os.path.exists(f"/proc/{other}/maps") and open(f"/proc/{other}/maps").read(1):
+            while is_alive(Path(f"/proc/{other}")):
                 time.sleep(0.02)
             os._exit(0)
         fault()

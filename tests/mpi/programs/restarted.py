@@ -1,4 +1,4 @@
-"""The program of `tests.mpi.random_restarts`: it trains from its newest checkpoint, and its starts die as they are told.
+"""The program of `tests.mpi.random_restarts`: it trains from its newest checkpoint, and starts die as told.
 
 Nothing of the library is imported before the first moment at which it may die.
 """
@@ -23,7 +23,7 @@ def parent_of(pid: int) -> int:
 def die(victim: str, delay: float) -> None:
     """Kills this rank, Hydra's proxy or mpirun after so many seconds.
 
-    The kernel kills the rank, also where it does not run Python: SIGALRM without a handler ends a process as SIGKILL does.
+    The kernel kills the rank, also where it does not run Python: without a handler, SIGALRM ends a process at once.
     """
     delay = max(delay, 1e-6)
     if victim == "rank":
