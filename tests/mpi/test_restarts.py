@@ -35,7 +35,7 @@ def test_an_error_that_comes_again_ends_the_job(tmp_path, hydra):
     assert result.returncode == 1
     assert [line for line in result.stdout.splitlines() if line.startswith("from")] == ["from 0", "from 3"]
     said = [line for line in result.stderr.splitlines() if line.startswith("[launch] ")]
-    assert len(said) == 2 and "as before. It would end so again, and is not restarted" in said[1]
+    assert len(said) == 2 and "It does not start again: the same error has come twice" in said[1]
     where = "after 5 steps, in epoch 1" if sys.version_info >= (3, 11) else ""
     assert "ValueError: the fault of this program" in said[0] and where in said[0] and "Restart 1 of 5" in said[0]
 
@@ -71,7 +71,9 @@ def test_a_node_that_is_lost_is_left_out(least, enough, tmp_path, hydra):
     ranks = [line for line in result.stdout.splitlines() if line.startswith("ranks ")]
     assert (result.returncode == 0, ranks) == (enough, ["ranks 2"] * 2 * enough), result.stderr
     assert "[launch] 127.0.0.2 does not answer" in result.stderr
-    assert ("follows in 0.05 s on 2 ranks" if enough else "and fewer than 3 ranks are left") in result.stderr
+    assert (
+        "follows in 0.05 s on 2 ranks" if enough else "not start again: fewer than 3 ranks are left"
+    ) in result.stderr
 
 
 SRUN = """#!/bin/sh

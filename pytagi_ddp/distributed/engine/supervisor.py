@@ -25,6 +25,7 @@ RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
 LONGEST_PAUSE = 60.0
 PROBE_SECONDS = 20.0  # for a host to answer
 WATCH_SECONDS = 1.0
+TAIL_BYTES = 1 << 18  # of what a job has written, to find its error
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 NP, HOSTS, HOST_FILE = ("-np", "-n"), ("-hosts", "-host", "--host"), ("-f", "-hostfile", "--hostfile", "-machinefile")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -77,19 +78,22 @@ class Supervisor:
         for restarts in range(self.max_restarts + 1):
             start = time.monotonic()
             code, error = self._run_once(restarts)
+            if code:
+                _end_orphans()
             if code == 0 or self._asked is not None:
-                return code
-            _end_orphans()
+                break
             reason = _last_words(error) or "no Python error: a rank was killed, or crashed"
             what = f"the job ended with exit code {code} after {time.monotonic() - start:.0f} s ({reason})"
             if error and error == before:
-                return self._give_up(code, f"{what}, as before. It would end so again, and is not restarted")
-            if restarts == self.max_restarts:
-                return self._give_up(code, f"{what}, and has been restarted {restarts} times")
-            before = error
-            if self.min_ranks is not None and not self._choose_ranks(bool(error)):
-                return self._give_up(code, f"{what}, and fewer than {self.min_ranks} ranks are left")
-            pause = min(self.pause * 2**restarts, LONGEST_PAUSE)
+                over = "the same error has come twice"
+            elif restarts == self.max_restarts:
+                over = f"{restarts} restarts were allowed"
+            else:
+                over = "" if self._choose_ranks(bool(error)) else f"fewer than {self.min_ranks} ranks are left"
+            if over:
+                _say(f"{what}. It does not start again: {over}")
+                break
+            pause, before = min(self.pause * 2**restarts, LONGEST_PAUSE), error
             ranks = f" on {self.ranks} ranks" if self.ranks else ""
             _say(f"{what}. Restart {restarts + 1} of {self.max_restarts} follows in {pause:g} s{ranks}")
             deadline = time.monotonic() + pause
@@ -97,10 +101,6 @@ class Supervisor:
                 time.sleep(0.05)
             if self._asked is not None:
                 return 128 + self._asked
-        raise AssertionError("not reached")
-
-    def _give_up(self, code: int, message: str) -> int:
-        _say(message)
         return code
 
     def _run_once(self, restarts: int) -> tuple[int, str]:
@@ -133,8 +133,9 @@ class Supervisor:
             self._process.send_signal(number)
 
     def _choose_ranks(self, in_python: bool) -> bool:
-        """Changes the options to the ranks that are left; returns whether they are enough."""
-        assert self.min_ranks is not None
+        """Changes the options to the ranks that are left, if they may be fewer; returns whether they are enough."""
+        if self.min_ranks is None:
+            return True
         hosts = hosts_in(self.options)
         if not hosts:
             self.ranks -= not in_python and self.ranks > self.min_ranks
@@ -182,22 +183,21 @@ def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _copy(stream: Any, tail: bytearray) -> None:
-    """Hands on what the job writes, and keeps the beginning of the first error."""
+    """Hands on what the job writes, and keeps the end."""
     while data := stream.read1(1 << 16):
         with contextlib.suppress(OSError, ValueError):  # a closed stream must not keep the job from ending
             sys.stderr.buffer.write(data)
             sys.stderr.buffer.flush()
         tail += data
-        if b"Traceback" not in tail:
-            del tail[: -(1 << 12)]
-        elif len(tail) > 1 << 20:
-            del tail[1 << 20 :]
+        del tail[:-TAIL_BYTES]
 
 
 def _error_in(text: str) -> str:
-    """The first traceback in what a job has written, without the rank; "" if there is none."""
-    found = re.search(r"Traceback \(most recent call last\):\n", text)
-    return AFTER_ERROR.split(text[found.start() :], maxsplit=1)[0].rstrip() if found else ""
+    """The traceback of the first rank that has failed, without its number; "" if there is none."""
+    _, sign, error = text.partition("] Traceback (most recent call last):\n")
+    if not sign:  # it failed before it was a rank
+        _, sign, error = text.rpartition("Traceback (most recent call last):\n")
+    return AFTER_ERROR.split(error, maxsplit=1)[0].rstrip() if sign else ""
 
 
 def _last_words(error: str) -> str:
