@@ -1,7 +1,8 @@
 """Starts processes with the variables of PyTorch's torchrun: ``python -m tests.mpi.torchrun NODES RANKS PROGRAM...``.
 
 It has two nodes on one machine if NODES is 2, and starts RANKS processes on each. Unlike torchrun it kills none of
-them, so that a test sees how they end by themselves. The exit code is the first that is not 0, as of a shell, or 0.
+them, so that a test sees how they end by themselves. With the variable NODE it starts those of this node alone. The
+exit code is the first that is not 0, as of a shell, or 0.
 """
 
 import os
@@ -38,7 +39,7 @@ def variables(node: int, nodes: int, local_rank: int, local_size: int) -> dict[s
 def main(nodes: int, local_size: int, program: list[str]) -> int:
     started = [
         subprocess.Popen(program, env=os.environ | variables(node, nodes, local_rank, local_size))
-        for node in range(nodes)
+        for node in ([int(os.environ["NODE"])] if "NODE" in os.environ else range(nodes))
         for local_rank in range(local_size)
     ]
     code = next(filter(None, [process.wait() for process in started]), 0)
