@@ -93,6 +93,10 @@ class TwoNodes:
         launcher = ["-launcher", "ssh", "-launcher-exec", str(self._shell), "-iface", DEVICE]
         return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
 
+    def enter(self, node: int) -> list[str]:
+        """Returns the command that runs a program (to be appended) on a node: 0 or 1."""
+        return self._enter(self.names[node])
+
     def cut(self) -> None:
         """Cuts the nodes off from each other: packets vanish, and neither node is told."""
         for name, other in zip(self.names, reversed(ADDRESSES), strict=True):

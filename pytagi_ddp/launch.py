@@ -3,23 +3,44 @@
 ``python -m pytagi_ddp.launch -np 2 [mpirun options] script.py [arguments]`` runs ``script.py`` on two ranks with this
 Python; ``-m module [arguments]`` in place of the script runs a module. A machine often has another MPI's mpirun first
 on PATH, and that one starts two unconnected processes, or none.
+
+Before the script, besides the options of mpirun:
+
+``--max-restarts N``
+    Starts a job that has died again, up to N times, after a pause. The program has to resume from its checkpoints:
+    ``Checkpoints(folder, every=..., resume=True)`` of a Trainer. An error that comes twice in the same place ends it.
+``--min-ranks M``
+    Restarts go on with the ranks that are left, if they are at least M. With ``-hosts`` or ``-f`` these are the ranks
+    of the hosts that answer, otherwise one rank less after a rank was killed. Without this, all ranks start again.
+``--pause SECONDS``
+    The pause before the first restart (1 s). Each further one is twice as long, up to a minute.
+``--write-slurm FILE``
+    Starts nothing, but writes a batch script for ``sbatch``. The other options are then those of sbatch, as
+    ``-N 4 --ntasks-per-node 8 --time 12:00:00``.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
-from pytagi_ddp.distributed.engine.launcher import find_mpirun, load_mpi, mpi_family
+from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
+from pytagi_ddp.distributed.engine.slurm import batch_script, script_name
+from pytagi_ddp.distributed.engine.supervisor import Supervisor
 
-USAGE = "usage: python -m pytagi_ddp.launch -np RANKS [mpirun options] (script.py | -m module) [arguments]"
+USAGE = """\
+usage: python -m pytagi_ddp.launch -np RANKS [mpirun options] (script.py | -m module) [arguments]
+       with --max-restarts N [--min-ranks M] [--pause SECONDS], a job that has died starts again
+       python -m pytagi_ddp.launch --write-slurm FILE [sbatch options] (script.py | -m module) [arguments]"""
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the command line into mpirun's options and the program.
+    """Splits the command line into options and the program.
 
     The program begins at the first ``-m`` or the first name that ends in ``.py``, or after ``--``.
 
@@ -47,17 +68,36 @@ def _check_ranks(options: Sequence[str]) -> None:
             raise ValueError(f"{name} takes a number of ranks, got {value}\n{USAGE}")
 
 
+def _own_options(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of this program, and the others."""
+    parser = argparse.ArgumentParser(usage=USAGE.removeprefix("usage: "), add_help=False, allow_abbrev=False)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--min-ranks", type=int)
+    parser.add_argument("--pause", type=float, default=1.0)
+    parser.add_argument("--write-slurm", type=Path)
+    return parser.parse_known_args(options)
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Replaces this process by mpirun, so that mpirun gets the signals and determines the exit code."""
+    """Runs mpirun in the place of this process, which gives it the signals and the exit code; or under a supervisor."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
     try:
         options, program = split_arguments(arguments)
-        mpirun = find_mpirun(mpi_family(load_mpi(None).Get_library_version()))
-    except (LaunchError, ValueError) as error:
+        own, options = _own_options(options)
+        family = mpi_family(load_mpi(None).Get_library_version())
+        command = [sys.executable, *program]
+        if own.write_slurm:
+            interface = "pmix" if family == OPEN_MPI else "pmi2"
+            own.write_slurm.write_text(batch_script(options, command, interface, script_name(program)))
+            return
+        mpirun = find_mpirun(family)
+        if own.max_restarts or own.min_ranks is not None:
+            sys.exit(Supervisor(mpirun, options, command, own.max_restarts, own.min_ranks, own.pause).run())
+    except (LaunchError, ValueError, OSError) as error:
         sys.exit(str(error))
-    os.execv(mpirun, [str(mpirun), *options, sys.executable, *program])
+    os.execv(mpirun, [str(mpirun), *options, *command])
 
 
 if __name__ == "__main__":

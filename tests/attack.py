@@ -7,6 +7,7 @@
     signals    bursts of Ctrl-C, SIGTERM and SIGHUP                           tests/mpi/random_signals.py
     ways       ways of training on 1 to 3 ranks against one process           tests/distributed/random_ways.py
     kills      trainings that are killed, and go on                           tests/training/random_kills.py
+    restarts   jobs that are killed at any moment and start again             tests/mpi/random_restarts.py
 
 Each round gives every generator a share of the time and the seed of the round, so that `--seed` repeats it. What went
 wrong is printed with what repeats it by itself, and the exit code is then 1. At the end stands how much was tried.
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[[int, float], list[str]]] = {
     "signals": lambda seed, seconds: ["tests.mpi.random_signals", "--count", str(CASES), "--seed", str(seed * CASES)],
     "ways": lambda seed, seconds: ["tests.distributed.random_ways", *limited(seed, seconds)],
     "kills": lambda seed, seconds: ["tests.training.random_kills", *limited(seed, seconds)],
+    "restarts": lambda seed, seconds: ["tests.mpi.random_restarts", "--count", str(CASES), "--seed", str(seed * CASES)],
 }
 
 

@@ -13,6 +13,7 @@ from tests.training import random_kills
         ("files", "idx: 40 files, 20 refused, 90 MB at most, 3 s\ncsv: 2 files, 1 refused, 90 MB at most, 0 s\n", 42),
         ("threads", "7 cases, the same on one thread and on several, 5 s: Linear 7\n", 7),
         ("faults", "table\n10 cases in 60 s, 0 of them wrong; files left in /dev/shm: none\n", 10),
+        ("restarts", "10 cases in 60 s, 0 of them wrong\n", 10),
         ("signals", "10 cases in 60 s, 1 of them wrong\n", 10),
         ("calls", "200 sequences of calls\n", 200),
         ("ways", "5 cases in 3 s, 0 of them wrong: ddp 3, whole 2\n", 5),

@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pytagi_ddp.distributed.engine import supervisor
+from pytagi_ddp.distributed.engine.slurm import batch_script
+from pytagi_ddp.distributed.engine.supervisor import Supervisor, hosts_in
 from pytagi_ddp.launch import split_arguments
 
 
@@ -32,6 +36,68 @@ def test_no_program(line):
 def test_no_number_of_ranks(line):
     with pytest.raises(ValueError, match=r"-np? takes a number of ranks, got"):
         split_arguments(line.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "message"),
+    [
+        ("-np 2", {"min_ranks": 3}, "--min-ranks 3 needs -np with at least so many ranks, got 2"),
+        ("-ppn 2", {"min_ranks": 1}, "--min-ranks 1 needs -np with at least so many ranks, got 0"),
+        ("-np 2", {"min_ranks": 0}, "--min-ranks 0 needs"),
+        ("-np 2", {"max_restarts": -1}, "must be at least 0, got -1 and 1"),
+        ("-np 2", {"pause": float("nan")}, "must be at least 0, got 1 and nan"),
+    ],
+)
+def test_limits_of_restarts_that_cannot_be(options, limits, message):
+    with pytest.raises(ValueError, match=message):
+        Supervisor(Path("mpirun"), options.split(), ["a.py"], **{"max_restarts": 1, **limits})
+
+
+def test_hosts_of_mpirun(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# nodes\na:4\n\nb slots=2 # the small one\nc\n")
+    assert hosts_in(["-np", "7", "-f", str(file)]) == {"a": 4, "b": 2, "c": 1}
+    assert hosts_in(["-hosts", "a,b:3", "-np", "4"]) == {"a": 1, "b": 3}
+    assert hosts_in(["-np", "4"]) == {}
+
+
+FAILED = """\
+[rank 1/2] Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    train()
+ValueError: two
+lines
+after 5 steps, in epoch 1
+Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1
+"""
+
+
+def test_the_error_in_what_a_job_has_written():
+    error = supervisor._error_in(f"training\n{FAILED}")
+    assert error == supervisor._error_in(FAILED.replace("rank 1", "rank 0"))
+    assert supervisor._last_words(error) == "ValueError: two; lines; after 5 steps, in epoch 1"
+    assert error != supervisor._error_in(FAILED.replace("5 steps", "6 steps"))
+    assert supervisor._error_in("=== BAD TERMINATION") == supervisor._last_words("") == ""
+
+
+def test_a_batch_script(tmp_path):
+    options = ["-N", "4", "--ntasks-per-node", "8", "--time=1:00:00", "--signal", "B:USR1@300"]
+    text = batch_script(options, ["python", "train.py", "--name", "a b"], "pmi2", "train")
+    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert directives == [
+        "#SBATCH -N 4",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --time=1:00:00",
+        "#SBATCH --signal=B:USR1@300",
+        "#SBATCH --job-name=train",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+    ]
+    assert "python train.py --name 'a b' &" in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    for wrong in ("4", "-N 4 5", "--time=1 2"):
+        with pytest.raises(ValueError, match="is not an option of sbatch, and belongs to none"):
+            batch_script(wrong.split(), ["python", "train.py"], "pmi2", "train")
 
 
 @pytest.mark.mpi

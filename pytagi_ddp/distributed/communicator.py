@@ -58,7 +58,7 @@ def create_communicator(
     Raises:
         ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (found only after
             MPI has started, because only MPI knows them).
-        LaunchError: the launcher does not fit the MPI library (torchrun and horovodrun fit none), mpi4py is missing,
+        LaunchError: the launcher does not fit the MPI library (horovodrun fits none), mpi4py is missing,
             or /dev/shm is too small; or this process was started or forked by a rank; for ``"nccl"``: some rank has no
             NCCL or no GPU of its own.
     """

@@ -625,10 +625,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         inputs by the same parameters: its values at two inputs belong together, which `predict` does not say. Use them
         for paths, maxima, Thompson sampling and expectations of what is not linear in the outputs.
 
-        The draws have the mean and variance of `predict` only approximately. With `MixtureReLU` standard deviations agree
-        to about 10 %. With `ReLU` those of the draws can be ten times as large: `predict` counts a unit whose mean is
-        negative as off, but in a draw it may be on, by weights that have learnt little. Neither includes the noise of
-        observations.
+        The draws have the mean and variance of `predict` only approximately. With `MixtureReLU` standard deviations
+        agree to about 10 %. With `ReLU` those of the draws can be ten times as large: `predict` counts a unit whose
+        mean is negative as off, but in a draw it may be on, by weights that have learnt little. Neither includes the
+        noise of observations.
 
         Running statistics, carried states and settings are those of this network, which does not change. The functions
         are in evaluation mode, and on the CPU or GPU of this network. They take as much memory as n copies.

@@ -10,6 +10,7 @@ from typing import Any
 from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.training.callback import Callback
+from pytagi_ddp.warn import warn
 
 AVERAGE = "average.safetensors"
 
@@ -30,8 +31,9 @@ class Checkpoints(Callback):
         keep: how many are kept; None: all.
         on_signal: whether SIGTERM and SIGUSR1 stop the training behind the present step, with a checkpoint: see
             `StopOnSignal`. `trainer.stopped` is True then.
-        resume: whether to go on from the newest checkpoint in the folder, if there is one; or a checkpoint, or a folder
-            of them. False: it is a new training, and a folder with checkpoints is an error.
+        resume: whether to go on from the newest checkpoint in the folder, if there is one: if all epochs are done, with
+            a warning and without a step. Or a checkpoint, or a folder of them. False: it is a new training, and a
+            folder with checkpoints is an error.
         settings: JSON values that have to be equal in a run that goes on, besides the global batch; None: the seed, and
             the number of samples.
         allow_changes: whether to warn about settings that differ, instead of raising an error.
@@ -41,7 +43,7 @@ class Checkpoints(Callback):
 
     In `fit_begin`, as the cause of a `CallbackError`:
         OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load`. ValueError: all epochs of the
-            checkpoint are done; a folder for a new training that has checkpoints of another one.
+            checkpoint that was named are done; a folder for a new training that has checkpoints of another one.
     """
 
     on_all_ranks = True
@@ -113,10 +115,15 @@ class Checkpoints(Callback):
             self._refuse_others()
         position = found.position
         if position.epoch >= trainer.epochs:
-            raise ValueError(
+            done = (
                 f"{found.path} was written after {position.epoch} epochs: to go on, ask for more than "
                 f"{trainer.epochs} epochs"
             )
+            if path is not None:
+                raise ValueError(done)
+            warn(done)  # and no error: this may be the restart of a job that died at its very end
+            if trainer.average is not None:
+                trainer.net.load(found.path.parent / AVERAGE)
         batches, samples, now = position.batch, position.samples, trainer.global_batch
         if now is not None:
             if samples is None:  # in version 0.2, or where batches are only counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import platform
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -335,8 +336,13 @@ class Trainer:
                 if isinstance(loader, RankBatches):
                     self.stack.enter_context(loader)
             self._call("fit_begin")
-            while self.epoch < self.epochs and not self._ends():
-                self._run_epoch(own)
+            try:
+                while self.epoch < self.epochs and not self._ends():
+                    self._run_epoch(own)
+            except Exception as error:
+                if sys.version_info >= (3, 11):
+                    error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
+                raise
             if self._evaluated is not None and not self.stopped:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")

@@ -20,7 +20,9 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.distributed.engine.combine import tree_sum
+from pytagi_ddp.likelihoods import Gaussian
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, PipelineSequential, Sequential
+from pytagi_ddp.training import Trainer
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
@@ -83,6 +85,8 @@ def of_mpi4py(comm):
         row = np.full(1000, comm.rank + 1, np.float32)
         all_reduce(ranks, row)
         assert (row == ranks.allreduce(comm.rank + 1)).all()
+        Trainer(ddp, Gaussian(0.1), epochs=1, batch_size=4).fit((np.eye(8, 2), np.arange(8.0)))
+        assert len(set(ranks.allgather(ddp.model.arena.theta.tobytes()))) == 1
         found[name] = [ddp.communicator.local_rank, ddp.communicator.all_gather_object(comm.rank)]
         mesh.close()
     with pytest.raises(ValueError, match="DDPConfig asks for backend='nccl', the communicator has 'mpi'"):

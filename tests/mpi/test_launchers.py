@@ -1,14 +1,19 @@
 """Jobs that cannot work are refused before anything starts, once, and never become separate trainings."""
 
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from functools import partial
 
 import pytest
 
-from tests.mpi.programs import launch
+from pytagi_ddp.distributed.engine import meeting
+from tests.mpi.programs import launch, two_nodes
 from tests.mpi.run import ROOT, MpiJob, mpirun, mpirun_command
+from tests.mpi.torchrun import variables as torchrun_variables
 
 pytestmark = pytest.mark.mpi
 
@@ -80,6 +85,48 @@ def test_a_launcher_that_does_not_start_mpi(env, name, backend):
     assert f"LaunchError: this job was started by {name}, which does not start MPI" in result.stderr
     assert "python -m pytagi_ddp.launch -np 2 " in result.stderr
     assert "training" not in result.stdout
+
+
+PORT = 20_000 + os.getpid() % 10_000
+
+
+def torchrun(program, nodes=1, ranks=2, port=PORT):
+    """A job of processes that were started as torchrun starts them."""
+    launcher = [sys.executable, "-m", "tests.mpi.torchrun", str(nodes), str(ranks), sys.executable]
+    return MpiJob(program, nodes * ranks, {"MASTER_PORT": str(port)}, launcher)
+
+
+def test_ranks_of_torchrun_train_as_those_of_mpirun_do(hydra):
+    with socket.create_server(("", PORT + meeting.PORT_STEP)) as other:  # where they would meet, were it free
+        other.settimeout(20)
+        job = torchrun(partial(two_nodes.train, options={}), nodes=2, ranks=1)
+        for _ in range(2):
+            other.accept()[0].close()
+        started = job.finish(60)
+    assert (started.returncode, started.stderr) == (0, "")
+    wanted = mpirun(partial(two_nodes.train, options={}))
+    assert sorted(started.stdout.splitlines()) == sorted(wanted.stdout.splitlines())
+
+
+def test_a_dead_rank_ends_those_of_torchrun(hydra):
+    result = torchrun(launch.die_beside_a_child, port=PORT + 1).finish()
+    assert result.returncode == 128 + signal.SIGKILL
+    assert result.seconds < 5
+    assert result.stderr == "rank 1 of 2 has ended without leaving the job, which ends\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        ("0", "CollectiveTimeoutError: rank 1 of 2 has not started MPI in time"),
+        ("1", "LaunchError: rank 0 does not answer at 127.0.0.1 (MASTER_ADDR)"),
+    ],
+)
+def test_a_rank_of_torchrun_that_waits_in_vain(rank, message, hydra):
+    env = torchrun_variables(0, 1, int(rank), 2) | {"MASTER_PORT": str(PORT + 2), "PYTAGI_DDP_TIMEOUT": "0.5"}
+    result = MpiJob(launch.train, np=1, env=env, launcher=[sys.executable]).finish()
+    assert result.returncode != 0 and "training" not in result.stdout
+    assert message in result.stderr
 
 
 def test_processes_of_such_a_launcher_that_work_alone():

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks.two_nodes import TwoNodes
+from benchmarks.two_nodes import ADDRESSES, TwoNodes
 from tests.mpi.programs import two_nodes
 from tests.mpi.run import MpiJob, mpirun
 
@@ -39,6 +39,19 @@ def test_two_nodes_train_as_one_host_does(nodes, np, options):
         assert line[:5] == [str(rank), str(np), str(local_rank), str(half), node]
     assert nodes.sent_bytes() - before > 20_000  # it went over the network, not through memory
     assert {line[5] for line in lines} == {one_host[0][5]}  # the same parameters, to the last bit
+
+
+def test_ranks_of_torchrun_meet_over_the_network(nodes):
+    program = partial(two_nodes.train, options={})
+    launcher = [sys.executable, "-m", "tests.mpi.torchrun", "2", "2", sys.executable]
+    env = {"MASTER_ADDR": ADDRESSES[0]}
+    jobs = [MpiJob(program, 4, env | {"NODE": str(k)}, [*nodes.enter(k), *launcher]) for k in range(2)]
+    ended = [job.finish(60) for job in jobs]
+    assert [(job.returncode, job.stderr) for job in ended] == [(0, ""), (0, "")]
+    lines = sorted(line.split() for job in ended for line in job.stdout.splitlines())
+    places = [[str(rank), "4", str(rank % 2), "2", nodes.names[rank // 2]] for rank in range(4)]
+    assert [line[:5] for line in lines] == places
+    assert {line[5] for line in lines} == {mpirun(program, 4, timeout=60).stdout.split()[5]}
 
 
 @pytest.mark.parametrize("np", [2, 4])

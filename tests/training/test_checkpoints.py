@@ -223,7 +223,7 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
         one(tmp_path / "a")
     assert files(tmp_path / "a") == kept
     with pytest.raises(CallbackError, match="was written after 3 epochs: to go on, ask for more than 3 epochs"):
-        one(tmp_path / "a", {"resume": True})
+        one(tmp_path / "a", {"resume": tmp_path / "a"})
     assert len(one(tmp_path / "a", {"resume": True}, epochs=4)[0]) == 1
     one(tmp_path / "b", {"resume": True})  # from the start, as there is nothing
     with pytest.raises(CallbackError, match=f"{tmp_path}/b has checkpoints of another training"):
@@ -231,6 +231,15 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
     with pytest.raises(CallbackError, match=r"FileNotFoundError: .*nothing"):
         one(tmp_path / "c", {"resume": tmp_path / "nothing"})
     assert CheckpointManager(tmp_path / "c").latest() is None
+
+
+@pytest.mark.parametrize("average_last", [0.0, 0.5])
+def test_a_training_that_is_done_stays_as_it_is(tmp_path, average_last):
+    """As in a job that died, and was started again, after its last checkpoint."""
+    state = one(tmp_path, average_last=average_last)[1]
+    with pytest.warns(UserWarning, match="was written after 3 epochs: to go on, ask for more than 3 epochs"):
+        history, again, trainer = one(tmp_path, {"resume": True}, average_last=average_last)
+    assert (history, again, trainer.step) == ([], state, 18)
 
 
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):

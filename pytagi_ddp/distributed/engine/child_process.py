@@ -92,7 +92,7 @@ def mark_rank() -> None:
 def _job_name(environ: Mapping[str, str]) -> str:
     """A name of the job. It differs from that of a job that a rank starts with an mpirun of its own."""
     proxy = _proxy_above()
-    names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
     return " ".join([f"Hydra {proxy}"] if proxy else [f"{name} {environ[name]}" for name in names if name in environ])
 
 

@@ -86,9 +86,11 @@ class Job(MPIMember):
         if self.world_size == 1:
             unlink_own_files()  # with more ranks, only once all of them have it
         if launch and launch.world_size not in (None, self.world_size):
+            early = "The program has started MPI by itself: call create_communicator() before it imports mpi4py.MPI. "
             raise LaunchError(
                 f"{launch.launcher} started {launch.world_size} ranks ({launch.evidence}), but MPI says that this is "
-                f"rank {self.rank} of {self.world_size}: they do not belong together. Under srun, name the process "
+                f"rank {self.rank} of {self.world_size}: they do not belong together. "
+                f"{early if launch.meeting else ''}Under srun, name the process "
                 "interface: srun --mpi=pmi2 for MPICH, srun --mpi=pmix for Open MPI. Elsewhere, use the launcher of "
                 f"the MPI library that mpi4py loads: {start_command(launch)}"
             )
@@ -210,5 +212,11 @@ def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
     if mpi_family(version) in MPICH_LIKE:
         check_space(launch.local_world_size or 1)
     # MPI_Init holds Python's lock while it waits for other nodes.
-    with node_barrier(launch.local_rank, launch.local_world_size or 1, timeout), ended_after(timeout):
+    if launch.meeting and launch.world_size != 1:
+        from pytagi_ddp.distributed.engine.meeting import meeting  # for Linux only
+
+        together = meeting(launch, timeout)
+    else:
+        together = node_barrier(launch.local_rank, launch.local_world_size or 1, timeout)
+    with together, ended_after(timeout):
         MPI.Init_thread()

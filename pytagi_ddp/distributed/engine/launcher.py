@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Launch:
         evidence: the environment variable that identifies the launcher.
         starts_mpi: whether ranks of MPI can find each other under it; if not, each process is rank 0 of 1 for MPI.
         problem: a variable of the launcher that holds no number, as "PMI_SIZE='x'"; or nothing.
+        meeting: host and port near which ranks meet that are started without MPI (`meeting.py`), or None.
     """
 
     launcher: str
@@ -65,6 +66,7 @@ class Launch:
     evidence: str
     starts_mpi: bool = True
     problem: str = ""
+    meeting: tuple[str, int] | None = None
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
@@ -86,6 +88,12 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     def has_numbers(*names: str) -> bool:
         return all(_number(environ.get(name, "")) is not None for name in names)
 
+    def with_meeting(launcher: str) -> Launch:
+        host, port = environ.get("MASTER_ADDR", ""), _number(environ.get("MASTER_PORT", ""))
+        there = bool(host) and port is not None and sys.platform == "linux"
+        found = launch(launcher, MPICH_LIKE if there else (), _TORCH, starts_mpi=there)
+        return replace(found, meeting=(host, port)) if there and port is not None else found
+
     in_slurm_step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ
     if "OMPI_COMM_WORLD_SIZE" in environ:
         names = [f"OMPI_COMM_WORLD_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
@@ -98,7 +106,7 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
             names = [f"{prefix}_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
             return launch("MVAPICH's mpirun_rsh", MPICH_LIKE, names)
     if "TORCHELASTIC_RUN_ID" in environ and has_numbers("RANK", "WORLD_SIZE"):
-        return launch("torchrun", (), _TORCH, starts_mpi=False)
+        return with_meeting("torchrun")
     if has_numbers("HOROVOD_RANK", "HOROVOD_SIZE"):
         names = [f"HOROVOD_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
         return launch("horovodrun", (), names, starts_mpi=False)
@@ -107,7 +115,7 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     if "PMIX_RANK" in environ:
         return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
     if has_numbers("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
-        return launch("a launcher of PyTorch programs", (), _TORCH, starts_mpi=False)
+        return with_meeting("a launcher of PyTorch programs")
     return None
 
 

@@ -1,5 +1,6 @@
 """Who started us, which MPI will be loaded, and whether they fit: read from environments and version texts."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +105,19 @@ def test_a_launcher_that_does_not_start_mpi(environ, name):
             check(detect_launcher(environ))
         assert f"started by {name}, which does not start MPI" in str(caught.value)
         assert "Start it with: python -m pytagi_ddp.launch -np 3 " in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks meet on Linux")
+@pytest.mark.parametrize("environ", [TORCHRUN, PYTORCH])
+def test_ranks_of_pytorchs_launchers_can_meet(environ):
+    launch = detect_launcher(environ | {"MASTER_PORT": "29500"})
+    assert launch.meeting == ("node", 29500)
+    check_launcher(launch, MPICH_TEXT)
+    with pytest.raises(LaunchError, match=r"mpi4py loads Open MPI v4.1.4.* python -m pytagi_ddp.launch -np 3 \.\.\."):
+        check_launcher(launch, OPEN_MPI_TEXT)
+    for port in ("", "x"):
+        with pytest.raises(LaunchError, match="which does not start MPI"):
+            check_launcher(detect_launcher(environ | {"MASTER_PORT": port}), MPICH_TEXT)
 
 
 def test_one_process_of_such_a_launcher_is_fine():

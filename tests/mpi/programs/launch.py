@@ -2,8 +2,9 @@
 
 import os
 import time
+from pathlib import Path
 
-from tests.mpi.rank import say
+from tests.mpi.rank import fault, say
 
 
 def train(backend: str = "auto") -> None:
@@ -18,6 +19,23 @@ def be_killed() -> None:
 
     create_communicator().barrier()
     os.kill(os.getpid(), 9)
+
+
+def die_beside_a_child() -> None:
+    """Rank 1 dies, and a process that it has forked lives as long as rank 0, which waits for rank 1."""
+    from pytagi_ddp.distributed.communicator import create_communicator
+    from pytagi_ddp.process_tree import is_alive
+
+    comm = create_communicator()
+    other = comm.all_gather_object(os.getpid())[0]
+    if comm.rank == 1:
+        if os.fork() == 0:
+            while is_alive(Path(f"/proc/{other}")):
+                time.sleep(0.02)
+            os._exit(0)
+        fault()
+        os.kill(os.getpid(), 9)
+    comm.barrier()
 
 
 def be_killed_in_the_start(victim: str) -> None:

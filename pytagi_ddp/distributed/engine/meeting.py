@@ -1,0 +1,135 @@
+"""How ranks meet that a launcher without MPI has started, such as torchrun: over a server of PMI that rank 0 starts."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from pytagi_ddp.distributed.engine import pmi_server
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
+from pytagi_ddp.distributed.engine.launcher import Launch
+
+# The launcher itself may use MASTER_PORT, and another job the ports next to it.
+PORT_STEP, PORT_TRIES = 1000, 8
+ANSWER_SECONDS = 5.0  # of a server that belongs to this job
+RETRY_SECONDS = 0.05
+
+
+@contextlib.contextmanager
+def meeting(launch: Launch, timeout: float) -> Iterator[None]:
+    """Waits until all ranks have come, and gives MPICH a connection to the server while the body starts MPI.
+
+    From then on, the kernel kills this process (SIGKILL) as soon as another rank has ended without leaving MPI.
+
+    Args:
+        timeout: seconds to wait.
+
+    Raises:
+        LaunchError: no port is free, or there is no server at the address.
+        RankLeftError: a rank ended before it arrived. CollectiveTimeoutError: ranks have not arrived in time.
+    """
+    assert launch.meeting is not None
+    host, port = launch.meeting
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "job") + "-" + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    hello = f"{''.join(job.split())} {launch.world_size} {launch.rank}\n"
+    ports = [1024 + (port + k * PORT_STEP - 1024) % (65536 - 1024) for k in range(1, PORT_TRIES + 1)]
+    deadline = time.monotonic() + timeout
+    if launch.rank == 0:
+        _serve(ports, hello, timeout)
+    lifeline, address = _connect(host, ports, hello, deadline)
+    word, _, rank = _line(lifeline, deadline + ANSWER_SECONDS).partition(" ")
+    if word == "left":
+        raise RankLeftError(
+            f"rank {rank} of {launch.world_size} ended before MPI was started; look above for its error"
+        )
+    if word != "go":
+        raise CollectiveTimeoutError(
+            f"rank {rank or '?'} of {launch.world_size} has not started MPI in time: it is stalled, or never starts it"
+        )
+    _die_with(lifeline)
+    connection = socket.create_connection(address)
+    connection.sendall(f"pmi {hello}".encode())
+    variables = {"PMI_FD": connection.detach(), "PMI_RANK": launch.rank, "PMI_SIZE": launch.world_size}
+    os.environ.update((name, str(value)) for name, value in variables.items())
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def _serve(ports: list[int], hello: str, timeout: float) -> None:
+    """Starts the server on the first port that is free."""
+    job, size, _ = hello.split()
+    for port in ports:
+        try:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            listener = socket.create_server(("", port), family=family, backlog=2 * int(size), dualstack_ipv6=both)
+            break
+        except OSError as error:
+            problem = error
+    else:
+        raise LaunchError(
+            f"the ranks cannot meet: none of the ports {ports} is free ({problem}). Choose another MASTER_PORT"
+        )
+    command = [sys.executable, "-S", "-E", pmi_server.__file__, str(listener.fileno()), size, job, str(timeout)]
+    with listener:
+        subprocess.Popen(
+            command,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _connect(host: str, ports: list[int], hello: str, deadline: float) -> tuple[socket.socket, tuple[str, int]]:
+    """A connection to the server of this job, and its address."""
+    problem: object = "no answer"
+    while time.monotonic() < deadline:
+        for port in ports:
+            try:
+                lifeline = socket.create_connection((host, port), ANSWER_SECONDS)
+                lifeline.sendall(f"life {hello}".encode())
+                if _line(lifeline, time.monotonic() + ANSWER_SECONDS) == "welcome":
+                    return lifeline, (host, port)
+                lifeline.close()
+            except OSError as error:
+                problem = error
+        time.sleep(RETRY_SECONDS)
+    raise LaunchError(
+        f"rank 0 does not answer at {host} (MASTER_ADDR), ports {ports} ({problem}): look there for its error, let "
+        "these ports through, or start the job with python -m pytagi_ddp.launch"
+    )
+
+
+def _line(connection: socket.socket, deadline: float) -> str:
+    """The next line of the server; what has come of it if the connection ends, or if it is late."""
+    line = b""
+    with contextlib.suppress(OSError):
+        while not line.endswith(b"\n"):
+            connection.settimeout(max(deadline - time.monotonic(), RETRY_SECONDS))
+            if not (byte := connection.recv(1)):
+                break
+            line += byte
+    return line.decode(errors="replace").rstrip("\n")
+
+
+def _die_with(lifeline: socket.socket) -> None:
+    """Lets the kernel kill this process when the server writes, or ends: also inside MPI, where no Python runs."""
+    own = lifeline.detach()  # as MPICH still talks to the server when Python has closed its sockets
+    os.register_at_fork(after_in_child=lambda: os.close(own))  # or the server would take a child process for its rank
+    fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([own], [], [], 0)[0]:  # it wrote before that
+        raise RankLeftError("another rank ended while MPI was starting; look above for its error")

@@ -1,0 +1,118 @@
+"""Lets ranks find each other that no launcher of MPI has started: a server of PMI-1, the protocol of MPICH for that.
+
+Rank 0 starts it as a program of its own, because `MPI_Init` holds Python's lock. Each rank has two connections. One is
+MPICH's, for the addresses that ranks exchange while MPI starts. The other is a lifeline: it ends with its rank. When a
+rank ends before it has left MPI, the server writes to all lifelines, and the kernel kills their ranks (`meeting.py`).
+The server ends with the last rank.
+
+This file imports nothing of the library, so that it starts at once.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+
+REPLIES = {
+    "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
+    "get_maxes": "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0",
+    "get_appnum": "cmd=appnum appnum=0 rc=0",
+    "get_my_kvsname": "cmd=my_kvsname kvsname={job} rc=0",
+    "get_universe_size": "cmd=universe_size size={size} rc=0",
+    "put": "cmd=put_result rc=0 msg=success",
+    "finalize": "cmd=finalize_ack rc=0",
+}
+
+
+class Server:
+    """The meeting place of a job.
+
+    Args:
+        size: number of ranks.
+        job: a word that tells this job from others on the same machine.
+        timeout: seconds that ranks wait for each other to come.
+    """
+
+    def __init__(self, size: int, job: str, timeout: float):
+        self.size, self.job, self.timeout = size, job, timeout
+        self.lifelines: dict[int, asyncio.StreamWriter] = {}
+        self.values: dict[str, str] = {}
+        self.in_barrier: list[asyncio.StreamWriter] = []
+        self.left: set[int] = set()  # ranks that have ended MPI
+        self.gone: set[int] = set()  # and whose process has ended
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serves until the job has ended."""
+        await asyncio.start_server(self.serve, sock=listener)
+        await asyncio.sleep(self.timeout)
+        if len(self.lifelines) < self.size:
+            self.end(f"late {','.join(str(rank) for rank in range(self.size) if rank not in self.lifelines)}")
+        await asyncio.Event().wait()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection; its first line says "life" or "pmi", the job, its size, and the rank."""
+        try:
+            kind, job, size, rank = (await reader.readline()).decode().split()
+            if (job, int(size)) != (self.job, self.size) or (kind == "life") == (int(rank) in self.lifelines):
+                raise ValueError("another job")
+        except (ValueError, OSError):
+            writer.close()
+            return
+        await (self.live if kind == "life" else self.exchange)(int(rank), reader, writer)
+
+    async def live(self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Holds the lifeline of a rank."""
+        self.lifelines[rank] = writer
+        writer.write(b"welcome\n")
+        if len(self.lifelines) == self.size:
+            for other in self.lifelines.values():
+                other.write(b"go\n")
+        with contextlib.suppress(OSError):
+            await reader.read()
+        self.gone.add(rank)
+        if len(self.lifelines) < self.size:
+            self.end(f"left {rank}")
+        if rank not in self.left:
+            print(f"rank {rank} of {self.size} has ended without leaving the job, which ends", file=sys.stderr)
+            self.end("end")
+        if len(self.gone) == self.size:
+            os._exit(0)
+
+    async def exchange(self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the commands of MPICH on a rank, each a line such as ``cmd=get kvsname=job key=name``."""
+        try:
+            while line := (await reader.readline()).decode().rstrip("\n"):
+                words = dict(word.partition("=")[::2] for word in line.split(" "))
+                command, key = words.get("cmd", ""), words.get("key", "")
+                reply = REPLIES.get(command, f"cmd={command} rc=-1 msg=unknown").format(job=self.job, size=self.size)
+                if command == "put":
+                    self.values[key] = line.partition(" value=")[2]
+                elif command == "get":
+                    found = key in self.values
+                    reply = f"cmd=get_result rc={0 if found else -1} value={self.values.get(key, 'unknown')}"
+                elif command == "finalize":
+                    self.left.add(rank)
+                elif command == "abort":
+                    self.end("end")
+                elif command == "barrier_in":
+                    self.in_barrier.append(writer)
+                    if len(self.in_barrier) == self.size:
+                        for other in self.in_barrier:
+                            other.write(b"cmd=barrier_out rc=0\n")
+                        self.in_barrier.clear()
+                    continue
+                writer.write(f"{reply}\n".encode())
+        except (ValueError, OSError):
+            pass  # the lifeline tells whether that was the end
+
+    def end(self, word: str) -> None:
+        """Tells all ranks why the job ends, and ends."""
+        for writer in self.lifelines.values():
+            writer.write(f"{word}\n".encode())
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    descriptor, size, job, timeout = sys.argv[1:]
+    asyncio.run(Server(int(size), job, float(timeout)).run(socket.socket(fileno=int(descriptor))))

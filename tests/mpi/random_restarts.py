@@ -1,0 +1,151 @@
+"""Jobs that are killed and start again: ``python -m tests.mpi.random_restarts --count 200 --seed 0``.
+
+Each case is a training on 2 or 3 ranks, in a way, under ``pytagi_ddp.launch --max-restarts``. One to three of its
+starts die, at moments that follow from its number: the kernel kills a rank, or Hydra's proxy or mpirun is killed, while
+it starts, behind a step, in an exchange, around a checkpoint, or at its end. The job has to end with code 0 and the
+bits of an undisturbed one, resume from its newest checkpoint each time, and leave no process. The exit code is the
+number of cases that went otherwise (up to 99).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+
+from tests.mpi.programs import restarted
+from tests.mpi.run import Hang, MpiJob, Outlived, Result
+
+AT_ONCE = 2
+WAYS = ("ddp", "buckets", "synchronised", "shards", "whole", "pipeline")
+VICTIMS = ("rank", "rank", "rank", "proxy", "mpirun")
+LIMIT = 150.0  # seconds after which a case counts as a hang
+DELAYS = {"start": 2.0, "step": 0.03, "exchange": 0.003, "save": 0.02, "end": 0.1}  # at most, behind the moment
+STEPS = 24
+SAVES = sorted({*range(restarted.EVERY, STEPS + 1, restarted.EVERY), *range(8, STEPS + 1, 8)})
+
+
+@dataclass
+class Case:
+    """A training whose first starts die.
+
+    Attributes:
+        seed: its number. way: one of `WAYS`. ranks: in the job. deaths: as `restarted.train` takes them.
+    """
+
+    seed: int
+    way: str
+    ranks: int
+    deaths: list[list]
+
+
+def draw(seed: int) -> Case:
+    """Returns case number ``seed``."""
+    rng = random.Random(f"restarts {seed}")
+    ranks, deaths = rng.choice((2, 2, 3)), []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        point = rng.choice(restarted.POINTS)
+        step = {"save": rng.choice(SAVES), "step": rng.randint(1, STEPS), "exchange": rng.randint(1, STEPS)}.get(
+            point, 0
+        )
+        delay = round(rng.uniform(0, DELAYS[point]), 5)
+        deaths.append([rng.randrange(ranks), rng.choice(VICTIMS), point, step, delay])
+    return Case(seed, rng.choice(WAYS), ranks, deaths)
+
+
+def start(way: str, ranks: int, deaths: list, folder: str, *options: str, fail_at: int = 0) -> MpiJob:
+    program = partial(restarted.train, folder=folder, way=way, deaths=deaths, fail_at=fail_at)
+    launcher = [sys.executable, "-m", "pytagi_ddp.launch", *options, "-np", str(ranks)]
+    return MpiJob(program, ranks, {"PYTAGI_DDP_TIMEOUT": "60"}, launcher)
+
+
+@cache
+def undisturbed(way: str, ranks: int) -> list[str]:
+    """What the ranks of a job say in the end that is not killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = start(way, ranks, [], folder).finish(LIMIT)
+    assert result.returncode == 0, result.stderr
+    return ends(result)
+
+
+def ends(result: Result) -> list[str]:
+    return sorted({line for line in result.stdout.splitlines() if line.startswith("rank ")})
+
+
+def run(case: Case) -> tuple[list[str], str]:
+    """Runs a case; returns what was wrong, and everything that is known about it."""
+    wanted = undisturbed(case.way, case.ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--max-restarts", str(len(case.deaths)), "--pause", "0.05")
+        job = start(case.way, case.ranks, case.deaths, folder, *options)
+        try:
+            result = job.finish(LIMIT)
+        except Hang as error:
+            return ["HANG"], str(error)
+        except Outlived as error:
+            return ["OUTLIVED"], str(error)
+        finally:
+            job.close()
+    return judge(wanted, result), f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
+
+
+def judge(wanted: list[str], result: Result) -> list[str]:
+    """Compares how a job ended with how it should have."""
+    wrong = [] if result.returncode == 0 else [f"exit code {result.returncode}"]
+    wrong += [] if ends(result) == wanted else ["other parameters"]
+    saved = 0
+    for line in result.stdout.splitlines():
+        word, _, step = line.partition(" ")
+        if word == "saved":
+            saved = int(step)
+        elif word == "from" and int(step) < saved:
+            wrong.append("lost steps")
+    return wrong
+
+
+def table(outcomes: Sequence[tuple[Case, list[str], int]]) -> str:
+    """Returns the number of cases by way of training and outcome, and of deaths by their moment."""
+    columns = ["ok", *sorted({word for _, wrong, _ in outcomes for word in wrong})]
+    counts = Counter((case.way, word) for case, wrong, _ in outcomes for word in wrong or ["ok"])
+    lines = [f"{'way':<16}" + "".join(f"{column:>18}" for column in columns)]
+    lines += [f"{way:<16}" + "".join(f"{counts[way, column]:>18}" for column in columns) for way in WAYS]
+    points = Counter(death[2] for case, _, _ in outcomes for death in case.deaths)
+    restarts = sum(number for _, _, number in outcomes)
+    moments = ", ".join(f"{point} {points[point]}" for point in restarted.POINTS)
+    return "\n".join([*lines, f"deaths by moment: {moments}; {restarts} restarts"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mpi.random_restarts", description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--verbose", action="store_true", help="print what every job said")
+    options = parser.parse_args(arguments)
+    begin, outcomes = time.monotonic(), []
+
+    def one(seed: int) -> None:
+        case = draw(seed)
+        wrong, story = run(case)
+        outcomes.append((case, wrong, story.count(" follows in ")))
+        if wrong or options.verbose:
+            print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt), ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(one, range(options.seed, options.seed + options.count)):
+            pass
+    failed = sum(bool(wrong) for _, wrong, _ in outcomes)
+    print(table(outcomes))
+    print(f"{len(outcomes)} cases in {time.monotonic() - begin:.0f} s, {failed} of them wrong")
+    return min(failed, 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
