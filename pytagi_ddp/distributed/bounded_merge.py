@@ -112,7 +112,9 @@ class BoundedMerge(PosteriorMerge):
         flight, arena = self._flight, self.model.arena
         if flight is None:
             return
-        done = flight.wait_until(until)
+        done = until == math.inf or flight.wait_until(until)
+        if done:
+            flight.wait()
         for name in ("reduce_calls", "reduce_bytes", "reduce_seconds"):  # count with those of all ranks
             setattr(self.communicator, name, getattr(self.communicator, name) + getattr(self._ranks, name))
             setattr(self._ranks, name, 0)
