@@ -71,9 +71,9 @@ class BoundedMerge(PosteriorMerge):
 
     def _make_memory(self) -> None:
         super()._make_memory()
-        empty, arena = self._kernels.array.empty, self.model.arena
-        self._sent = empty(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
-        self._before = empty(arena.theta.shape)  # the posterior that was sent
+        array, arena = self._kernels.array, self.model.arena
+        self._sent = array.zeros(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
+        self._before = array.empty(arena.theta.shape)  # the posterior that was sent
 
     def parameters_changed(self) -> None:
         if self._flight is not None:
