@@ -71,9 +71,9 @@ class BoundedMerge(PosteriorMerge):
 
     def _make_memory(self) -> None:
         super()._make_memory()
-        empty, arena = self._kernels.array.empty, self.model.arena
-        self._sent = empty(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
-        self._before = empty(arena.theta.shape)  # the posterior that was sent
+        array, arena = self._kernels.array, self.model.arena
+        self._sent = array.zeros(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
+        self._before = array.empty(arena.theta.shape)  # the posterior that was sent
 
     def parameters_changed(self) -> None:
         if self._flight is not None:
@@ -112,7 +112,9 @@ class BoundedMerge(PosteriorMerge):
         flight, arena = self._flight, self.model.arena
         if flight is None:
             return
-        done = flight.wait_until(until)
+        done = until == math.inf or flight.wait_until(until)
+        if done:
+            flight.wait()
         for name in ("reduce_calls", "reduce_bytes", "reduce_seconds"):  # count with those of all ranks
             setattr(self.communicator, name, getattr(self.communicator, name) + getattr(self._ranks, name))
             setattr(self._ranks, name, 0)

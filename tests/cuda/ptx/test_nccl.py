@@ -64,7 +64,6 @@ WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whet
     "synchronised BatchNorm2d, buckets": (with_batch_norm, {"sync_batch_norm": True}, 2, {"buckets": 3}, False),
     "merge by precision": (lambda: dense(MixtureReLU()), {"every": 2}, 4, {}, False),
     "merge by mean": (with_batch_norm, {"every": 3, "merge": "mean"}, 3, {}, False),
-    "merge by precision, bounded wait": (with_batch_norm, {"every": 2, "max_wait": 600}, 4, {}, False),
     "sum, pulled": (scheduled, {"average": False}, 4, {}, True),
     "merge by precision, pulled": (scheduled, {"every": 2}, 4, {}, False),
 }
@@ -130,6 +129,31 @@ def test_steps_are_those_of_mpi_and_of_one_process(results, way):
         assert found["device"] == "cuda:0" and found["equal"]
         assert found["worst"] < 1e-4 and found["alone"] < 1e-4
         assert found["reduced"] == found["as by MPI"] > 0
+
+
+def late_merge(comm):
+    """A merge that a rank does not wait for in its step, and that `merge` ends: that of all ranks, over MPI."""
+    net, host = with_batch_norm(), with_batch_norm()
+    ddp = DDPSequential(net, DDPConfig(backend="nccl"), every=2, max_wait=0)
+    other = DDPSequential(host, DDPConfig(backend="mpi"), every=2)
+    net.load_state_dict(host.state_dict())
+    ddp.synchronize()
+    for step in range(2):
+        x, y = batch(net, 3 * comm.world_size, step)
+        for model in (ddp, other):
+            backpropagate(model, x[comm.rank :: comm.world_size], y[comm.rank :: comm.world_size])
+            model.step()
+    ddp.merge()
+    found = [difference(other.state_dict(), ddp.state_dict()), ddp.steps_since_merge, ddp.stop_requested]
+    for model in (ddp, other):
+        model.communicator.close()
+    return found
+
+
+@on_gpus(late_merge, 2)
+def test_a_merge_that_is_waited_for_later(results):
+    for worst, *rest in results:
+        assert worst < 1e-4 and rest == [0, False]
 
 
 def pipelined(comm, schedule, recompute):
