@@ -2,8 +2,8 @@
 
 `undefined` (UBSan) finds sums and products of sizes that overflow, and shifts, casts and divisions that are out of
 range; `address` (AddressSanitizer, with checks of indices) finds accesses beside memory. The tree is copied to a
-temporary folder, so that modules do not mix, built there with gcc, and tested: by default the tests of kernels, networks
-and layers. Less optimised code rounds differently: tests of last bits (`test_mixed.py`) may fail.
+temporary folder, so that modules do not mix, and built there with gcc. By default the tests of kernels, networks and
+layers run. Less optimised code rounds differently: tests of last bits (`test_mixed.py`) may fail.
 """
 
 from __future__ import annotations
