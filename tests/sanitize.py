@@ -1,9 +1,9 @@
 """Tests on modules that are built with a sanitizer: `python -m tests.sanitize undefined`, or `address`.
 
-`undefined` (UBSan) finds sums and products of sizes that overflow, shifts and casts out of range, and pointers that are
-null or not aligned; `address` (AddressSanitizer, with checks of indices) finds accesses beside memory. The tree is
-copied to a temporary folder, so that modules do not mix, built there with gcc, and tested: by default the tests of
-kernels, networks and layers. Less optimised code rounds differently: tests of last bits (`test_mixed.py`) may fail.
+`undefined` (UBSan) finds sums and products of sizes that overflow, and shifts, casts and divisions that are out of
+range; `address` (AddressSanitizer, with checks of indices) finds accesses beside memory. The tree is copied to a
+temporary folder, so that modules do not mix, and built there with gcc. By default the tests of kernels, networks and
+layers run. Less optimised code rounds differently: tests of last bits (`test_mixed.py`) may fail.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("tests/kernels", "tests/nn", "tests/battery")
-UNDEFINED = "-O1 -g -fsanitize=undefined -fno-sanitize-recover=undefined"
+OF_NUMBERS = "signed-integer-overflow,shift,integer-divide-by-zero,bounds,float-cast-overflow"
+UNDEFINED = f"-O1 -g -fsanitize={OF_NUMBERS} -fno-sanitize-recover={OF_NUMBERS}"
 BUILDS = {
     "address": {"PYTAGI_DDP_SANITIZE": "1"},
-    "undefined": {"CFLAGS": UNDEFINED, "LDFLAGS": "-fsanitize=undefined"},
+    "undefined": {"CFLAGS": UNDEFINED, "LDFLAGS": f"-fsanitize={OF_NUMBERS}"},
 }
 
 
