@@ -23,9 +23,8 @@ def functions(owner) -> dict:
     home = owner.__name__ if inspect.ismodule(owner) else owner.__module__
 
     def is_here(f) -> bool:
-        return (
-            inspect.isfunction(f) and f.__module__ == home or isinstance(f, partial) and ".layers." in f.func.__module__
-        )
+        made = isinstance(f, partial) and ".layers." in f.func.__module__
+        return made or (inspect.isfunction(f) and f.__module__ == home)
 
     return {name: f for name, f in vars(owner).items() if not name.startswith("_") and is_here(f)}
 
