@@ -238,6 +238,8 @@ def test_what_is_not_a_layer(container, wrong, message):
             container(*layers)
     with pytest.raises(ValueError, match="at least one layer"):
         container([])
+    with pytest.raises(TypeError, match="takes layers, got str"):
+        nn.ResNetBlock("Linear")
 
 
 @pytest.mark.parametrize(
