@@ -2,7 +2,8 @@
 
 `cpu` and `cuda` have modules of these names, whose docstrings give formulas, shapes and errors. A device may add
 keyword-only options to the arguments here. Arrays are float32 and C-contiguous. The caller allocates the arrays that a
-kernel writes. `tests/kernels/test_protocol.py` checks that both devices keep to these declarations.
+kernel writes. A kernel raises a ValueError where arrays are of another type or order, or shapes do not fit together.
+`tests/kernels/test_protocol.py` checks that both devices keep to these declarations.
 """
 
 from collections.abc import Callable, Hashable

@@ -48,17 +48,8 @@ class ArrayLoader(RankBatches):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}")
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
-        super().__init__(
-            self.x,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            prefetch=0,
-            evaluation=evaluation,
-        )
+        sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation
+        super().__init__(self.x, *sampling)
 
     def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
         for part in parts:

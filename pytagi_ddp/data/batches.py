@@ -235,9 +235,9 @@ class ImageBatches(RankBatches):
         shape: tuple[int, int, int],
         mean: float | Sequence[float] | np.ndarray | None,
         std: float | Sequence[float] | np.ndarray | None,
-        **sampling: Any,
+        *sampling: Any,
     ) -> None:
-        super().__init__(dataset, **sampling)
+        super().__init__(dataset, *sampling)
         self._scale, self._shift = _affine(mean, std, shape[0])
         self._features = shape[0] * shape[1] * shape[2]
 

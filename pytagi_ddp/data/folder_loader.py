@@ -75,20 +75,8 @@ class FolderLoader(ImageBatches):
             raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
         if not 0 < least_area <= 1:
             raise ValueError(f"least_area is a share above 0 and up to 1, got {least_area}")
-        super().__init__(
-            dataset,
-            (3, size, size),
-            mean,
-            std,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            prefetch=prefetch,
-            evaluation=evaluation,
-        )
+        sampling = batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation
+        super().__init__(dataset, (3, size, size), mean, std, *sampling)
         self.dataset = dataset
         self.size = size
         self.augment = augment and not evaluation

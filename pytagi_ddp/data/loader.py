@@ -68,20 +68,8 @@ class BatchLoader(ImageBatches):
         if evaluation and (drop_last or transform is not None):
             raise ValueError("evaluation counts every sample as it is: no drop_last, no transform")
         shape = dataset.images.shape[1:]
-        super().__init__(
-            dataset,
-            shape,
-            mean,
-            std,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            prefetch=prefetch,
-            evaluation=evaluation,
-        )
+        sampling = batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation
+        super().__init__(dataset, shape, mean, std, *sampling)
         self.dataset = dataset
         self.transform = transform
 

@@ -1,72 +1,69 @@
 """Products of variances in bfloat16: exact where nothing is rounded, otherwise within what 8 bits of mantissa give."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import kernels
-from pytagi_ddp.kernels.cpu.layers import conv2d, linear
-from pytagi_ddp.kernels.tensors import State, Tensor
-from tests.kernels import test_conv2d, test_linear
+from pytagi_ddp.kernels.cpu.layers import linear
+from tests.kernels import test_conv2d, test_moment_products
+from tests.kernels.products import KERNELS, backward, forward, operands
 
 REASON = linear.why_not_mixed()
 needs_bfloat16 = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 ROUNDING = 1.01 * 2**-7  # of a product of two factors, each rounded by at most 2^-8; the rest is float32's
-DENSE = [(test_linear, shape) for shape in test_linear.SHAPES]
-PLAIN = [(test_conv2d, case) for case in test_conv2d.PLAIN]
-WINOGRAD = [(test_conv2d, case) for case in test_conv2d.WINOGRAD]
-LARGE_TILES = [(test_conv2d, case) for case in test_conv2d.LARGE_TILES]
+DENSE = [("linear", case) for case in test_moment_products.DENSE]
+PLAIN = [("conv2d", case) for case in test_conv2d.PLAIN]
+WINOGRAD = [("conv2d", case) for case in test_conv2d.WINOGRAD]
+LARGE_TILES = [("conv2d", case) for case in test_conv2d.LARGE_TILES]
 MEANS = ("out_mu", "in_delta_mu", "g_w", "g_b", "h_b")
 VARIANCES = ("out_var", "in_delta_var", "h_w")
 
 
-def run(layer, case, a, precision) -> dict[str, np.ndarray]:
+def run(kind, case, a, precision) -> dict[str, np.ndarray]:
     """Every result of a forward and a backward call."""
-    cpu = kernels.get_kernels("cpu", precision)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_linear, "linear", cpu.linear)
-        patch.setattr(test_conv2d, "conv2d", cpu.conv2d)
-        arguments = (a,) if layer is test_linear else (case, a)
-        out, (state, weight, bias) = layer.run_forward(*arguments), layer.run_backward(*arguments)
+    layer = getattr(kernels.get_kernels("cpu", precision), kind)
+    out, (state, weight, bias) = forward(layer, case, a), backward(layer, case, a)
     names = ("out_mu", "out_var", "in_delta_mu", "in_delta_var", "g_w", "h_w", "g_b", "h_b")
     return dict(zip(names, (*out, *state, *weight, *bias), strict=True))
 
 
-def integers(layer, case) -> dict[str, np.ndarray]:
+def integers(kind, case) -> dict[str, np.ndarray]:
     """Operands that bfloat16 holds exactly, also after the transforms of the Winograd form, and small sums."""
     rng = np.random.default_rng(0)
     top = {"mu": 4, "var": 9, "jcb": 3, "w": 2, "s": 3, "b": 9, "sb": 9, "dm": 9, "ds": 9}
-    draw = {name: rng.integers(0, top[name], x.shape, endpoint=True) for name, x in layer.arrays(case).items()}
+    draw = {name: rng.integers(0, top[name], x.shape, endpoint=True) for name, x in operands(kind, case).items()}
     return {name: x.astype(np.float32) for name, x in draw.items()}
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD)
+@pytest.mark.parametrize(("kind", "case"), DENSE + PLAIN + WINOGRAD)
 @pytest.mark.slow
-def test_what_needs_no_rounding_is_exact(layer, case, threads):
-    a = integers(layer, case)
-    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+def test_what_needs_no_rounding_is_exact(kind, case, threads):
+    a = integers(kind, case)
+    expected, actual = run(kind, case, a, "float32"), run(kind, case, a, "mixed")
     for name, want in expected.items():
         np.testing.assert_array_equal(actual[name], want, err_msg=name)
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN)
-def test_variances_are_within_two_roundings(layer, case):
+@pytest.mark.parametrize(("kind", "case"), DENSE + PLAIN)
+def test_variances_are_within_two_roundings(kind, case):
     """Sums of terms of one sign: relative errors do not grow, and they average out."""
-    a = layer.arrays(case)
-    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+    a = operands(kind, case)
+    expected, actual = run(kind, case, a, "float32"), run(kind, case, a, "mixed")
     for name in VARIANCES:
         np.testing.assert_allclose(actual[name], expected[name], rtol=ROUNDING, err_msg=name)
         assert (actual[name] != expected[name]).any()
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), WINOGRAD + LARGE_TILES)
-def test_variances_of_the_winograd_form(layer, case):
-    a = layer.arrays(case)
-    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+@pytest.mark.parametrize(("kind", "case"), WINOGRAD + LARGE_TILES)
+def test_variances_of_the_winograd_form(kind, case):
+    a = operands(kind, case)
+    expected, actual = run(kind, case, a, "float32"), run(kind, case, a, "mixed")
     for name in VARIANCES:
         error, scale = np.abs(actual[name] - expected[name]), np.abs(expected[name])
         assert 0 < error.max() < 0.01 * scale.max(), name
@@ -74,11 +71,11 @@ def test_variances_of_the_winograd_form(layer, case):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), DENSE + PLAIN + WINOGRAD + LARGE_TILES)
+@pytest.mark.parametrize(("kind", "case"), DENSE + PLAIN + WINOGRAD + LARGE_TILES)
 @pytest.mark.slow
-def test_means_keep_every_bit(layer, case, threads):
-    a = layer.arrays(case)
-    expected, actual = run(layer, case, a, "float32"), run(layer, case, a, "mixed")
+def test_means_keep_every_bit(kind, case, threads):
+    a = operands(kind, case)
+    expected, actual = run(kind, case, a, "float32"), run(kind, case, a, "mixed")
     for name in MEANS:
         np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
@@ -87,8 +84,8 @@ def test_means_keep_every_bit(layer, case, threads):
 def test_errors_average_out():
     """Rounding to nearest: a truncation would lose 0.5 % of every sum."""
     case = (256, 512, 64)
-    a = test_linear.arrays(case)
-    expected, actual = run(test_linear, case, a, "float32"), run(test_linear, case, a, "mixed")
+    a = operands("linear", case)
+    expected, actual = run("linear", case, a, "float32"), run("linear", case, a, "mixed")
     for name in VARIANCES:
         ratio = actual[name] / expected[name].astype(np.float64) - 1
         assert abs(ratio.mean()) < 2e-5, name
@@ -96,12 +93,12 @@ def test_errors_average_out():
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), [DENSE[4], PLAIN[1], WINOGRAD[0]])
-def test_zeros_stay_zeros(layer, case):
-    a = layer.arrays(case)
+@pytest.mark.parametrize(("kind", "case"), [DENSE[4], PLAIN[1], WINOGRAD[0]])
+def test_zeros_stay_zeros(kind, case):
+    a = operands(kind, case)
     for name in ("mu", "var", "ds", "sb"):
         a[name][...] = 0
-    results = run(layer, case, a, "mixed")
+    results = run(kind, case, a, "mixed")
     for name in VARIANCES:
         assert not results[name].any(), name
 
@@ -109,27 +106,20 @@ def test_zeros_stay_zeros(layer, case):
 @needs_bfloat16
 @pytest.mark.parametrize(("images", "error"), [(1, 0.01), (2, 0.03)], ids=["F(2)", "F(4)"])
 def test_a_variance_never_rounds_to_less_than_zero(images, error):
-    """One pixel in each window, and taps far below the others: where transformed values cancel most."""
-    case = (images, 16, 16, 64, 64, 3, 1, 1, 1)
-    a = test_conv2d.arrays(case)
-    lit = np.zeros((1, 16, 16, 1), np.float32)
-    lit[:, 1::4, 2::4] = 1
-    small = np.ones((3, 3), np.float32)
-    small[0, 0] = small[2, 1] = 1e-8
-    a |= {"mu": a["mu"] * lit, "var": a["var"] * lit, "w": a["w"] * np.sqrt(small), "s": a["s"] * small}
+    case, a = test_conv2d.worst_case(images)
     a["sb"][...] = 0
-    expected, actual = run(test_conv2d, case, a, "float32"), run(test_conv2d, case, a, "mixed")
+    expected, actual = run("conv2d", case, a, "float32"), run("conv2d", case, a, "mixed")
     assert actual["out_var"].min() == 0
     assert np.abs(actual["out_var"] - expected["out_var"]).max() < error * expected["out_var"].max()
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(("layer", "case"), [(test_linear, (65, 520, 130)), PLAIN[-1], WINOGRAD[-1]])
-def test_same_bits_every_time(layer, case, threads):
-    a = layer.arrays(case)
-    first = run(layer, case, a, "mixed")
+@pytest.mark.parametrize(("kind", "case"), [("linear", (65, 520, 130)), PLAIN[-1], WINOGRAD[-1]])
+def test_same_bits_every_time(kind, case, threads):
+    a = operands(kind, case)
+    first = run(kind, case, a, "mixed")
     for _ in range(2):
-        for name, again in run(layer, case, a, "mixed").items():
+        for name, again in run(kind, case, a, "mixed").items():
             np.testing.assert_array_equal(again, first[name], err_msg=name)
 
 
@@ -157,10 +147,8 @@ def test_refuses_a_cpu_without_the_instructions():
 
 
 @pytest.mark.skipif(REASON is None, reason="this CPU has the instructions")
-@pytest.mark.parametrize(("module", "layer", "case"), [(linear, *DENSE[1]), (conv2d, *PLAIN[1])])
-def test_kernels_refuse_too(module, layer, case):
-    a = layer.arrays(case)
-    out = State(*np.empty((2, *a["dm"].shape), np.float32))
-    geometry = () if module is linear else (1, 1)
+@pytest.mark.parametrize(("kind", "case"), [DENSE[1], PLAIN[1]])
+def test_kernels_refuse_too(kind, case):
+    mixed = SimpleNamespace(forward=partial(KERNELS[kind].forward, mixed=True))
     with pytest.raises(RuntimeError, match="avx512_bf16"):
-        module.forward(State(a["mu"], a["var"]), Tensor(a["w"], a["s"]), None, out, *geometry, mixed=True)
+        forward(mixed, case, operands(kind, case), bias=False)

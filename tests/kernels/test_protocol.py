@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from functools import partial
 from importlib.util import find_spec
 from typing import get_type_hints
 
@@ -18,13 +19,14 @@ BESIDE = {("cpu", "linear"): {"why_not_mixed"}}  # what else a module offers
 
 
 def functions(owner) -> dict:
-    """Public functions that are written in `owner`, a module or class."""
+    """Public functions that are written in `owner`, a module or class, or made there of those of another layer."""
     home = owner.__name__ if inspect.ismodule(owner) else owner.__module__
-    return {
-        name: f
-        for name, f in vars(owner).items()
-        if inspect.isfunction(f) and not name.startswith("_") and f.__module__ == home
-    }
+
+    def is_here(f) -> bool:
+        made = isinstance(f, partial) and ".layers." in f.func.__module__
+        return made or (inspect.isfunction(f) and f.__module__ == home)
+
+    return {name: f for name, f in vars(owner).items() if not name.startswith("_") and is_here(f)}
 
 
 def arguments(function) -> list[tuple]:

@@ -3,10 +3,8 @@
 import copy
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 from pytagi_ddp import nn
-from tests.nn.networks import assert_same, learned, pass_through, random_batch, randomise
+from tests.nn.networks import pass_through, random_batch, randomise
 
 
 def conv(c_in, c_out, **options):
@@ -38,36 +36,6 @@ def test_steps_on_changing_batches_equal_fresh_networks():
             pass_through(model, *batch)
             model.step()
         assert net.state_dict() == fresh.state_dict()
-
-
-def test_backward_can_be_repeated():
-    """It replaces the deltas, and so does a new forward pass; nothing accumulates."""
-    net = randomise(nn.Sequential(stem(), nn.ReLU(), nn.BatchNorm2d(3), nn.MaxPool2d(2, 2), nn.Linear(6, 2)))
-    batch = random_batch(net, 5)
-    first = pass_through(net, *batch)
-    net.backward()
-    deltas = {k: np.array(leaf.delta_mu_w) for k, leaf in enumerate(learned(net))}
-    again = pass_through(net, *batch)
-    assert_same(again, first, 0)
-    for k, leaf in enumerate(learned(net)):
-        np.testing.assert_array_equal(leaf.delta_mu_w, deltas[k])
-
-
-def test_threads_do_not_change_the_numbers():
-    """Large enough for threaded loops; sums are made in blocks of a fixed size."""
-    net = randomise(
-        nn.Sequential(nn.Conv2d(1, 16, 3, padding=1, in_width=16, in_height=16), nn.ReLU(), nn.BatchNorm2d(16))
-    )
-    before = net.layers[0].num_threads
-    batch = random_batch(net, 24)
-    results = []
-    try:
-        for threads in (1, 2):
-            net.set_threads(threads)
-            results.append(pass_through(net, *batch))
-    finally:
-        net.set_threads(before)
-    assert_same(results[1], results[0], 2e-6)
 
 
 def train(net: nn.Sequential, steps: int) -> None:

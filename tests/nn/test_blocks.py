@@ -1,54 +1,13 @@
 """Blocks: equal to the same layers written out, and to the float64 reference."""
 
-import copy
-
 import numpy as np
 import pytest
 
 from pytagi_ddp import nn
 from tests.nn.networks import (
     assert_matches_reference,
-    assert_same,
     learned,
-    pass_through,
-    random_batch,
-    randomise,
 )
-
-
-def dense() -> list[nn.BaseLayer]:
-    return [nn.Linear(4, 5), nn.Sigmoid(), nn.Linear(5, 4), nn.Tanh()]
-
-
-def image() -> list[nn.BaseLayer]:
-    return [nn.Conv2d(2, 3, 3, padding=1, in_width=4, in_height=3), nn.MixtureReLU(), nn.BatchNorm2d(3)]
-
-
-# How the layers of a network may be cut into blocks.
-CUTS = {
-    "one-layer blocks": lambda layers: [nn.LayerBlock(layer) for layer in layers],
-    "one block": lambda layers: [nn.LayerBlock(*layers)],
-    "nested": lambda layers: [nn.LayerBlock(layers[0], nn.LayerBlock(nn.LayerBlock(*layers[1:3]), *layers[3:]))],
-    "ends in an activation": lambda layers: [nn.LayerBlock(*layers[:2]), *layers[2:]],
-    "starts with an activation": lambda layers: [layers[0], nn.LayerBlock(*layers[1:])],
-}
-
-
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("make", [dense, image, lambda: [*dense(), nn.Linear(4, 2)]], ids=["dense", "image", "odd end"])
-def test_a_block_is_its_layers_written_out(cut, make):
-    plain = randomise(nn.Sequential(*make()))
-    blocks = nn.Sequential(*cut(make()))
-    for mine, other in zip(learned(blocks), learned(plain), strict=True):
-        for field in ("mu_w", "var_w", "mu_b", "var_b"):
-            setattr(mine, field, getattr(other, field))
-    batch = random_batch(plain, 6)
-    assert_same(pass_through(blocks, *batch), pass_through(plain, *batch), 0)
-    for net in (blocks, plain):
-        net.step()
-    for mine, other in zip(blocks.parameters(), plain.parameters(), strict=True):
-        for a, b in zip(mine, other, strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def conv(c_in: int, c_out: int, **options) -> nn.Conv2d:
@@ -171,39 +130,8 @@ def test_the_mode_of_blocks_in_blocks():
     assert modes() == (False,) * 4
 
 
-def test_blocks_pass_training_mode_on():
-    net = nn.Sequential(*RESIDUAL["strided, non-square"]())
-    norms = [leaf for leaf in learned(net) if isinstance(leaf, nn.BatchNorm2d)]
-    net.eval()
-    assert [norm.training for norm in norms] == [False, False]
-    x = random_batch(net, 1)[0]
-    net(x)
-    np.testing.assert_array_equal(norms[0].running_mean, 0)
-    net.train()
-    net(np.repeat(x, 2, 0))
-    assert np.abs(norms[0].running_mean).min() > 0
-
-
 def test_branches_that_do_not_add_up():
     with pytest.raises(ValueError, match="main block gives 5, the shortcut 4"):
         nn.Sequential(nn.Linear(3, 4), nn.ResNetBlock(nn.Linear(4, 5)))
     with pytest.raises(ValueError, match="main block gives 2x6x4, the shortcut 3x6x4"):
         nn.Sequential(conv(1, 2, **STEM), nn.ResNetBlock(conv(2, 2), conv(2, 3)))
-
-
-def test_what_is_no_layer():
-    with pytest.raises(ValueError, match="LayerBlock needs at least one layer"):
-        nn.LayerBlock()
-    with pytest.raises(TypeError, match="LayerBlock takes layers, got int: 3"):
-        nn.LayerBlock(nn.ReLU(), 3)
-    with pytest.raises(TypeError, match="takes layers, got str"):
-        nn.ResNetBlock("Linear")
-
-
-def test_a_copy_of_a_block_is_independent():
-    block = nn.LayerBlock(nn.Linear(2, 2))
-    other = copy.deepcopy(block)
-    net = nn.Sequential(block, other)
-    block.layers[0].mu_w = [1, 2, 3, 4]
-    assert not np.array_equal(other.layers[0].mu_w, [1, 2, 3, 4])
-    assert net.num_parameters == 12

@@ -1,20 +1,15 @@
 """Every number of a training step against pytagi's, from the same parameters."""
 
-import numpy as np
 import pytest
 
 from tests.nn import golden
+from tests.nn.networks import assert_same
 
 LOOSE = ("mixturetanh_last", "mixturesigmoid_last", "closedformsoftmax_last")  # cancellation at the output
 
 
 def assert_close(actual, expected, tolerance, what):
-    actual = np.asarray(actual).reshape(-1)
-    assert actual.shape == expected.shape, what
-    if expected.size:
-        scale = np.abs(expected).max()
-        error = np.abs(actual - expected).max()
-        assert error <= tolerance * scale, f"{what}: error {error:.3g}, {error / scale:.2g} of the largest {scale:.3g}"
+    assert_same({what: actual}, {what: expected}, tolerance)
 
 
 @pytest.mark.parametrize("name", golden.NAMES)

@@ -163,23 +163,6 @@ def test_what_is_refused_changes_nothing(bad):
     both.train(5)
 
 
-def test_chained_networks():
-    manual_seed(3)
-    first, second = (Both(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3))) for _ in range(2))
-    for _ in range(5):
-        first.forward(6)
-        pairs = dict(zip(second.nets, first.nets, strict=True))
-        second.do(lambda net, pairs=pairs: net(pairs[net].output_z_buffer))
-        for net in second.nets:
-            net.input_state_update = True
-        second.backward()
-        for net, source in pairs.items():
-            source.set_delta_z(*net.get_input_states())
-        first.do(nn.Sequential.backward)
-        for both in (first, second):
-            both.do(nn.Sequential.step)
-
-
 def test_threads_with_a_network_each():
     def train(seed: int, results: dict) -> None:
         manual_seed(seed)
@@ -274,24 +257,6 @@ def test_inputs_from_several_places():
             both.backward()
             both.do(nn.Sequential.step)
         both.train(6, steps=1)
-
-
-SETTINGS = {
-    "LeakyReLU": (nn.LeakyReLU, "negative_slope", 0.9),
-    "ELU": (nn.ELU, "alpha", 3.0),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), "eps", 1.0),
-    "MultiheadAttention": (lambda: nn.MultiheadAttention(2, 1, seq_len=2), "causal", False),
-}
-
-
-@pytest.mark.parametrize(("make", "name", "value"), SETTINGS.values(), ids=SETTINGS)
-def test_settings_that_are_assigned_later(make, name, value):
-    manual_seed(5)
-    both = Both(nn.Sequential(nn.Linear(3, 4), make(), nn.Linear(4, 2)))
-    both.train(5)
-    for net in both.nets:
-        setattr(net.layers[1], name, value)
-    both.train(5)
 
 
 def test_predictions_are_evaluations_whatever_is_recorded():

@@ -1,7 +1,6 @@
 """Layers that know nothing of how the library runs them: in NumPy, or derived from its own."""
 
 import copy
-import pickle
 import sys
 
 import numpy as np
@@ -36,9 +35,13 @@ def learn(net: nn.Sequential, seed: int, batch: int = 5) -> None:
     net.step()
 
 
-@pytest.mark.parametrize("layer", [Sine, Scale])
-def test_they_pass_the_battery(layer):
-    skipped = check_layer(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), layer(), nn.Linear(6, 3)))
+def alone(layer: type) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), layer(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("network", [lambda: alone(Sine), lambda: alone(Scale), own_layers])
+def test_they_pass_the_battery(network):
+    skipped = check_layer(network)
     assert skipped == {
         "recorded_passes_have_the_same_bits": "a layer of it says that its passes are more than calls of kernels"
     }
@@ -87,43 +90,6 @@ def test_first_in_a_network_nobody_reads_what_backward_gives():
     assert net.state_dict() == twin.state_dict() and np.isfinite(twin.get_input_states()).all()
 
 
-def test_copies_and_files_continue_alike(tmp_path):
-    net = own_layers()
-    for seed in range(5):
-        learn(net, seed)
-    net.save(tmp_path / "net")
-    loaded = own_layers()
-    loaded.load(tmp_path / "net")
-    twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net)), loaded]
-    for one in (net, *twins):
-        for seed in range(5, 10):
-            learn(one, seed)
-    assert all(one.state_dict() == net.state_dict() for one in twins)
-    with pytest.raises(ValueError, match=r"layer 1 is Sine\.1 there and ReLU\.1 here"):
-        nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4)).load(tmp_path / "net")
-
-
-def test_frames_keep_what_forward_saves():
-    net, twin = own_layers(), own_layers()
-    twin.load_state_dict(net.state_dict())
-    batches = [random_batch(net, 3, seed) for seed in range(3)]
-    for _ in range(2):
-        for frame, (x, var_x, *_) in enumerate(batches):
-            net.passes.use(frame)
-            net(x, var_x)
-        with net.accumulate(), twin.accumulate():
-            for frame, (x, var_x, *deltas) in enumerate(batches):
-                net.passes.use(frame)
-                net.set_delta_z(*deltas)
-                net.backward()
-                twin(x, var_x)
-                twin.set_delta_z(*deltas)
-                twin.backward()
-        for one in (net, twin):
-            one.step()
-    assert net.state_dict() == twin.state_dict()
-
-
 def test_the_prior_comes_back():
     net = own_layers()
     before = [np.array(leaf.var_w) for leaf in net.arena.leaves]
@@ -156,43 +122,29 @@ class Linear(nn.Linear):
         return super().backward(delta, saved)
 
 
-class Conv2d(nn.Conv2d):
-    def forward(self, state, saved):
-        out = super().forward(state, saved)
-        return nn.State(2 * out.mu, 4 * out.var)
+def doubled(kind: type) -> type:
+    """A class derived from one whose output is without a Jacobian."""
 
-    def backward(self, delta, saved):
-        delta.mu[...] *= 2
-        delta.var[...] *= 4
-        return super().backward(delta, saved)
+    class Doubled(kind):
+        def forward(self, state, saved):
+            out = super().forward(state, saved)
+            return nn.State(2 * out.mu, 4 * out.var)
+
+        def backward(self, delta, saved):
+            delta.mu[...] *= 2
+            delta.var[...] *= 4
+            return super().backward(delta, saved)
+
+    return Doubled
 
 
-class BatchNorm2d(nn.BatchNorm2d):
-    def forward(self, state, saved):
-        out = super().forward(state, saved)
-        return nn.State(2 * out.mu, 4 * out.var)
-
-    def backward(self, delta, saved):
-        delta.mu[...] *= 2
-        delta.var[...] *= 4
-        return super().backward(delta, saved)
+Conv2d, BatchNorm2d, Block = map(doubled, (nn.Conv2d, nn.BatchNorm2d, nn.LayerBlock))
 
 
 class Tanh(nn.Tanh):
     def forward(self, state, saved):
         out = super().forward(state, saved)
         return nn.State(2 * out.mu, 4 * out.var, 2 * out.jcb)
-
-
-class Block(nn.LayerBlock):
-    def forward(self, state, saved):
-        out = super().forward(state, saved)
-        return nn.State(2 * out.mu, 4 * out.var)
-
-    def backward(self, delta, saved):
-        delta.mu[...] *= 2
-        delta.var[...] *= 4
-        return super().backward(delta, saved)
 
 
 class Double(nn.BaseLayer):
@@ -226,12 +178,12 @@ def image_network(conv, norm, tanh, block) -> nn.Sequential:
 
 
 def test_the_python_of_derived_layers_counts_in_every_step():
-    def doubled(kind):
+    def followed(kind):
         return lambda *args, **kwargs: after(kind(*args, **kwargs))
 
     manual_seed(1)
     own = image_network(Conv2d, BatchNorm2d, Tanh, Block)
-    twin = image_network(*map(doubled, (nn.Conv2d, nn.BatchNorm2d, nn.Tanh, nn.LayerBlock)))
+    twin = image_network(*map(followed, (nn.Conv2d, nn.BatchNorm2d, nn.Tanh, nn.LayerBlock)))
     own.arena.theta[...] *= 1 + 0.2 * np.random.default_rng(0).normal(size=own.arena.theta.shape)
     own.parameters_changed()
     twin.arena.theta[...] = own.arena.theta

@@ -70,16 +70,26 @@ def test_printed_table():
     assert abs(float(last.split()[-4]) + float(last.split()[-3]) - table.total_ms) < 0.01
 
 
-def test_the_network_stays_as_it_was():
+LOOKS = {
+    "profile": lambda net: net.profile(batch(1), y=np.ones(3 * BATCH)),
+    "inspect": lambda net: net.inspect(batch(1)),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_the_network_stays_as_it_was(look, checkpoint_blocks):
     net = network()
+    net.checkpoint_blocks = checkpoint_blocks
     x = batch()
     net(x)
     net.set_delta_z(np.full(3 * BATCH, 0.1), np.full(3 * BATCH, -0.1))
     before, twin = values(net), copy.deepcopy(net)
-    net.profile(batch(1), y=np.ones(3 * BATCH))
+    look(net)
     for old, new in zip(before, values(net), strict=True):
         assert np.array_equal(old, new)
-    net.backward()  # still that of the forward pass before the profile
+    assert net.training
+    net.backward()  # still that of the forward pass before
     twin(x)
     twin.set_delta_z(np.full(3 * BATCH, 0.1), np.full(3 * BATCH, -0.1))
     twin.backward()

@@ -50,12 +50,6 @@ def test_variances_made_for_a_full_batch_serve_the_smaller_last_one(net):
         deltas(net, Y, full[:6])
 
 
-def test_one_variance_for_all_observations(net):
-    np.testing.assert_array_equal(deltas(net, Y, 0.25), deltas(net, Y, np.full(Y.shape, 0.25)))
-    with pytest.raises(ValueError, match="must not be negative"):
-        deltas(net, Y, -0.25)
-
-
 def test_variances_that_rounding_has_made_negative_are_zero(net):
     """Such as a posterior variance that a program has computed by a difference."""
     var = np.linspace(0, 2, X.size, dtype=np.float32)
@@ -224,14 +218,6 @@ def test_an_update_needs_an_output(net):
     for call in calls:
         with pytest.raises(RuntimeError, match="call the network first"):
             call()
-
-
-def test_a_step_before_any_backward_changes_nothing(net):
-    before = net.state_dict()
-    net.step()
-    net(X)
-    net.step()
-    assert net.state_dict() == before
 
 
 def test_names_that_are_not_there():

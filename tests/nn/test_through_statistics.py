@@ -47,20 +47,6 @@ def test_frozen_statistics_are_constants():
     np.testing.assert_array_equal(*(net.arena.delta for net in frozen))
 
 
-def test_an_assignment_counts_for_recorded_steps():
-    nets = [network(False), network(True)]
-    nets[1].layers[1].through_statistics = False
-    for step in range(6):
-        for net in nets:
-            train(net, 8, seed=step)
-        if step == 2:
-            np.testing.assert_array_equal(nets[0].arena.theta, nets[1].arena.theta)
-            nets[1].layers[1].through_statistics = True
-    assert np.abs(nets[0].arena.theta - nets[1].arena.theta).max() > 1e-4
-    with pytest.raises(TypeError, match="through_statistics"):
-        nets[0].layers[1].through_statistics = 0.5
-
-
 def test_synchronised_statistics_are_refused():
     ddp = nn.DDPSequential(network(), nn.DDPConfig(backend="serial"), sync_batch_norm=True)
     with pytest.raises(RuntimeError, match="leave one of them out"):

@@ -8,7 +8,7 @@ forms (see _winograd.pyx) unless the batch is tiny: results then differ from the
 1e-6 of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural
 networks", JMLR 22.
 
-`mixed` means the same as in linear.py.
+`mixed` means the same as in linear.py, `transposed` what convtranspose2d.py says.
 """
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
@@ -29,17 +29,15 @@ def forward(
     pad: int,
     *,
     mixed: bool = False,
+    transposed: bool = False,
 ) -> None:
     """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; W = weights.mu, S = weights.var, * convolves.
 
     (mu, var): of x; without a variance the input is deterministic. pad: rows and columns of zeros at the top and left.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     b = bias or NO_TENSOR
     arrays = x.mu, x.var, weights.mu, weights.var, b.mu, b.var, out.mu, out.var
-    call(_conv2d.forward, *arrays, stride, pad, False, get_threads(), mixed)
+    call(_conv2d.forward, *arrays, stride, pad, transposed, get_threads(), mixed)
 
 
 def backward(
@@ -53,6 +51,7 @@ def backward(
     accumulate: bool,
     *,
     mixed: bool = False,
+    transposed: bool = False,
 ) -> None:
     """Deltas of the input, and the sums over batch and positions of which the parameter deltas are made.
 
@@ -65,11 +64,8 @@ def backward(
     with (mu, jcb) of x, (dm, ds) of delta, (g, h) of weights and bias. The prior factors (s for g, s^2 for h) belong
     to the parameter step. in_delta None skips the input's deltas. accumulate adds to g and h, otherwise they are
     overwritten.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu
     outputs = into.mu, into.var, weights.delta_mu_sum, weights.delta_var_sum, b.delta_mu_sum, b.delta_var_sum
-    call(_conv2d.backward, *inputs, *outputs, stride, pad, False, accumulate, get_threads(), mixed)
+    call(_conv2d.backward, *inputs, *outputs, stride, pad, transposed, accumulate, get_threads(), mixed)

@@ -81,9 +81,5 @@ def copy_columns(source: Array, first: int, out: Array, start: int, columns: int
 
 
 def transpose(source: Array, out: Array) -> None:
-    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
     call(_transpose.transpose, source, out, get_threads() if source.size >= PARALLEL_MIN else 1)

@@ -20,9 +20,6 @@ def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, *, mixed
     """out.mu = mu W^T + b and out.var = var (W^2 + S)^T + mu^2 S^T + s_b, with W = weights.mu, S = weights.var.
 
     (mu, var): of x; without a variance the input is deterministic.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     b = bias or NO_TENSOR
     _linear.forward(x.mu, x.var, weights.mu, weights.var, b.mu, b.var, out.mu, out.var, get_threads(), mixed)
@@ -46,9 +43,6 @@ def backward(
 
     with (mu, jcb) of x and (dm, ds) of delta. The prior factors (s for g, s^2 for h) belong to the parameter step.
     in_delta None skips the input's deltas. accumulate adds to g and h, otherwise they are overwritten.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu

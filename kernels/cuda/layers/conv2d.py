@@ -31,9 +31,6 @@ def forward(
     """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
 
     moments: name of an activation, or "": returns the moments of the activated outputs if that takes no other launch.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
     """
     sizes, b = sizes_of("conv2d", x.mu, weights.mu, out.mu, stride, pad), bias or NO_TENSOR
     check_forward("conv2d", x, weights, b, out)
@@ -54,11 +51,7 @@ def backward(
     *,
     added: bool = False,
 ) -> None:
-    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`."""
     sizes, b = sizes_of("conv2d", x.mu, weights.mu, delta.mu, stride, pad), bias or NO_TENSOR
     check_backward("conv2d", x, delta, weights, b, in_delta)
     if in_delta is not None:

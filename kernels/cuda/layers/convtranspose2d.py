@@ -14,11 +14,7 @@ adds, gives_moments = True, False
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, stride: int, pad: int) -> None:
-    """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see the kernels of the CPU.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see the kernels of the CPU."""
     sizes, b = sizes_of("convtranspose2d", out.mu, weights.mu, x.mu, stride, pad), bias or NO_TENSOR
     check_forward("convtranspose2d", x, weights, b, out)
     kind = TRANSPOSED + (KNOWN if x.var is None else FORWARD)
@@ -37,11 +33,7 @@ def backward(
     *,
     added: bool = False,
 ) -> None:
-    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """Deltas of the input (if `added`, added to `in_delta`), and batch sums of the parameters; see `kernels.cpu`."""
     sizes, b = sizes_of("convtranspose2d", delta.mu, weights.mu, x.mu, stride, pad), bias or NO_TENSOR
     check_backward("convtranspose2d", x, delta, weights, b, in_delta)
     if in_delta is not None:

@@ -7,11 +7,7 @@ from pytagi_ddp.kernels.tensors import NO_TENSOR, Delta, State, Tensor
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State) -> None:
-    """out.mu = mu W^T + b and out.var = var (W^2 + S)^T + mu^2 S^T + s_b; see `kernels.cpu.linear.forward`.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """out.mu = mu W^T + b and out.var = var (W^2 + S)^T + mu^2 S^T + s_b; see `kernels.cpu.linear.forward`."""
     (batch, inputs), outputs, b = x.mu.shape, weights.mu.shape[0], bias or NO_TENSOR
     expect("linear", (batch, inputs), var=x.var)
     expect("linear", (outputs, inputs), w_mu=weights.mu, w_var=weights.var)
@@ -24,11 +20,7 @@ def forward(x: State, weights: Tensor, bias: Tensor | None, out: State) -> None:
 def backward(
     x: State, delta: Delta, weights: Tensor, bias: Tensor | None, in_delta: Delta | None, accumulate: bool
 ) -> None:
-    """Deltas of the input, and the batch sums of the parameters; see `kernels.cpu.linear.backward`.
-
-    Raises:
-        ValueError: an array is not C-contiguous float32, or shapes do not fit together.
-    """
+    """Deltas of the input, and the batch sums of the parameters; see `kernels.cpu.linear.backward`."""
     (batch, inputs), outputs, b = x.mu.shape, weights.mu.shape[0], bias or NO_TENSOR
     expect("linear", (batch, inputs), jcb=x.jcb)
     expect("linear", (batch, outputs), delta_mu=delta.mu, delta_var=delta.var)

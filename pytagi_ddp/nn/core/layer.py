@@ -80,12 +80,14 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     kernels: Kernels
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Takes the inherited `PROMISES` from a class outside this library that computes in another way.
+        """Names a class of this library; takes the inherited `PROMISES` from another one that computes in another way.
 
         It computes in another way if it, or a class outside this library that it is made of, overrides more than
         `DESCRIPTIONS`. A promise that the body of the class itself makes counts.
         """
         super().__init_subclass__(**options)
+        if _is_ours(cls):
+            cls.name = vars(cls).get("name", cls.__name__)
         ours = [base for base in cls.__mro__ if _is_ours(base)]
         known = set().union(*map(vars, ours)) - DESCRIPTIONS
         overridden = {name for base in cls.__mro__ if base not in ours for name in vars(base) if name in known}

@@ -26,6 +26,7 @@ class Activation(BaseLayer):
         formula_settings: attributes that the formula takes, in its order.
     """
 
+    name = BaseLayer.name  # that of a class derived from it which has none
     gives_jacobian = True
     replayable = True
     needs_variances = False
@@ -66,7 +67,6 @@ class Activation(BaseLayer):
 class ReLU(Activation):
     """max(0, z), linearised: (m, s, J = 1) where m > 0, else (0, 0, 0)."""
 
-    name = "ReLU"
     formula = "relu"
 
 
@@ -80,7 +80,6 @@ class LeakyReLU(Activation):
         ValueError: a slope that is not finite.
     """
 
-    name = "LeakyReLU"
     formula = "leaky_relu"
     formula_settings = ("negative_slope",)
     negative_slope = Setting(*FINITE)
@@ -108,7 +107,6 @@ class ELU(Activation):
     Source: Clevert, Unterthiner & Hochreiter (2016), arXiv:1511.07289, linearised around the mean.
     """
 
-    name = "ELU"
     formula = "elu"
     formula_settings = ("alpha",)
     alpha = Setting(*FINITE)
@@ -124,42 +122,36 @@ class ELU(Activation):
 class Sigmoid(Activation):
     """p = 1/(1 + e^-m), J = p (1 - p): (p, J^2 s)."""
 
-    name = "Sigmoid"
     formula = "sigmoid"
 
 
 class Tanh(Activation):
     """p = tanh m, J = 1 - p^2: (p, J^2 s)."""
 
-    name = "Tanh"
     formula = "tanh"
 
 
 class Softplus(Activation):
     """(ln(1 + e^m), p^2 s), J = p = sigmoid(m)."""
 
-    name = "Softplus"
     formula = "softplus"
 
 
 class MixtureReLU(Activation):
     """Exact moments of max(0, z), z ~ N(m, s), each at least 1e-6; J = Phi(m/sqrt s)."""
 
-    name = "MixtureReLU"
     formula = "mixture_relu"
 
 
 class MixtureSigmoid(Activation):
     """Exact moments of the hard sigmoid (clip(z, -1, 1) + 1)/2; variance at least 1e-6."""
 
-    name = "MixtureSigmoid"
     formula = "mixture_sigmoid"
 
 
 class MixtureTanh(Activation):
     """Exact moments of clip(z, -1, 1); variance at least 1e-6."""
 
-    name = "MixtureTanh"
     formula = "mixture_tanh"
 
 
@@ -168,8 +160,6 @@ class Softmax(Activation):
 
     In a sequence it is over the units of each time step; `Remax` and `ClosedFormSoftmax` do the same.
     """
-
-    name = "Softmax"
 
     def _run(self, x: State, out: State) -> None:
         self.kernels.softmax.softmax(*self._by_step(x, out))
@@ -184,7 +174,6 @@ class EvenExp(Activation):
         ValueError: an odd number of units.
     """
 
-    name = "EvenExp"
     positive_noise = True
 
     def _run(self, x: State, out: State) -> None:
@@ -199,8 +188,6 @@ class EvenExp(Activation):
 class Remax(Activation):
     """Rectified units over their sum, all taken as log-normal; means sum to 1 over the units of a sample."""
 
-    name = "Remax"
-
     def _run(self, x: State, out: State) -> None:
         self.kernels.softmax.remax(*self._by_step(x, out))
 
@@ -210,8 +197,6 @@ class ClosedFormSoftmax(Activation):
 
     Input means may have any size, input variances up to 29.
     """
-
-    name = "ClosedFormSoftmax"
 
     def _run(self, x: State, out: State) -> None:
         self.kernels.softmax.closed_form_softmax(*self._by_step(x, out))

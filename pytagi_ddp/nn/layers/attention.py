@@ -54,7 +54,6 @@ class MultiheadAttention(BaseLayer):
     arXiv:2305.13245; moments as in cuTAGI.
     """
 
-    name = "MultiheadAttention"
     replayable = True
     needs_variances = False
     causal = Switch()

@@ -59,7 +59,6 @@ class BatchNorm2d(RunningStatistics, Norm):
     Source: cuTAGI, without its rule for the first batch.
     """
 
-    name = "BatchNorm2d"
     spares_deltas = True
     _batch: tuple[Array, Array] | None = None  # mean and r of the last training batch
     momentum = Setting(0, 1)

@@ -80,7 +80,6 @@ class LayerSequence:
 class Reorder(BaseLayer):
     """Changes the order of an image in memory. Users do not make it: a chain inserts it where it is needed."""
 
-    name = "Reorder"
     _is_leaf = False  # not a layer of the user: without parameters, state or a key
     replayable = True
     needs_variances = False

@@ -32,8 +32,6 @@ class Conv2d(Convolution):
     Source: Goulet & Nguyen (2021), "Analytically tractable inference in deep neural networks", arXiv:2103.05461.
     """
 
-    name = "Conv2d"
-
     @property
     def _kernels(self) -> ConvolutionKernels:
         return self.kernels.conv2d

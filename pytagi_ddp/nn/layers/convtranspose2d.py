@@ -31,8 +31,6 @@ class ConvTranspose2d(Convolution):
     Source: as `Conv2d`; the order of the weights is PyTorch's and cuTAGI's.
     """
 
-    name = "ConvTranspose2d"
-
     @property
     def _kernels(self) -> ConvolutionKernels:
         return self.kernels.convtranspose2d

@@ -43,7 +43,6 @@ class Embedding(BaseLayer):
     Source: cuTAGI.
     """
 
-    name = "Embedding"
     replayable = True
     parameters: Parameters
     num_embeddings, embedding_dim, padding_idx = Fixed(), Fixed(), Fixed()

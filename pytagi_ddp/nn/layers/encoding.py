@@ -45,7 +45,6 @@ class PiecewiseLinearEncoding(BaseLayer):
     NeurIPS. Moments: Huber (2020), "Bayesian perceptron", for clipped Gaussian units.
     """
 
-    name = "PiecewiseLinearEncoding"
     replayable = True
     needs_variances = False
     gives_jacobian = True

@@ -28,7 +28,6 @@ class LayerBlock(LayerSequence, BaseLayer):
         ValueError: no layer. TypeError: something that is not a layer.
     """
 
-    name = "LayerBlock"
     _is_leaf = False
     replayable = True
 

@@ -33,7 +33,6 @@ class LayerNorm(RowNorm):
     Source: cuTAGI.
     """
 
-    name = "LayerNorm"
     bias = Fixed()
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-4, bias: bool = True):

@@ -38,7 +38,6 @@ class Linear(BaseLayer):
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
 
-    name = "Linear"
     replayable = True
     needs_variances = False
     spares_deltas = True

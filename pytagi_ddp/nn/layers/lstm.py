@@ -58,7 +58,6 @@ class LSTM(BaseLayer):
     Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174; the path through C is ours.
     """
 
-    name = "LSTM"
     replayable = True
     needs_variances = False
     last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()

@@ -85,7 +85,6 @@ class Parallel(BaseLayer):
         TypeError: something that is not a layer; a split that is not made of integers.
     """
 
-    name = "Parallel"
     _is_leaf = False
     replayable = True
     merge, split = Fixed(), Fixed()

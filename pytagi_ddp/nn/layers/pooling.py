@@ -70,8 +70,6 @@ class AvgPool2d(_Pool2d):
         ValueError: an input that is not an image, or windows that do not fill it.
     """
 
-    name = "AvgPool2d"
-
     def __init__(self, kernel_size: int, stride: int = -1, padding: int = 0, padding_type: int = 0):
         super().__init__(kernel_size, stride, padding, padding_type)
 
@@ -99,8 +97,6 @@ class MaxPool2d(_Pool2d):
     Raises:
         ValueError: an input that is not an image, or windows that do not fill it.
     """
-
-    name = "MaxPool2d"
 
     def __init__(self, kernel_size: int, stride: int = 1, padding: int = 0, padding_type: int = 0):
         super().__init__(kernel_size, stride, padding, padding_type)

@@ -17,7 +17,6 @@ class Recomputed(BaseLayer):
     that ran last is not run again: its activations are still there.
     """
 
-    name = "Recomputed"
     _is_leaf = False
     replayable = True
 

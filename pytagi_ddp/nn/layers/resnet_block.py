@@ -26,8 +26,6 @@ class ResNetBlock(BlockView, Parallel):
     Source: cuTAGI.
     """
 
-    name = "ResNetBlock"
-
     def __init__(
         self, main_block: BaseLayer | Sequence[BaseLayer], shortcut: BaseLayer | Sequence[BaseLayer] | None = None
     ):

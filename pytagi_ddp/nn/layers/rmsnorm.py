@@ -34,8 +34,6 @@ class RMSNorm(RowNorm):
     Source: Zhang & Sennrich (2019), "Root mean square layer normalization", arXiv:1910.07467; cuTAGI.
     """
 
-    name = "RMSNorm"
-
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-6):
         super().__init__()
         dims = np.atleast_1d(normalized_shape).tolist()

@@ -10,5 +10,3 @@ class SLinear(Linear):
 
     Source: cuTAGI.
     """
-
-    name = "SLinear"

@@ -26,7 +26,6 @@ class SLSTM(LSTM):
     Source: cuTAGI.
     """
 
-    name = "SLSTM"
     _record: Record
     recorded = 0  # time steps in the record
     smoothed: Memory | None = None  # (mu_h, var_h, mu_c, var_c) of all time steps, from the last smoother

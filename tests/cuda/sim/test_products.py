@@ -4,6 +4,8 @@ Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as we
 Where kernels are compiled, the tiles of the GPU are all that there is, and sizes go beyond one tile.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ from pytagi_ddp.kernels.cuda.products.fused_activation import TAKEN
 from pytagi_ddp.kernels.cuda.products.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
 from pytagi_ddp.kernels.cuda.runtime import array as cuda_array
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from tests.kernels.products import KERNELS, normal, operands, window
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 ALL_KINDS = (*KINDS, *(kind + TRANSPOSED for kind in KINDS))
@@ -75,42 +78,17 @@ def use(monkeypatch):
     plan.plan.cache_clear()
 
 
-def normal(rng, *shape):
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
 def coarse(rng, *shape):
     """Numbers of three bits, whose products and sums of squares TF32 holds exactly."""
     return rng.integers(-7, 8, shape).astype(np.float32) / 4
 
 
-def layer(image, out, weights, bias, draw=normal):
-    """Arrays of a layer: what it reads, by name."""
-    rng = np.random.default_rng(0)
-    a = {"mu": draw(rng, *image), "var": np.abs(draw(rng, *image)), "jcb": draw(rng, *image)}
-    a |= {"w": draw(rng, *weights), "s": np.abs(draw(rng, *weights))}
-    a |= {"b": draw(rng, bias), "sb": np.abs(draw(rng, bias))}
-    return a | {"dm": draw(rng, *out), "ds": -np.abs(draw(rng, *out))}
+def given(kind, case, draw=normal):
+    """What a layer reads, by name, and its window."""
+    return operands(kind, case, draw), window(case)
 
 
-def dense(case, draw=normal):
-    batch, inputs, outputs = case
-    return layer((batch, inputs), (batch, outputs), (outputs, inputs), outputs, draw), ()
-
-
-def convolution(case, draw=normal):
-    batch, height, width, channels, outputs, k, stride, before, after = case
-    out = [(n + before + after - k) // stride + 1 for n in (height, width)]
-    shapes = (batch, height, width, channels), (batch, *out, outputs), (outputs, channels, k, k), outputs
-    return layer(*shapes, draw), (stride, before)
-
-
-def transposed(case, draw=normal):
-    """From the outputs of a convolution to its inputs."""
-    batch, height, width, channels, outputs, k, stride, before, after = case
-    out = [(n + before + after - k) // stride + 1 for n in (height, width)]
-    shapes = (batch, *out, outputs), (batch, height, width, channels), (outputs, channels, k, k), channels
-    return layer(*shapes, draw), (stride, before)
+dense, convolution, transposed = (partial(given, kind) for kind in KERNELS)
 
 
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
@@ -314,10 +292,10 @@ def test_nan_reaches_both_moments(use):
 @pytest.mark.parametrize("name", ["mu", "var", "jcb", "w", "s", "b", "sb", "dm", "ds"])
 def test_sizes_that_do_not_fit(name):
     layers = {linear: dense((4, 6, 5)), conv2d: convolution(CONV[1]), convtranspose2d: transposed(CONV[1])}
-    for product, (a, window) in layers.items():
+    for product, (a, sides) in layers.items():
         a[name] = np.ascontiguousarray(a[name][..., :-1])
         with pytest.raises(ValueError, match=product.__name__.rsplit(".", 1)[-1]):
-            everything(product, a, window)
+            everything(product, a, sides)
 
 
 @pytest.mark.skipif(not cuda.is_simulated(), reason="hands over NumPy arrays")

@@ -1,0 +1,107 @@
+"""Dense, convolution and transposed convolution moment products against float64 sums; see also test_conv2d.py."""
+
+import numpy as np
+import pytest
+
+from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
+from tests.kernels.products import KERNELS, backward, close, expected, forward, operands
+from tests.kernels.test_conv2d import CASES, LARGE_TILES, OTHER_FORMS
+
+DENSE = [  # batch, inputs, outputs
+    (1, 1, 1),
+    (1, 7, 3),
+    (5, 1, 17),
+    (3, 33, 16),
+    (32, 784, 129),
+    (70, 130, 65),
+    (1100, 40, 50),  # more rows than one block
+    (9, 820, 600),  # more inputs and outputs than one block
+    (70, 820, 150),  # the same of rows for which the weights are transposed
+    (70, 820, 300),  # the same, of blocks for AMX
+    (512, 1168, 32),  # two threads' parts of the inputs have longer blocks than all of them
+]
+TRANSPOSED = [pytest.param("convtranspose2d", case, marks=pytest.mark.slow) for case in CASES]
+ALL = [*(("linear", case) for case in DENSE), *(("conv2d", case) for case in CASES), *TRANSPOSED]
+SMALL = [("linear", (4, 6, 5)), ("conv2d", CASES[1]), ("convtranspose2d", CASES[1])]
+
+
+@pytest.mark.parametrize(("kind", "case"), ALL)
+@pytest.mark.parametrize(("var", "bias"), [(True, True), (False, False)])
+@pytest.mark.usefixtures("bounded_scratch")
+def test_forward(kind, case, var, bias, threads):
+    a, want = operands(kind, case), expected(kind, case)
+    mu, variance = forward(KERNELS[kind], case, a, var, bias)
+    close(mu, want["out_mu"] + bias * a["b"])
+    close(variance, var * want["of_var"] + want["of_mu"] + bias * a["sb"])
+
+
+@pytest.mark.parametrize(("kind", "case"), ALL)
+@pytest.mark.parametrize(("jcb", "accumulate"), [(True, False), (False, True)])
+@pytest.mark.usefixtures("bounded_scratch")
+@pytest.mark.slow
+def test_backward(kind, case, jcb, accumulate, threads):
+    a, want, start = operands(kind, case), expected(kind, case), 0.5 if accumulate else np.nan
+    into, *sums = backward(KERNELS[kind], case, a, jcb, accumulate=accumulate, start=start)
+    for k, moment in enumerate(("mu", "var")):
+        close(into[k], (a["jcb"].astype(np.float64) ** (k + 1) if jcb else 1) * want[f"in_{moment}"])
+        for found, which in zip(sums, "wb", strict=True):
+            close(found[k], (start if accumulate else 0) + want[f"{which}_{moment}"])
+
+
+@pytest.mark.parametrize(("kind", "case"), SMALL)
+def test_first_layer_skips_input_deltas_and_bias(kind, case):
+    a = operands(kind, case)
+    alone = backward(KERNELS[kind], case, a, state=False, bias=False)
+    np.testing.assert_array_equal(alone[1], backward(KERNELS[kind], case, a)[1])
+
+
+SEVERAL = [*LARGE_TILES[-2:], *OTHER_FORMS[:1], *OTHER_FORMS[1::3]]
+
+
+@pytest.mark.parametrize(("kind", "case"), [("linear", (65, 520, 130)), *(("conv2d", case) for case in SEVERAL)])
+def test_same_bits_every_time(kind, case, threads):
+    a = operands(kind, case)
+    first = [forward(KERNELS[kind], case, a), *backward(KERNELS[kind], case, a)]
+    for _ in range(3):
+        again = [forward(KERNELS[kind], case, a), *backward(KERNELS[kind], case, a)]
+        for one, other in zip(first, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("kind", "case"), [("linear", (300, 50, 40)), ("conv2d", (24, 6, 6, 8, 12, 3, 1, 1, 1))])
+def test_batch_grows_and_shrinks(kind, case):
+    largest = operands(kind, case)
+    whole = forward(KERNELS[kind], case, largest)
+    for batch in (3, case[0], 1, 13, 130):
+        a = {k: v[:batch] if k in ("mu", "var", "jcb", "dm", "ds") else v for k, v in largest.items()}
+        np.testing.assert_allclose(forward(KERNELS[kind], case, a), whole[:, :batch], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "case"), [("linear", (64, 300, 200)), ("conv2d", (8, 8, 8, 32, 48, 3, 2, 0, 1))])
+def test_second_call_allocates_nothing(kind, case, threads):
+    a, memory = operands(kind, case), []
+    for _ in range(2):
+        forward(KERNELS[kind], case, a)
+        backward(KERNELS[kind], case, a)
+        memory.append(workspace(0))
+    assert memory[0] is memory[1]
+
+
+@pytest.mark.parametrize(("kind", "case"), SMALL)
+@pytest.mark.parametrize("call", [forward, backward])
+def test_sizes_that_do_not_fit_are_refused(kind, case, call):
+    for name in ("mu", "var", "w", "s", "b", "sb") if call is forward else ("jcb", "dm", "ds", "w"):
+        a = operands(kind, case)
+        a[name] = np.ascontiguousarray(a[name][..., :-1] if call is forward else a[name][:-1])
+        with pytest.raises(ValueError, match=kind):
+            call(KERNELS[kind], case, a)
+
+
+def test_what_else_is_refused():
+    a = operands(*SMALL[0])
+    a["mu"] = a["mu"].astype(np.float64)
+    with pytest.raises(ValueError, match="float"):
+        forward(KERNELS["linear"], SMALL[0][1], a)
+    case = CASES[1]
+    with pytest.raises(ValueError, match="stride 0"):
+        forward(KERNELS["conv2d"], (*case[:6], 0, *case[7:]), operands("conv2d", case))
