@@ -142,7 +142,7 @@ ROOMS = {
     """,
     "distributed/train": """
         distributed.buckets distributed.compare distributed.config distributed.ddp distributed.exchange
-        distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks
+        distributed.federated distributed.functional distributed.merge distributed.sharded distributed.trained_on_ranks
         distributed.synchronization distributed.compression distributed.wrapper
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
