@@ -157,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         data = load(args.data_dir, args.limit_train)
         everything = BatchLoader(data.train, len(data.train), evaluation=True, prefetch=0, mean=data.mean, std=data.std)
         x, _ = next(iter(everything))
-        there = [one for one in done if [one[k] for k in KIND] == [len(x) if k == "images" else getattr(args, k) for k in KIND]]
+        wanted = vars(args) | {"images": len(x)}
+        there = [one for one in done if all(one[name] == wanted[name] for name in KIND)]
         if there:
             sys.exit(f"{args.results} has this run: error {there[0]['errors'][-1]:.2%}")
         if not args.defence:

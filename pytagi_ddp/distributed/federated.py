@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.core.alone import alone
-from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.files import persistence, state_dicts
 from pytagi_ddp.nn.files.architecture import architecture, sizes
@@ -156,9 +155,9 @@ class FederatedPosterior:
         m   = m0 + d s sum (m_r - m0)/s_r        d = min(1, evidence / number of clients)
 
     With d = 1 this is the posterior of all samples, if it is Gaussian (linear regression). In networks, clients that
-    all correct the same mistake overshoot together, so a round adds the evidence of only `evidence` average clients. The
-    other evidence is not lost: clients take part in many rounds. Running statistics move by the mean of the clients,
-    weighted by their samples.
+    all correct the same mistake overshoot together, so a round adds the evidence of only `evidence` average clients.
+    The other evidence is not lost: clients take part in many rounds. Ask about ten of them in a round; more of them
+    take longer to learn as much. Running statistics move by the mean of the clients, weighted by their samples.
 
         server = FederatedPosterior(net)
         message = server.broadcast()                     # the server's bytes, for every client of the round
@@ -170,10 +169,11 @@ class FederatedPosterior:
         result = server.merge(answers)                   # the server again; result.left_out says who and why
 
     **Clients that are wrong.** A client is left out, and named, if its message is damaged, comes from another network,
-    holds NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. So is
-    one that changes a tensor, per sample, by more than 100 times the median of the clients: no data explain it. Above
-    3 times the median, its change is scaled down to that. So a client that lies in a plausible way moves the posterior
-    no further than three honest clients. This needs at least three clients in a round, most of them honest.
+    holds NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. So
+    is one that changes a tensor, per sample, by more than 100 times the median of the clients: its samples do not
+    explain that. Above 3 times the median, its change is scaled down to that. So a client that lies in a plausible way
+    moves the posterior no further than three honest clients. This needs at least three clients in a round, most of them
+    honest.
 
     Messages are neither encrypted nor signed: send them over connections that do both. What a client sends says
     something about its samples.

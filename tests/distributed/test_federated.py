@@ -7,12 +7,8 @@ import re
 import numpy as np
 import pytest
 
-import pytagi_ddp
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import FederatedPosterior, PosteriorUpdate
-from pytagi_ddp.likelihoods import Gaussian
-from pytagi_ddp.nn.files.file_format import packed
-from pytagi_ddp.training import Trainer
 from tests.nn.networks import randomise
 
 
