@@ -6,7 +6,7 @@
 
 Each rank learns from the same number of samples per step, b. A step takes
 
-    compute + wait x collectives + time of the collectives + rounding       with buckets and overlap left out
+    compute (1 + wait x collectives) + time of the collectives + rounding       with buckets and overlap left out
     compute = (operations of the matrix products of b samples / flops + P parameter_seconds) slowdown
     gather of n bytes on n_r ranks of each of N nodes, or a sum that is scattered; an all-reduce is both:
         latency ceil(log2 n_r) + n (n_r - 1)/n_r / bandwidth      within a node
@@ -60,7 +60,7 @@ class Machine(NamedTuple):
         name: of it. ranks_per_node: that share a link to other nodes.
         flops: operations per second of a rank in matrix products. parameter_seconds: of a step for each parameter,
             whatever the batch. slowdown: factor on both when all ranks of a node compute.
-        wait: seconds for which ranks wait for the slowest one in a collective.
+        wait: for the slowest rank in a collective, as a share of the time that a rank computes.
         rounding: bytes per second of rounding to half precision and adding.
         node, network: the links between the ranks of a node, and of a node.
     """
@@ -122,7 +122,7 @@ class Job(NamedTuple):
     Attributes:
         batch: samples of a rank and step. operations: of their matrix products. parameters: P.
         theta, deltas: bytes of means and variances, and of what is added over ranks. groups: of FSDP.
-        stage: share of the parameters in the largest of `STAGES` stages with equal operations. boundary: the most
+        stages: of a pipeline. stage: share of the parameters in the largest, with equal operations. boundary: the most
             outputs of a sample that cross a cut between them.
     """
 
@@ -132,21 +132,24 @@ class Job(NamedTuple):
     theta: int
     deltas: int
     groups: int
+    stages: int
     stage: float
     boundary: int
 
 
-def job_of(workload: str) -> Job:
+def job_of(workload: str, stages: int = STAGES) -> Job:
     work = Workload(workload)
     net, arena = work.net, work.net.arena
     leaves = [[leaf for leaf in layer.leaves() if leaf.num_weights] for layer in net.layers]
     sizes = [sum(leaf.num_weights + leaf.num_biases for leaf in part) for part in leaves]
     done = np.cumsum([sum(positions(leaf) * leaf.num_weights for leaf in part) for part in leaves])
-    ends = np.searchsorted(done, done[-1] * np.arange(1, STAGES) / STAGES) + 1
+    ends = np.searchsorted(done, done[-1] * np.arange(1, stages) / stages) + 1
     stage = max(map(sum, np.split(np.array(sizes), ends))) / net.num_parameters
     boundary = max(net.layers[end - 1].out_shape.size for end in ends)
     memory = net.num_parameters, arena.theta.nbytes, arena.buffer.nbytes
-    return Job(work.batch, work.floor_flops, *memory, len(groups_of(arena.leaves, 2, 1_000_000)), stage, boundary)
+    return Job(
+        work.batch, work.floor_flops, *memory, len(groups_of(arena.leaves, 2, 1_000_000)), stages, stage, boundary
+    )
 
 
 class Step(NamedTuple):
@@ -175,21 +178,21 @@ def step(machine: Machine, job: Job, way: str, ranks: int, micro: int = MICRO, e
     if ranks == 1:
         return Step(compute, 0.0)
     if way == "pipeline":
-        stages = min(STAGES, ranks)
+        stages = job.stages
         link = machine.node if ranks <= machine.ranks_per_node else machine.network
         there = 8 * job.boundary * job.batch * stages  # mean and variance of the outputs, and back two deltas
         slots = micro + stages - 1
-        passes = slots * (busy * alone(machine, job, stages / micro) / stages + machine.wait + 2 * link.latency)
+        passes = slots * (busy * alone(machine, job, stages / micro) / stages + 2 * link.latency)
         summed = step(machine, job._replace(deltas=int(job.deltas * job.stage)), "DDP", ranks // stages)
         replicas = summed.seconds - busy * alone(machine, job) if ranks // stages > 1 else 0.0
         return Step(passes + 2 * there / link.bandwidth * slots / micro + replicas, 2 * there + summed.nbytes)
     if way == "FSDP":  # parameters forward, means backward, and deltas that are scattered
         nbytes = 1.5 * job.theta + job.deltas
-        rest = 3 * job.groups * (collective(machine, 0, ranks) + machine.wait)
+        rest = 3 * job.groups * (collective(machine, 0, ranks) + machine.wait * compute)
         return Step(compute + collective(machine, nbytes, ranks) + rest, nbytes * share)
     half = way.endswith("bfloat16")
     nbytes = job.deltas / (2 if half else 1)
-    exchange = 2 * collective(machine, nbytes, ranks) + machine.wait + half * job.deltas / machine.rounding
+    exchange = 2 * collective(machine, nbytes, ranks) + machine.wait * compute + half * job.deltas / machine.rounding
     return Step(compute + exchange / every, 2 * nbytes * share / every)
 
 
@@ -200,7 +203,7 @@ def prediction(machine: Machine, job: Job, ranks: Sequence[int], every: int) -> 
     """Time of a step, share of linear scaling and bytes, by ranks and way."""
     rows = []
     for way, k in [*((way, 1) for way in WAYS), (f"merge every {every}", every)]:
-        for count in ranks:
+        for count in (count for count in ranks if way != "pipeline" or count >= STAGES):
             seconds, nbytes = step(machine, job, way, count, every=k)
             rate, share = f"{count * job.batch / seconds:,.0f}", f"{alone(machine, job) / seconds:.0%}"
             rows.append([way, f"{count:,}", duration(seconds), rate, share, f"{nbytes / 1e6:,.2f} MB"])
@@ -212,18 +215,22 @@ def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
 
     A point with a `link` (bits per second) has its ranks on nodes of their own.
     """
-    rows, worst, jobs = [], 0.0, {name: job_of(name) for name in {point["workload"] for point in points}}
+    rows, worst = [], 0.0
+    wanted = {(point["workload"], point["ranks"]) for point in points}
+    jobs = {key: job_of(key[0], max(2, min(STAGES, key[1]))) for key in wanted}
     for point in points:
         machine = load(FOLDER / "machines" / f"{point['machine']}.json")
         if link := point["link"]:
             machine = machine._replace(ranks_per_node=1, network=Link(LATENCY, link / 8))
             machine = machine._replace(parameter_seconds=machine.parameter_seconds * machine.slowdown)
             machine = machine._replace(flops=machine.flops / machine.slowdown)  # the nodes share their cores
-        found = step(machine, jobs[point["workload"]], point["way"], point["ranks"], point.get("micro", MICRO)).seconds
+        found = step(
+            machine, jobs[point["workload"], point["ranks"]], point["way"], point["ranks"], point.get("micro", MICRO)
+        ).seconds
         error = found / point["seconds"] - 1
         worst = max(worst, abs(error))
         where = f"{point['machine']}, {f'{link / 1e9:g} Gbit/s' if link else 'one node'}"
-        used = "fitted" if point.get("fitted") else f"{error:+.0%}"
+        used = f"{error:+.0%}" + " (fitted)" * bool(point.get("fitted"))
         numbers = point["ranks"], duration(point["seconds"]), duration(found), used, point["source"]
         rows.append([where, point["way"], *map(str, numbers)])
     return table(("machine", "way", "ranks", "measured", "predicted", "error", "measured by"), rows), worst
