@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +56,7 @@ class PosteriorUpdate:
             raise ValueError(f"client is a text of 1 to {LONGEST_NAME} printable characters, got {self.client!r:.300}")
         for name, least in (("round", 0), ("samples", 1)):
             value = getattr(self, name)
-            if not isinstance(value, Integral) or not least <= value < 1 << 53:
+            if not isinstance(value, int) or not least <= value < 1 << 53:
                 raise ValueError(f"client {self.client!r}: {name} is an integer of at least {least}, got {value!r:.50}")
 
     @classmethod
