@@ -21,6 +21,7 @@ MAX_BYTES = 1 << 30  # of a message whose network is not known
 LONGEST_NAME = 200  # characters
 CLIP = 3.0  # times the median of the clients: what a client may change
 ABSURD = 100.0  # likewise: from where on a client is left out
+LARGEST = 1e30  # number in an update, so that sums stay finite
 MORE_SAMPLES = 10.0  # likewise: samples that a client is believed to have
 
 
@@ -251,7 +252,9 @@ class FederatedPosterior:
         moved = [_moved(update, prior, statistics) for update in good]
         # How far each client moves each tensor: means in standard deviations of the prior, precisions in its precision.
         units = np.concatenate([np.sqrt(prior[1]), prior[1], np.ones_like(statistics)])
-        lengths = np.array([[np.linalg.norm(values[at] * units[at]) for at in places] for values in moved])
+        lengths = np.array(
+            [[np.linalg.norm(values[at].astype(float) * units[at]) for at in places] for values in moved]
+        )
         samples = np.array([update.samples for update in good], float)
         samples = np.minimum(samples, MORE_SAMPLES * np.median(samples))
         ratios = _over_median(lengths / samples[:, None])
@@ -336,6 +339,8 @@ class FederatedPosterior:
                 check_finite(update.change[int(spec.variance), spec.begin : spec.end], f"the change of {spec.name}")
             elif spec.kind == "running":
                 spec.check(update.running[spec.begin : spec.end], spec.name)
+        if max(np.abs(update.change).max(initial=0), np.abs(update.running).max(initial=0)) > LARGEST:
+            raise ValueError(f"it holds numbers above {LARGEST:g}, which no samples explain")
         if (negative := update.change[1] * prior[1] <= -1).any():
             where = int(negative.argmax())
             raise ValueError(f"{net.arena.leaf_at(where)} would have a negative precision at parameter {where}")

@@ -9,6 +9,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import FederatedPosterior, PosteriorUpdate
+from pytagi_ddp.nn.files.file_format import packed
 from tests.nn.networks import randomise
 
 
@@ -99,9 +100,10 @@ def test_wrong_clients_are_left_out_and_named(server):
         "c10": (changed(shrunk, 1, -50.0), "would have a negative precision"),
         "c11": (dataclasses.replace(client(message, 11), change=np.zeros((2, 5), np.float32)), r"shape \(2, 5\)"),
         "c12": (dataclasses.replace(client(message, 12), running=np.full(8, -1, np.float32)), "must not be negative"),
-        "message 11": (client(message, 12).to_bytes()[:-3], "truncated or corrupt"),
-        "message 12": (good[0].to_bytes() + b"0" * 20_000, "more than the"),
-        "message 13": (message, "not an update of version 1, but None"),
+        "c13": (changed(client(message, 13), 0, 1e33), "holds numbers above 1e"),
+        "message 12": (client(message, 12).to_bytes()[:-3], "truncated or corrupt"),
+        "message 13": (good[0].to_bytes() + b"0" * 20_000, "more than the"),
+        "message 14": (message, "not an update of version 1, but None"),
         "c1": (good[0], "replayed: .* round 1"),
     }
     result = server.merge([*good, *(update for update, _ in bad.values())])
@@ -132,3 +134,31 @@ def test_a_client_that_lies_moves_the_posterior_no_further_than_three_honest_one
     moved, other = (s.net.arena.theta[0] - start for s in (server, without))
     sigma = np.sqrt(1 / prior[1])
     assert 0.05 < np.sqrt(np.mean(((moved - other) / sigma) ** 2)) < 3 * 0.25 * 0.45
+
+
+def test_numbers_that_no_server_has_are_refused():
+    net = randomise(network())
+    message = FederatedPosterior(net).broadcast()
+    for options in ({"evidence": 0}, {"max_staleness": -1}, {"round": -1}):
+        with pytest.raises(ValueError, match="needs evidence above 0"):
+            FederatedPosterior(net, **options)
+    with pytest.raises(TypeError, match="takes a Sequential, got int"):
+        FederatedPosterior(3)
+    for name, samples, reason in (("", 1, "printable"), ("a\n", 1, "printable"), ("a", 0, "samples is an integer")):
+        with pytest.raises(ValueError, match=reason):
+            PosteriorUpdate.of(net, message, samples, name)
+    with pytest.raises(ValueError, match="another architecture"):
+        FederatedPosterior.receive(network(5), message)
+    with pytest.raises(ValueError, match="has 9 bytes, more than the 8"):
+        PosteriorUpdate.from_bytes(bytes(9), max_bytes=8)
+    with pytest.raises(ValueError, match="round is not a number but None"):
+        PosteriorUpdate.from_bytes(packed({"change": np.zeros((2, 3), np.float32)}, {"update": "1"}))
+
+
+def test_large_numbers_of_one_client_reach_nobody(server):
+    """Even just below the bound, and in a round of three."""
+    message = server.broadcast()
+    liar = client(message, 0)
+    liar.change[0, 0], liar.change[1, 3], liar.running[1] = 1e29, 1e29, 1e29
+    result = server.merge([liar, client(message, 1), client(message, 2)])
+    assert result.left_out.keys() == {"c0"} and np.isfinite(server.net.arena.theta).all()
