@@ -2,7 +2,6 @@
 
     mpirun -np 2 python -m benchmarks.parallel                      # this machine
     python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
-    python -m benchmarks.parallel --predict 64 1024                 # by the cost model, from a step on one rank
 
 All ranks together learn from the same number of samples per step, the workload's batch times the ranks, whatever the
 way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered groups of
@@ -13,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +26,9 @@ from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import mpirun, slowest
 from benchmarks.report import duration, table
-from benchmarks.scaling import NETWORKS
-from benchmarks.training_step import WORKLOADS, Workload
+from benchmarks.training_step import WORKLOADS
 from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import create_communicator
-from pytagi_ddp.distributed.sharded_arena import groups_of
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
     BaseDeltaStates,
@@ -164,79 +159,6 @@ def show(found: Sequence[dict]) -> str:
     return table(("way", "memory of a rank", "sent by a rank", "step", "samples/s", f"times {found[0]['way']}"), rows)
 
 
-# -- predictions ----------------------------------------------------------------------------------------------------
-
-
-class Network(NamedTuple):
-    """What the cost model needs of a network and its step.
-
-    Attributes:
-        parameters: P. groups: of FSDP.
-        stage: parameters of the largest of `STAGES` stages that take equally long. boundary: the most outputs of a
-            sample that cross a cut between them.
-        batch: samples of a rank and step. compute: seconds of a step of so many samples on one rank.
-    """
-
-    parameters: int
-    groups: int
-    stage: int
-    boundary: int
-    batch: int
-    compute: float
-
-
-STAGES, MICRO = 4, 16
-PREDICTED = ("DDP", "FSDP", "pipeline")
-
-
-def network_of(workload: str, repeat: int) -> Network:
-    """Measures a step of the workload on one rank."""
-    job = Workload(workload)
-    job.step()
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        job.step()
-        times.append(time.perf_counter() - start)
-    net, ends = job.net, np.cumsum(balance_by_time(job.net, job.x, STAGES))
-    sizes = [sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves()) for layer in net.layers]
-    stage = max(sum(part) for part in np.split(np.array(sizes), ends[:-1]))
-    boundary = max(net.layers[end - 1].out_shape.size for end in ends[:-1])
-    groups = len(groups_of(net.arena.leaves, 2, 1_000_000))
-    return Network(net.num_parameters, groups, int(stage), boundary, job.batch, statistics.median(times))
-
-
-def predicted_step(way: str, network: Network, ranks: int, alpha: float, beta: float) -> float:
-    """Seconds of a step: computing, and what is sent, which nothing hides.
-
-    A gather, or a sum that is scattered, takes alpha ceil(log2 R) + beta n (R - 1)/R for arrays of n bytes on R ranks,
-    an all-reduce twice that. A pipeline has `STAGES` stages that take equally long, and as many ranks in each, which
-    add their deltas; with `MICRO` micro-batches, (S - 1)/(M + S - 1) of the time is waiting, and a boundary sends mean
-    and variance of its outputs there, and two deltas back.
-    """
-
-    def collectives(nbytes: float, calls: int, members: int) -> float:
-        return alpha * calls * math.ceil(math.log2(members)) + beta * nbytes * (members - 1) / members
-
-    P = network.parameters
-    if way == "pipeline":
-        message = alpha + beta * 8 * network.boundary * network.batch * STAGES / MICRO
-        passes = (MICRO + STAGES - 1) * (network.compute / MICRO + 2 * message)
-        return passes + collectives(16 * network.stage, 2, ranks // STAGES)
-    nbytes, calls = {"DDP": (16 * P, 2), "FSDP": (20 * P, 5 * network.groups)}[way]
-    return network.compute + collectives(nbytes, calls, ranks)
-
-
-def predict(network: Network, ranks: Sequence[int]) -> str:
-    """The share of linear scaling by way and network between the ranks."""
-    rows = []
-    for name, (alpha, beta) in NETWORKS.items():
-        for way in PREDICTED:
-            shares = [network.compute / predicted_step(way, network, count, alpha, beta) for count in ranks]
-            rows.append([name, way, *(f"{share:.0%}" for share in shares)])
-    return table(("between the ranks", "way", *(f"{count} ranks" for count in ranks)), rows)
-
-
 def launch(workload: str, ranks: int, repeat: int, ways: Sequence[str] = tuple(WAYS)) -> list[dict]:
     """`measure` on ranks of one thread each.
 
@@ -267,14 +189,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of a rank (1)")
     parser.add_argument("--json", action="store_true", help="print the figures for a program")
-    parser.add_argument("--predict", type=int, nargs="+", metavar="RANKS", help="by the cost model, without ranks")
     args = parser.parse_args(argv)
     set_threads(args.threads)
-    if any(count % STAGES or count < 1 for count in args.predict or ()):
-        parser.error(f"--predict takes multiples of {STAGES}, the stages of its pipeline; got {args.predict}")
-    if args.predict:
-        print(predict(network_of(args.workload, args.repeat), args.predict))
-        return
     found = measure(args.workload, args.ways, args.repeat)
     if create_communicator().rank == 0:
         print(json.dumps(found) if args.json else f"{args.workload}\n\n{show(found)}", flush=True)

@@ -50,7 +50,7 @@ class Workload:
         total, first = 0, self.var_x is None
         for _, leaf in self.net.named_leaves():
             if isinstance(leaf, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.MultiheadAttention | nn.LSTM):
-                total += (4 if first else 7) * 2 * self.batch * _positions(leaf) * leaf.num_weights
+                total += (4 if first else 7) * 2 * self.batch * positions(leaf) * leaf.num_weights
                 first = False
             if isinstance(leaf, nn.MultiheadAttention):
                 total += 14 * 2 * self.batch * leaf.in_shape.steps**2 * leaf.embed_dim / (2 if leaf.causal else 1)
@@ -65,7 +65,7 @@ class Workload:
         return 2 * (kept + variances + self.net.arena.nbytes)
 
 
-def _positions(leaf: nn.BaseLayer) -> int:
+def positions(leaf: nn.BaseLayer) -> int:
     """How often a sample meets the weights of a layer."""
     if isinstance(leaf, nn.Conv2d):
         return leaf.out_height * leaf.out_width

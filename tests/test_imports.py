@@ -142,8 +142,8 @@ ROOMS = {
     """,
     "distributed/train": """
         distributed.bounded_merge distributed.buckets distributed.compare distributed.compression distributed.config
-        distributed.ddp distributed.exchange distributed.functional distributed.merge distributed.sharded
-        distributed.synchronization distributed.trained_on_ranks distributed.wrapper
+        distributed.ddp distributed.exchange distributed.federated distributed.functional distributed.merge
+        distributed.sharded distributed.synchronization distributed.trained_on_ranks distributed.wrapper
     """,
     "distributed/fsdp": "distributed.fsdp distributed.gathering distributed.sharded_arena",
     "distributed/pipeline": "distributed.pipeline.*",

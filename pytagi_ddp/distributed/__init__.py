@@ -9,6 +9,7 @@
     DDPSequential                               the same behind the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
     PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
+    FederatedPosterior, PosteriorUpdate         clients that come and go send posteriors as messages
     DataParallel                                a replica on each GPU of one process
     all_reduce_metrics, rank_zero_*             metrics over all ranks; code that only one rank runs
     init_device_mesh                            ranks in a grid, with a communicator along each dimension
@@ -35,6 +36,7 @@ from pytagi_ddp.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pytagi_ddp.distributed.engine.debug import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.handle import Handle
+from pytagi_ddp.distributed.federated import FederatedPosterior, MergedRound, PosteriorUpdate
 from pytagi_ddp.distributed.fsdp import FSDPSequential
 from pytagi_ddp.distributed.functional import (
     all_reduce,
@@ -69,11 +71,14 @@ __all__ = [
     "DeviceMesh",
     "DistributedDataContainer",
     "FSDPSequential",
+    "FederatedPosterior",
     "Handle",
     "LaunchError",
+    "MergedRound",
     "NonFiniteError",
     "ParametersNotHereError",
     "PipelineSequential",
+    "PosteriorUpdate",
     "RankLeftError",
     "ReplicaMismatchError",
     "SerialCommunicator",

@@ -71,32 +71,6 @@ def test_parallel(peak, capsys):
     assert "times DDP" in capsys.readouterr().out
 
 
-def test_predictions_of_parallel():
-    """Where ranks send in no time, only the pipeline waits: 3 of 19 turns."""
-    from benchmarks import parallel
-
-    network = parallel.Network(10**6, 3, 4 * 10**5, 1000, 16, 0.1)
-
-    def steps(beta):
-        return [parallel.predicted_step(way, network, 64, 0, beta) for way in parallel.PREDICTED]
-
-    assert steps(0) == pytest.approx([0.1, 0.1, 0.1 * 19 / 16])
-    ddp, fsdp, pipeline = steps(1e-9)
-    assert ddp == pytest.approx(0.1 + 16e6 * 63 / 64 * 1e-9)
-    assert fsdp - 0.1 == pytest.approx(1.25 * (ddp - 0.1))
-    messages = 19 * 2 * 8 * 1000 * 16 * 4 / 16 * 1e-9
-    assert pipeline == pytest.approx(0.1 * 19 / 16 + messages + 16 * 4e5 * 15 / 16 * 1e-9)
-
-
-@pytest.mark.parametrize("ranks", ["0", "2", "6", "-4"])
-def test_numbers_of_ranks_that_make_no_pipeline(ranks, capsys):
-    from benchmarks import parallel
-
-    with pytest.raises(SystemExit):
-        parallel.main(["--predict", "8", ranks])
-    assert f"multiples of 4, the stages of its pipeline; got [8, {ranks}]" in capsys.readouterr().err
-
-
 def test_copies(monkeypatch):
     monkeypatch.setattr(CopyBandwidth, "SIZE", 1 << 16)
     copies = CopyBandwidth(1)

@@ -22,6 +22,7 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, cifar10, uci
 from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
+from pytagi_ddp.distributed import FederatedPosterior, PosteriorUpdate
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn.files import file_format, persistence
 from pytagi_ddp.nn.files.architecture import architecture
@@ -110,6 +111,26 @@ UNCHANGED = (lambda data: data, with_checksum)
 def networks() -> Format:
     net = randomise(make())
     return Format({"net": persistence.to_bytes(net)}, into(net, net.load), exact=True, inside=UNCHANGED)
+
+
+def posterior_updates() -> Format:
+    """What a client sends to a server of federated training; `inside` is what a hostile client can send."""
+    net = small_network()
+    server = FederatedPosterior(net)
+    message = server.broadcast()
+    update = PosteriorUpdate.of(randomise(small_network()), message, 7, "a client")
+
+    def load(path: Path) -> object:
+        found = PosteriorUpdate.from_bytes(path.read_bytes(), str(path))
+        result = FederatedPosterior(net).merge([found])
+        assert not result.merged and set(result.left_out) == {found.client}  # this server has sent nothing
+        server.round, server._last = 0, {}
+        server.broadcast()
+        result = server.merge([path.read_bytes()])
+        assert len(result.merged) + len(result.left_out) == 1
+        return found.client, found.round, found.samples, found.change.tobytes(), found.running.tobytes()
+
+    return Format({"update": update.to_bytes()}, into(net, load), exact=True, inside=UNCHANGED)
 
 
 def earlier_networks() -> Format:
@@ -471,6 +492,7 @@ def caches() -> Format:
 
 FORMATS: dict[str, Callable[[], Format]] = {
     "safetensors": networks,
+    "posterior update": posterior_updates,
     "earlier safetensors": earlier_networks,
     "checkpoint": checkpoints,
     "manifest": manifests,

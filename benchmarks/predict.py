@@ -1,0 +1,324 @@
+"""Time, efficiency and bytes of training on 2 to 10,000 ranks, by a model: `python -m benchmarks.predict MACHINE.json`.
+
+    python -m benchmarks.predict benchmarks/machines/ethernet.json --workload resnet18-b16 --ranks 2 64 1024
+    python -m benchmarks.predict --check                # the model beside measured steps (results/steps.jsonl)
+    python -m benchmarks.predict --plot scaling.png     # curves of three clusters, and where large batches end the gain
+
+Each rank learns from the same number of samples per step, b. A step takes
+
+    compute (1 + wait x collectives) + time of the collectives + rounding       with buckets and overlap left out
+    compute = (operations of the matrix products of b samples / flops + P parameter_seconds) slowdown
+    gather of n bytes on n_r ranks of each of N nodes, or a sum that is scattered; an all-reduce is both:
+        latency ceil(log2 n_r) + n (n_r - 1)/n_r / bandwidth      within a node
+        latency ceil(log2 N) + n (N - 1)/N / bandwidth            between nodes, whose ranks share one link
+
+Bytes follow from the memory of the network (`net.arena`). A machine file has the numbers of `Machine`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.quality.done import read
+from benchmarks.report import duration, table
+from benchmarks.training_step import WORKLOADS, Workload, positions
+from pytagi_ddp.distributed.sharded_arena import groups_of
+
+FOLDER = Path(__file__).parent
+RANKS = (2, 8, 64, 512, 1024, 10_000)
+STAGES, MICRO = 4, 16  # of a pipeline
+CLUSTERS = ("ethernet", "hundred_gigabit", "gpu")
+LATENCY = 50e-6  # of a message through two network namespaces
+SMALL = 16  # images of a step of a rank
+RULES = {"sum": "sum", "precision_weighted": "merge"}  # of `benchmarks.quality.batches`
+LIMITS = (
+    4,
+    16,
+)  # ranks of `SMALL` images from where a sum loses one point of test error, and 3 (results/quality-batches)
+
+
+class Link(NamedTuple):
+    """Seconds of a message without content, and bytes per second in each direction."""
+
+    latency: float
+    bandwidth: float
+
+
+class Machine(NamedTuple):
+    """A cluster.
+
+    Attributes:
+        name: of it. ranks_per_node: that share a link to other nodes.
+        flops: operations per second of a rank in matrix products. parameter_seconds: of a step for each parameter,
+            whatever the batch. slowdown: factor on both when all ranks of a node compute.
+        wait: for the slowest rank in a collective, as a share of the time that a rank computes.
+        rounding: bytes per second of rounding to half precision and adding.
+        node, network: the links between the ranks of a node, and of a node.
+    """
+
+    name: str
+    ranks_per_node: int
+    flops: float
+    parameter_seconds: float
+    slowdown: float
+    wait: float
+    rounding: float
+    node: Link
+    network: Link
+
+
+def machine_of(values: Any, what: str) -> Machine:
+    """The machine in the JSON of a file.
+
+    Raises:
+        ValueError: a key that is missing or not known, or a value that is not a positive number; names both.
+    """
+
+    def checked(kind: Any, values: Any, where: str) -> Any:
+        if not isinstance(values, dict) or (wrong := values.keys() ^ set(kind._fields)):
+            found = ", ".join(sorted(map(str, wrong))) if isinstance(values, dict) else type(values).__name__
+            raise ValueError(f"{what}: {where or 'the file'} has the keys {', '.join(kind._fields)}; look at {found}")
+        parts = {}
+        for key, value in values.items():
+            name = f"{where}.{key}".lstrip(".")
+            if key in ("node", "network"):
+                parts[key] = checked(Link, value, name)
+                continue
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+            may_be_zero = key in ("parameter_seconds", "wait", "latency")
+            whole = key != "ranks_per_node" or isinstance(value, int)
+            if key != "name" and not (number and whole and (value or may_be_zero)):
+                kinds = "a whole number" if key == "ranks_per_node" else "a finite number"
+                raise ValueError(
+                    f"{what}: {name} is {kinds} {'of at least' if may_be_zero else 'above'} 0, got {value!r}"
+                )
+            parts[key] = value
+        return kind(**parts)
+
+    return checked(Machine, values, "")
+
+
+def load(path: Path) -> Machine:
+    """Raises ValueError: not JSON, or as in `machine_of`. OSError: it cannot be read."""
+    try:
+        values = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    return machine_of(values, str(path))
+
+
+class Job(NamedTuple):
+    """What the model needs of a network and its step, from the network's own memory.
+
+    Attributes:
+        batch: samples of a rank and step. operations: of their matrix products. parameters: P.
+        theta, deltas: bytes of means and variances, and of what is added over ranks. groups: of FSDP.
+        stages: of a pipeline. stage: share of the parameters in the largest, with equal operations. boundary: the most
+            outputs of a sample that cross a cut between them.
+    """
+
+    batch: int
+    operations: float
+    parameters: int
+    theta: int
+    deltas: int
+    groups: int
+    stages: int
+    stage: float
+    boundary: int
+
+
+def job_of(workload: str, stages: int = STAGES) -> Job:
+    work = Workload(workload)
+    net, arena = work.net, work.net.arena
+    leaves = [[leaf for leaf in layer.leaves() if leaf.num_weights] for layer in net.layers]
+    sizes = [sum(leaf.num_weights + leaf.num_biases for leaf in part) for part in leaves]
+    done = np.cumsum([sum(positions(leaf) * leaf.num_weights for leaf in part) for part in leaves])
+    ends = np.searchsorted(done, done[-1] * np.arange(1, stages) / stages) + 1
+    stage = max(map(sum, np.split(np.array(sizes), ends))) / net.num_parameters
+    boundary = max(net.layers[end - 1].out_shape.size for end in ends)
+    memory = net.num_parameters, arena.theta.nbytes, arena.buffer.nbytes
+    return Job(
+        work.batch, work.floor_flops, *memory, len(groups_of(arena.leaves, 2, 1_000_000)), stages, stage, boundary
+    )
+
+
+class Step(NamedTuple):
+    """Seconds of a step, and bytes that a rank sends in it; of several steps with one merge, their means."""
+
+    seconds: float
+    nbytes: float
+
+
+def alone(machine: Machine, job: Job, part: float = 1.0) -> float:
+    """Seconds of a step on one rank, for a part of the batch."""
+    return part * job.operations / machine.flops + job.parameters * machine.parameter_seconds
+
+
+def collective(machine: Machine, nbytes: float, ranks: int) -> float:
+    """Seconds of a gather of so many bytes, or of a sum that is scattered."""
+    of_node = min(ranks, machine.ranks_per_node)
+    members = (of_node, machine.node), (-(-ranks // of_node), machine.network)
+    return sum(link.latency * math.ceil(math.log2(n)) + nbytes * (n - 1) / n / link.bandwidth for n, link in members)
+
+
+def step(machine: Machine, job: Job, way: str, ranks: int, micro: int = MICRO, every: int = 1) -> Step:
+    """The model; `way` is one of `WAYS`, `micro` the micro-batches of a pipeline, `every` the steps between merges."""
+    busy = machine.slowdown if min(ranks, machine.ranks_per_node) > 1 else 1.0
+    compute, share = busy * alone(machine, job), (ranks - 1) / ranks
+    if ranks == 1:
+        return Step(compute, 0.0)
+    if way == "pipeline":
+        stages = job.stages
+        link = machine.node if ranks <= machine.ranks_per_node else machine.network
+        there = 8 * job.boundary * job.batch * stages  # mean and variance of the outputs, and back two deltas
+        slots = micro + stages - 1
+        passes = slots * (busy * alone(machine, job, stages / micro) / stages + 2 * link.latency)
+        summed = step(machine, job._replace(deltas=int(job.deltas * job.stage)), "DDP", ranks // stages)
+        replicas = summed.seconds - busy * alone(machine, job) if ranks // stages > 1 else 0.0
+        return Step(passes + 2 * there / link.bandwidth * slots / micro + replicas, 2 * there + summed.nbytes)
+    if way == "FSDP":  # parameters forward, means backward, and deltas that are scattered
+        nbytes = 1.5 * job.theta + job.deltas
+        rest = 3 * job.groups * (collective(machine, 0, ranks) + machine.wait * compute)
+        return Step(compute + collective(machine, nbytes, ranks) + rest, nbytes * share)
+    half = way.endswith("bfloat16")
+    nbytes = job.deltas / (2 if half else 1)
+    exchange = 2 * collective(machine, nbytes, ranks) + machine.wait * compute + half * job.deltas / machine.rounding
+    return Step(compute + exchange / every, 2 * nbytes * share / every)
+
+
+WAYS = ("DDP", "DDP, bfloat16", "FSDP", "pipeline")  # and "merge every k"
+
+
+def prediction(machine: Machine, job: Job, ranks: Sequence[int], every: int) -> str:
+    """Time of a step, share of linear scaling and bytes, by ranks and way."""
+    rows = []
+    for way, k in [*((way, 1) for way in WAYS), (f"merge every {every}", every)]:
+        for count in (count for count in ranks if way != "pipeline" or count >= STAGES):
+            seconds, nbytes = step(machine, job, way, count, every=k)
+            rate, share = f"{count * job.batch / seconds:,.0f}", f"{alone(machine, job) / seconds:.0%}"
+            rows.append([way, f"{count:,}", duration(seconds), rate, share, f"{nbytes / 1e6:,.2f} MB"])
+    return table(("way", "ranks", "step", "samples/s", "of linear", "sent by a rank"), rows)
+
+
+def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
+    """The model beside measured steps, and the largest relative error.
+
+    A point with a `link` (bits per second) has its ranks on nodes of their own.
+    """
+    rows, worst = [], 0.0
+    wanted = {(point["workload"], point["ranks"]) for point in points}
+    jobs = {key: job_of(key[0], max(2, min(STAGES, key[1]))) for key in wanted}
+    for point in points:
+        machine = load(FOLDER / "machines" / f"{point['machine']}.json")
+        if link := point["link"]:
+            machine = machine._replace(ranks_per_node=1, network=Link(LATENCY, link / 8))
+            machine = machine._replace(parameter_seconds=machine.parameter_seconds * machine.slowdown)
+            machine = machine._replace(flops=machine.flops / machine.slowdown)  # the nodes share their cores
+        found = step(
+            machine, jobs[point["workload"], point["ranks"]], point["way"], point["ranks"], point.get("micro", MICRO)
+        ).seconds
+        error = found / point["seconds"] - 1
+        worst = max(worst, abs(error))
+        where = f"{point['machine']}, {f'{link / 1e9:g} Gbit/s' if link else 'one node'}"
+        used = f"{error:+.0%}" + " (fitted)" * bool(point.get("fitted"))
+        numbers = point["ranks"], duration(point["seconds"]), duration(found), used, point["source"]
+        rows.append([where, point["way"], *map(str, numbers)])
+    return table(("machine", "way", "ranks", "measured", "predicted", "error", "measured by"), rows), worst
+
+
+Error = dict[tuple[str, int, int], list[float]]  # (way, ranks, steps between exchanges): test errors in %, of seeds
+
+
+def errors_of(results: Path, name: str) -> tuple[Error, int]:
+    """Errors of ranks with steps of `SMALL` images, and images of a training, of `benchmarks.quality.batches`."""
+    errors: Error = {}
+    images = 0
+    for one in read(results):
+        size, rule, ranks, every, caps = one["way"]
+        ranks = size // SMALL if rule == "sum" else ranks  # a sum over ranks is a step of one process
+        if (one["job"], one["forget"], caps) == (name, 1, 1) and rule in RULES and size == ranks * SMALL:
+            errors.setdefault((RULES[rule], ranks, every), []).append(100 * one["error"])
+            images = one["images"] * one["epochs"]
+    return errors, images
+
+
+def times_to_error(machines: Sequence[Machine], job: Job, errors: Error, images: int) -> str:
+    """Predicted time of each training that was measured, beside its error."""
+    rows = []
+    for (way, ranks, every), found in sorted(errors.items(), key=lambda item: (item[0][0] != "sum", *item[0][1:])):
+        steps = images / (ranks * SMALL)
+        times = [steps * step(machine, job, "DDP", ranks, every=every).seconds for machine in machines]
+        numbers = every, ranks * SMALL * every, f"{statistics.fmean(found):.1f}"
+        rows.append([way, str(ranks), *map(str, numbers), *map(duration, times)])
+    names = [machine.name for machine in machines]
+    return table(("exchange", "ranks", "every", "images between", "error, %", *names), rows)
+
+
+def plot(machines: Sequence[Machine], job: Job, limits: Sequence[int], path: Path) -> None:
+    """Speed-up against ranks; the grey part begins where batches are too large for a sum of the deltas."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(machines), figsize=(4 * len(machines), 3.8), sharey=True, layout="constrained")
+    ranks = np.unique(np.geomspace(1, 10_000, 60).astype(int))
+    for axes, machine in zip(panels, machines, strict=True):
+        for way, every in (*((way, 1) for way in WAYS), ("merge every 10", 10)):
+            counts = [count for count in ranks if way != "pipeline" or count >= STAGES]
+            rates = [
+                count * alone(machine, job) / step(machine, job, way, count, every=every).seconds for count in counts
+            ]
+            axes.plot(counts, rates, label=way)
+        axes.plot(ranks, ranks, ":", color="0.5", label="linear")
+        axes.axvspan(limits[0], limits[1], color="0.92")
+        axes.axvspan(limits[1], ranks[-1], color="0.85")
+        axes.set(title=machine.name, xscale="log", yscale="log", xlabel="ranks")
+    panels[0].set_ylabel("times the samples of one rank")
+    panels[0].legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.predict", description=__doc__.partition(":")[0])
+    parser.add_argument("machine", type=Path, nargs="*", help="JSON files (those of three clusters)")
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--every", type=int, default=10, help="steps between two merges")
+    parser.add_argument("--check", action="store_true", help="the model beside measured steps")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="speed-up against ranks")
+    args = parser.parse_args(argv)
+    if min(*args.ranks, args.every) < 1:
+        parser.error("--ranks and --every must be at least 1")
+    files = args.machine or [FOLDER / "machines" / f"{name}.json" for name in CLUSTERS]
+    try:
+        machines = [load(path) for path in files]
+        if args.check:
+            print(check(read(FOLDER / "results" / "steps.jsonl"))[0])
+            return
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    job = job_of(args.workload)
+    for machine in machines:
+        print(f"\n{args.workload} on {machine.name}, {job.batch} samples per rank and step: predicted\n")
+        print(prediction(machine, job, args.ranks, args.every))
+    small = job_of("mlp-128-b32")
+    small = small._replace(batch=SMALL, operations=small.operations * SMALL / small.batch)
+    print("\nMNIST, 784-128-128-11, steps of 16 images: measured error, predicted time\n")
+    print(times_to_error(machines, small, *errors_of(FOLDER / "results" / "quality-batches.jsonl", "mnist-mlp")))
+    if args.plot:
+        plot(machines, job, LIMITS, args.plot)
+
+
+if __name__ == "__main__":
+    main()
