@@ -110,14 +110,13 @@ def _imports(module: str) -> bool:
 
 def _kernels() -> Iterator[Finding]:
     try:
-        importlib.import_module("pytagi_ddp.kernels.cpu")
+        threads = importlib.import_module("pytagi_ddp.kernels.cpu").threads
         blas = importlib.import_module("pytagi_ddp.kernels.cpu.products._blas")
         if blas.has_openmp:
             amx = blas.best_way() == blas.Way.AMX
             yield Finding("CPU kernels", "built; AMX for large products" if amx else "built")
         else:
-            advice = "install OpenMP for your C compiler (clang: apt install libomp-dev) or gcc, and pytagi-ddp again"
-            yield Finding("CPU kernels", "built without OpenMP: products run on one thread", advice)
+            yield Finding("CPU kernels", "built without OpenMP: one thread", threads.WITHOUT_OPENMP)
     except Exception as error:
         yield Finding("CPU kernels", "do not load", str(error), needed=True)
 
@@ -128,7 +127,8 @@ def _threads() -> Iterator[Finding]:
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
     yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
-    yield Finding("Threads", f"{threads.default_threads()} per rank here ({settings})")
+    count = 1 if threads.why_one() else threads.default_threads()
+    yield Finding("Threads", f"{count} per rank here ({settings})")
     yield Finding("Threads wait", waiting.describe())
 
 
