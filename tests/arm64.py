@@ -43,7 +43,7 @@ exec chroot . /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 PATH=/env/bin:/usr/bin:/
 PYTEST = "python -m pytest -q -p no:cacheprovider --timeout=0"
 FIRST = "Linear or Conv2d or LayerNorm or BatchNorm2d or MaxPool2d or LSTM or MultiheadAttention or Softmax"
 STEPS = {
-    "build": "python setup.py --quiet build_ext --inplace --parallel {cores}",
+    "build": "CFLAGS=-w python setup.py --quiet build_ext --inplace --parallel {cores}",
     "doctor": "python -m pytagi_ddp.doctor",
     "golden": f"{PYTEST} {GOLDEN} -k '{SOME}'",
     "kernels": f"{PYTEST} tests/kernels/test_products.py tests/kernels/test_linear.py tests/kernels/test_conv2d.py "
@@ -62,8 +62,8 @@ def make_system(root: Path) -> None:
     made = ["mmdebstrap", "--quiet", "--architectures=arm64", "--variant=extract", f"--include={packages}", suite]
     subprocess.run([*made, str(root)], check=True)
     python = os.readlink(root / "usr/bin/python3").removeprefix("python")
-    needed = importlib.metadata.requires("pytagi-ddp") or []
-    needed = [name.partition(";")[0] for name in needed if "extra" not in name or "extra == 'mpi'" in name.replace('"', "'")]
+    listed = [name.partition(";") for name in importlib.metadata.requires("pytagi-ddp") or ()]
+    needed = [name for name, _, condition in listed if "extra" not in condition or "mpi" in condition]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", *PLATFORMS]
     download += [f"--python-version={python}", "--dest", str(root / "wheels"), *needed, *NEEDS]
     subprocess.run([*download, "cython>=3.0", "setuptools>=77"], check=True)

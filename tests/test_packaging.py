@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import pytagi_ddp
-from tests import public_api
+from tests import public_api, release
 from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
@@ -160,18 +160,23 @@ def test_every_module_compiles_for_arm64(tmp_path):
     compiler = shutil.which("aarch64-linux-gnu-gcc")
     if compiler is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")
-    sources = [path.with_suffix(".c") for folder in ("kernels", "pytagi_ddp") for path in (ROOT / folder).rglob("*.pyx")]
+    folders = (ROOT / "kernels", ROOT / "pytagi_ddp")
+    sources = [str(path.with_suffix(".c")) for folder in folders for path in folder.rglob("*.pyx")]
     assert len(sources) > 15
     rooms = [f"-I{ROOT / 'kernels/cpu' / room}" for room in ("products", "runtime", "layers")]
     headers = [f"-I{sysconfig.get_path(kind)}" for kind in ("include", "platinclude")]
     options = ["-fsyntax-only", "-fopenmp", "-w", *rooms, *headers, f"-I{np.get_include()}"]
-    done = run(compiler, *options, *map(str, sources), cwd=tmp_path)
+    done = run(compiler, *options, *sources, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[:3000]
 
 
 def test_windows_is_refused_with_the_reason():
-    build = "sys.platform, sys.argv = 'win32', ['setup.py', 'bdist_wheel']; runpy.run_path('setup.py')"
-    done = run(sys.executable, "-c", f"import Cython.Build, numpy, runpy, setuptools.command.build_ext, sys; {build}", cwd=ROOT)
+    program = """
+import runpy, sys, numpy, setuptools.command.build_ext, Cython.Build
+sys.platform, sys.argv = "win32", ["setup.py", "bdist_wheel"]
+runpy.run_path("setup.py")
+"""
+    done = run(sys.executable, "-c", program, cwd=ROOT)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("pytagi_ddp does not work on Windows: ") and "wsl --install" in done.stderr
 
@@ -222,14 +227,31 @@ VERSION = declared(r'^version = "(.+)"')[0]
 PYTHONS = declared(r'"Programming Language :: Python :: (3\.\d+)"')
 
 
+def versions(tree: Path) -> set[str]:
+    """What the files of a source tree say."""
+    released = r"^## (\d\S+) - \d{4}-\d\d-\d\d$"
+    places = release.VERSION_IN | {release.CHANGELOG: released}
+    return {re.search(pattern, (tree / name).read_text(), re.MULTILINE)[1] for name, pattern in places.items()}
+
+
+def test_a_release_fills_in_what_it_is(tmp_path):
+    tree = source_tree(tmp_path)
+    release.fill(tree, "9.8.7", "2099-01-31", "https://example.org/a")
+    assert versions(tree) == {"9.8.7"}
+    project = (tree / "pyproject.toml").read_text()
+    urls = 'Repository = "https://example.org/a"\nIssues = "https://example.org/a/issues"\n'
+    assert f"\n\n[project.urls]\n{urls}\n[" in project
+    with pytest.raises(ValueError, match=r"CHANGELOG\.md: nothing is unreleased, or 9\.8\.8"):
+        release.fill(tree, "9.8.8", "2099-02-01")
+    (tree / "CHANGELOG.md").write_text("## Unreleased\n\n* news\n")
+    release.fill(tree, "9.8.8", "2099-02-01", "https://example.org/b")
+    assert versions(tree) == {"9.8.8"}
+    assert (tree / "pyproject.toml").read_text() == project.replace("9.8.7", "9.8.8").replace(".org/a", ".org/b")
+
+
 def test_version_is_that_of_pyproject():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == VERSION
+    assert versions(ROOT) == {VERSION}
     assert "release = pytagi_ddp.__version__" in (ROOT / "docs/conf.py").read_text()
-    assert yaml.safe_load((ROOT / "packaging/recipe.yaml").read_text())["context"]["version"] == VERSION
-    assert f"version {VERSION}\n" in (ROOT / "packaging/pytagi_ddp.def").read_text()
-    released = re.findall(r"^## (\d\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert released[0] == VERSION
     metadata = run(sys.executable, "-c", "import pytagi_ddp; print(pytagi_ddp.__version__)", cwd=ROOT)
     assert metadata.stdout.strip() == pytagi_ddp.__version__ == VERSION, "run pip install -e . again"
 
