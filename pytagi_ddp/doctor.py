@@ -210,6 +210,10 @@ def _how_to_start(error: str) -> str:
 def _shared_memory() -> Iterator[Finding]:
     free = shared_memory.free_bytes()
     if free is None:
+        if sys.platform == "linux":
+            yield Finding(
+                "/dev/shm", "none, so that ranks on one node cannot exchange data", shared_memory.HOW_TO_MOUNT
+            )
         return
     ranks, text, advice = os.cpu_count() or 1, f"{free / 1e6:.0f} MB free", ""
     family = mpi_family(_mpi_library()[0])

@@ -100,6 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not (root / "env/bin/python").exists():
             make_system(root)
             print(f"system: made in {time.monotonic() - began:.0f} s", flush=True)
+        (root / "source/pytagi_ddp/kernels").unlink(missing_ok=True)  # a link, which is made only once
         copy_c_code(source_tree(root / "source"))
         for name, command in commands.items():
             start = time.monotonic()
