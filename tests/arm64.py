@@ -34,8 +34,9 @@ ENTER = """
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 printf %s {binary} > /proc/sys/fs/binfmt_misc/register
 cd {root}
-mkdir -p proc host dev/shm root
+mkdir -p proc sys host dev/shm root
 mount -t proc none proc
+mount --rbind /sys sys
 mount --rbind /dev dev
 mount --rbind / host
 exec chroot . /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 PATH=/env/bin:/usr/bin:/bin /bin/sh -ec {command}
