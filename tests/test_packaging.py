@@ -69,6 +69,34 @@ def test_wheel_from_sdist_works_elsewhere(tmp_path, processes):
     assert Path(result.stdout.strip()).parents[1] == site
 
 
+LITTLE = (
+    """
+import os, resource, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+import pytagi_ddp
+assert not {"numba", "scipy"} & set(sys.modules), "the import is to be quick"
+"""
+    + STEP
+    + """
+net.save("network")
+other = Sequential(Conv2d(1, 2, 3, in_width=6, in_height=6), ReLU(), Linear(32, 1))
+other.load("network")
+np.testing.assert_array_equal(other.predict(np.ones(36))[0], net.predict(np.ones(36))[0])
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_one_core_a_gigabyte_no_home_and_an_odd_locale_are_enough(tmp_path):
+    environment = {"PYTHONPATH": str(ROOT), "TZ": "Pacific/Chatham", "LC_ALL": "tr_TR.ISO-8859-9", "LANG": "xx"}
+    environment |= {name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}
+    command = (sys.executable, "-c", LITTLE)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture(scope="module")
 def c_sources(tmp_path_factory) -> Path:
     """A source tree in which the C code of every module is there already."""
