@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check lint docs fuzz clean
+.PHONY: demo test check lint docs fuzz release clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -46,6 +46,10 @@ docs: $(INSTALLED)
 SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
+
+# Sdist and wheels of a release, tried and in dist/; says what is left to do. REPOSITORY=https://... once.
+release: $(INSTALLED)
+	$(BIN)/python -m tests.release $(VERSION) $(if $(REPOSITORY),--repository $(REPOSITORY))
 
 COMPILED := kernels/cpu/* pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard $(foreach ending,pyx pxd h,$(addsuffix /*.$(ending),$(COMPILED))))

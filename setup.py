@@ -18,9 +18,16 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+if sys.platform == "win32":
+    sys.exit(
+        "pytagi_ddp does not work on Windows: its C code needs gcc or clang, and it starts and ends ranks by means of "
+        "POSIX; install it in the Windows Subsystem for Linux (wsl --install)"
+    )
+
 ROOMS = [Path("pytagi_ddp/kernels/cpu", room) for room in ("products", "runtime", "layers")]
 ENGINE = Path("pytagi_ddp/distributed/engine")
-COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")  # none known: Windows
+COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+LIBOMP = ("/opt/homebrew/opt/libomp", "/usr/local/opt/libomp")  # of Homebrew, which puts it on no search path
 SANITIZE = os.environ.get("PYTAGI_DDP_SANITIZE") == "1"
 COMPILING = {"build", "build_ext", "bdist_wheel", "editable_wheel", "develop", "install"} & set(sys.argv)
 
@@ -51,20 +58,29 @@ def missing():
 
 
 def openmp():
-    """The flags of OpenMP, or none where compiler or library lack it, as clang does without libomp."""
-    if not COMPILING or compiles("#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }", "-fopenmp"):
+    """The flags of OpenMP, or none where compiler or library lack it, as clang does without libomp.
+
+    Apple's clang knows OpenMP only as an option of its preprocessor, and libomp comes from elsewhere (Homebrew). gcc
+    takes that option, too, but would compile no loop for threads.
+    """
+    program = "#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }"
+    if not COMPILING or compiles(program, "-fopenmp"):
         return ["-fopenmp"]
-    print("pytagi_ddp: this C compiler has no OpenMP, products of matrices will run on one thread", file=sys.stderr)
+    for folder in ("", *LIBOMP):
+        flags = ["-Xpreprocessor", "-fopenmp", *([f"-I{folder}/include", f"-L{folder}/lib"] if folder else ()), "-lomp"]
+        if compiles(f"#ifndef __clang__\n#error\n#endif\n{program}", *flags):
+            return flags
+    print("pytagi_ddp: this C compiler has no OpenMP, the library will work on one thread", file=sys.stderr)
     return []
 
 
-if COMPILING and COMPILER and (what := missing()):
+if COMPILING and (what := missing()):
     sys.exit(f"pytagi_ddp cannot be compiled: {what}")
-OPENMP = openmp() if COMPILER else []
+OPENMP = openmp()
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3"]
 # Nothing is tuned for this machine: loops pick their instructions when they are loaded (loops.h). Compilers differ on
 # how wide vectors of AVX-512 should be, and with the width last bits of sums change: so it is said here.
-if COMPILING and COMPILER and compiles("int main(void) { return 0; }", "-Werror", "-mprefer-vector-width=256"):
+if COMPILING and compiles("int main(void) { return 0; }", "-Werror", "-mprefer-vector-width=256"):
     FLAGS.append("-mprefer-vector-width=256")
 
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 
 import latex2mathml.converter
@@ -35,7 +36,7 @@ templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme = "pydata_sphinx_theme"
-html_title = "pytagi_ddp"
+html_title = f"pytagi_ddp {release}"
 html_show_sourcelink = False
 html_theme_options = {
     "show_prev_next": True,
@@ -45,6 +46,10 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+# A release names the repository, in pyproject.toml.
+repository = next((url.split(", ")[1] for url in metadata("pytagi-ddp").get_all("Project-URL") or ()), None)
+if repository:
+    html_theme_options["icon_links"] = [{"name": "Repository", "url": repository, "icon": "fa-solid fa-code-branch"}]
 html_sidebars = {
     page: [] for page in ("index", "start", "tagi", "gpu", "glossary", "changelog", "cite")
 }  # nothing is below
@@ -194,10 +199,12 @@ def find_public(app, env, node, contnode):
 
 
 def to_pages(app, docname: str, source: list[str]) -> None:
-    """Links to files of the repository that are pages lead to the pages."""
+    """Links to files of the repository that are pages lead to the pages; the repository is linked, too."""
     for file, page in PAGES.items():
         source[0] = re.sub(rf"\]\((?:\.\./)+{re.escape(file)}", f"](/{page}", source[0])
     source[0] = GALLERY.sub(lambda found: f"](/gallery/{found[1] or 'index'}", source[0])
+    if repository:
+        source[0] = source[0].replace("clone of the repository", f"clone of [the repository]({repository})")
 
 
 def describe_thumbnails(app, docname: str, source: list[str]) -> None:

@@ -110,14 +110,13 @@ def _imports(module: str) -> bool:
 
 def _kernels() -> Iterator[Finding]:
     try:
-        importlib.import_module("pytagi_ddp.kernels.cpu")
+        threads = importlib.import_module("pytagi_ddp.kernels.cpu").threads
         blas = importlib.import_module("pytagi_ddp.kernels.cpu.products._blas")
         if blas.has_openmp:
             amx = blas.best_way() == blas.Way.AMX
             yield Finding("CPU kernels", "built; AMX for large products" if amx else "built")
         else:
-            advice = "install OpenMP for your C compiler (clang: apt install libomp-dev) or gcc, and pytagi-ddp again"
-            yield Finding("CPU kernels", "built without OpenMP: products run on one thread", advice)
+            yield Finding("CPU kernels", "built without OpenMP: one thread", threads.WITHOUT_OPENMP)
     except Exception as error:
         yield Finding("CPU kernels", "do not load", str(error), needed=True)
 
@@ -128,7 +127,8 @@ def _threads() -> Iterator[Finding]:
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
     yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
-    yield Finding("Threads", f"{threads.default_threads()} per rank here ({settings})")
+    count = 1 if threads.why_one() else threads.default_threads()
+    yield Finding("Threads", f"{count} per rank here ({settings})")
     yield Finding("Threads wait", waiting.describe())
 
 
@@ -187,7 +187,7 @@ def _trial(mpirun: str) -> Finding:
         "c = create_communicator('mpi', timeout=20); x = np.ones(1); c.all_reduce(x); c.rank or print(int(x[0]))"
     )
     answer, error = _ask([mpirun, "-np", "2", sys.executable, "-c", code])
-    if answer.split() == ["2"]:
+    if answer.split()[-1:] == ["2"]:  # libraries below MPI may have something to say before
         return Finding("Trial", "2 ranks start, add and end")
     text = f"2 ranks do not work together: {answer.strip() or error}"
     return Finding("Trial", text, _how_to_start(error), needed_by_ranks=True)
@@ -210,6 +210,10 @@ def _how_to_start(error: str) -> str:
 def _shared_memory() -> Iterator[Finding]:
     free = shared_memory.free_bytes()
     if free is None:
+        if sys.platform == "linux":
+            yield Finding(
+                "/dev/shm", "none, so that ranks on one node cannot exchange data", shared_memory.HOW_TO_MOUNT
+            )
         return
     ranks, text, advice = os.cpu_count() or 1, f"{free / 1e6:.0f} MB free", ""
     family = mpi_family(_mpi_library()[0])

@@ -64,7 +64,7 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def check(python: str, folder: Path, quick: bool = False) -> None:
+def check(python: str, folder: Path, quick: bool = False, wheel: Path | None = None) -> None:
     """Installs the library for an interpreter, in `folder`, and runs the checks.
 
     Args:
@@ -72,6 +72,7 @@ def check(python: str, folder: Path, quick: bool = False) -> None:
         folder: an empty one.
         quick: whether to take the C code that Cython has made here already, which is that for every Python, and to run
             `SOME` of the recorded cases, as loops are compiled anew for each Python.
+        wheel: one to install, where no compiler and no other program of this machine is found; else the sources are.
 
     Raises:
         RuntimeError: one of them failed; the message has the end of its output.
@@ -88,9 +89,11 @@ def check(python: str, folder: Path, quick: bool = False) -> None:
     named = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     compiler = shutil.which(named[0])
     haste = {"CC": hasty(shlex.join([compiler, *named[1:]]), folder)} if compiler else {}
+    if wheel is not None:
+        clean["PATH"] = str(folder / "env" / "bin")
     commands: list[tuple[list[str], dict[str, str]]] = [
         ([python, "-m", "venv", str(folder / "env")], {}),
-        ([executable, "-m", "pip", "install", "--quiet", f"{sources}[mpi]", *NEEDS], haste),
+        ([executable, "-m", "pip", "install", "--quiet", f"{wheel or sources}[mpi]", *NEEDS], haste),
         ([executable, "-c", STEP], {}),
         ([executable, "-m", "pytagi_ddp.doctor"], {}),
         ([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", SOME if quick else "", GOLDEN], {}),

@@ -9,13 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 import pytagi_ddp
-from tests import public_api
+from tests import public_api, release
 from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
@@ -67,6 +69,34 @@ def test_wheel_from_sdist_works_elsewhere(tmp_path, processes):
     assert Path(result.stdout.strip()).parents[1] == site
 
 
+LITTLE = (
+    """
+import os, resource, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+import pytagi_ddp
+assert not {"numba", "scipy"} & set(sys.modules), "the import is to be quick"
+"""
+    + STEP
+    + """
+net.save("network")
+other = Sequential(Conv2d(1, 2, 3, in_width=6, in_height=6), ReLU(), Linear(32, 1))
+other.load("network")
+np.testing.assert_array_equal(other.predict(np.ones(36))[0], net.predict(np.ones(36))[0])
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_one_core_a_gigabyte_no_home_and_an_odd_locale_are_enough(tmp_path):
+    environment = {"PYTHONPATH": str(ROOT), "TZ": "Pacific/Chatham", "LC_ALL": "tr_TR.ISO-8859-9", "LANG": "xx"}
+    environment |= {name: os.environ[name] for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}
+    command = (sys.executable, "-c", LITTLE)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture(scope="module")
 def c_sources(tmp_path_factory) -> Path:
     """A source tree in which the C code of every module is there already."""
@@ -82,9 +112,12 @@ def c_sources(tmp_path_factory) -> Path:
 CHECK = (
     STEP
     + """
-from pytagi_ddp.kernels.cpu.products._blas import has_openmp
+import warnings
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 net = Sequential(Linear(300, 200), ReLU(), Conv2d(8, 4, 3, in_width=5, in_height=5))
-net.set_threads(2)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    net.set_threads(2)
 x = np.linspace(-1, 1, 64 * 300, dtype=np.float32).reshape(64, 300)
 net.eval()
 mean = net(x)[0]
@@ -94,25 +127,26 @@ k = net.layers[2].mu_w.reshape(4, 8, 3, 3)
 windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(2, 3))
 expected = np.einsum("bchwij,ocij->bohw", windows, k) + net.layers[2].mu_b.reshape(4, 1, 1)
 np.testing.assert_allclose(mean.ravel(), expected.ravel(), rtol=1e-4, atol=1e-4)
-print(has_openmp)
+print(get_threads(), *(f"{warning.message}" for warning in seen))
 """
 )
+WITHOUT_OPENMP = "1 1 thread instead of 2: pytagi_ddp was compiled without OpenMP; for more, install OpenMP"
 
 
 @weekly
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["gcc", "clang"])
-def test_builds_with(name, c_sources, tmp_path, processes):
-    """gcc without OpenMP, neither header nor library (with it: the wheel above); clang with what it has of it."""
+@pytest.mark.parametrize(("name", "hidden"), [("gcc", True), ("clang", True), ("clang", False)])
+def test_builds_with(name, hidden, c_sources, tmp_path, processes):
+    """Without OpenMP, neither header nor library; clang also with what it has of it (gcc with it: the wheel above)."""
     compiler = shutil.which(name)
     if compiler is None:
         pytest.skip(f"{name} is not installed")
-    compiler = hasty(compiler, tmp_path, *(["-fopenmp"] if name == "gcc" else []))
+    compiler = hasty(compiler, tmp_path, *(["-fopenmp"] if hidden else []))
     probe = (compiler, "-fopenmp", "-x", "c", "-", "-o", str(tmp_path / "probe"))
     program = b"#include <omp.h>\nint main(void) { return !omp_get_max_threads(); }"
     openmp = subprocess.run(probe, input=program, capture_output=True, check=False).returncode == 0
-    assert not (openmp and name == "gcc")
+    assert not (openmp and hidden)
     library = tmp_path / "library"
     folders = ["--build-base", str(tmp_path / "build"), "--build-lib", str(library)]
     command = [sys.executable, "setup.py", "--quiet", "build", *folders, "--parallel", str(processes)]
@@ -121,7 +155,58 @@ def test_builds_with(name, c_sources, tmp_path, processes):
     assert ("has no OpenMP" in built.stderr) is not openmp
     result = run(sys.executable, "-c", CHECK, cwd=tmp_path, PYTHONPATH=str(library))
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [str(library / "pytagi_ddp/__init__.py"), str(openmp)]
+    place, threads = result.stdout.splitlines()
+    assert place == str(library / "pytagi_ddp/__init__.py")
+    assert threads == "2" if openmp else threads.startswith(WITHOUT_OPENMP)
+    if not openmp:
+        report = run(sys.executable, "-m", "pytagi_ddp.doctor", cwd=tmp_path, PYTHONPATH=str(library))
+        assert report.returncode == 0 and "built without OpenMP: one thread" in report.stdout, report.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "there"), [("gcc", False), ("clang", True)])
+def test_openmp_of_a_compiler_that_has_it_only_as_an_option_of_its_preprocessor(name, there, tmp_path):
+    """As Apple's clang has it. gcc takes this option, too, and gives no threads for it."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    library = Path(run(name, "-print-resource-dir", cwd=tmp_path).stdout.strip()).parents[1] if there else tmp_path
+    if there and not (library / "libomp.so").exists():
+        pytest.skip("clang has no libomp")
+    compiler = tmp_path / "cc"
+    refusal = '[ "$word" = -fopenmp ] && [ "$before" != -Xpreprocessor ] && exit 1'
+    compiler.write_text(f'#!/bin/sh\nfor word; do {refusal}; before=$word; done\nexec {name} "$@"\n')
+    compiler.chmod(0o755)
+    environment = {"CC": str(compiler), "LIBRARY_PATH": str(library)}
+    asked = run(sys.executable, "setup.py", "--quiet", "build_ext", "--help", cwd=ROOT, **environment)
+    assert asked.returncode == 0, asked.stderr
+    assert ("has no OpenMP" in asked.stderr) is not there
+
+
+@pytest.mark.slow
+def test_every_module_compiles_for_arm64(tmp_path):
+    """As far as the compiler of another machine can say; tests/arm64.py runs it there."""
+    compiler = shutil.which("aarch64-linux-gnu-gcc")
+    if compiler is None:
+        pytest.skip("needs aarch64-linux-gnu-gcc (Debian: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")
+    folders = (ROOT / "kernels", ROOT / "pytagi_ddp")
+    sources = [str(path.with_suffix(".c")) for folder in folders for path in folder.rglob("*.pyx")]
+    assert len(sources) > 15
+    rooms = [f"-I{ROOT / 'kernels/cpu' / room}" for room in ("products", "runtime", "layers")]
+    headers = [f"-I{sysconfig.get_path(kind)}" for kind in ("include", "platinclude")]
+    options = ["-fsyntax-only", "-fopenmp", "-w", *rooms, *headers, f"-I{np.get_include()}"]
+    done = run(compiler, *options, *sources, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[:3000]
+
+
+def test_windows_is_refused_with_the_reason():
+    program = """
+import runpy, sys, numpy, setuptools.command.build_ext, Cython.Build
+sys.platform, sys.argv = "win32", ["setup.py", "bdist_wheel"]
+runpy.run_path("setup.py")
+"""
+    done = run(sys.executable, "-c", program, cwd=ROOT)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("pytagi_ddp does not work on Windows: ") and "wsl --install" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -170,14 +255,31 @@ VERSION = declared(r'^version = "(.+)"')[0]
 PYTHONS = declared(r'"Programming Language :: Python :: (3\.\d+)"')
 
 
+def versions(tree: Path) -> set[str]:
+    """What the files of a source tree say."""
+    released = r"^## (\d\S+) - \d{4}-\d\d-\d\d$"
+    places = release.VERSION_IN | {release.CHANGELOG: released}
+    return {re.search(pattern, (tree / name).read_text(), re.MULTILINE)[1] for name, pattern in places.items()}
+
+
+def test_a_release_fills_in_what_it_is(tmp_path):
+    tree = source_tree(tmp_path)
+    release.fill(tree, "9.8.7", "2099-01-31", "https://example.org/a")
+    assert versions(tree) == {"9.8.7"}
+    project = (tree / "pyproject.toml").read_text()
+    urls = 'Repository = "https://example.org/a"\nIssues = "https://example.org/a/issues"\n'
+    assert f"\n\n[project.urls]\n{urls}\n[" in project
+    with pytest.raises(ValueError, match=r"CHANGELOG\.md: nothing is unreleased, or 9\.8\.8"):
+        release.fill(tree, "9.8.8", "2099-02-01")
+    (tree / "CHANGELOG.md").write_text("## Unreleased\n\n* news\n")
+    release.fill(tree, "9.8.8", "2099-02-01", "https://example.org/b")
+    assert versions(tree) == {"9.8.8"}
+    assert (tree / "pyproject.toml").read_text() == project.replace("9.8.7", "9.8.8").replace(".org/a", ".org/b")
+
+
 def test_version_is_that_of_pyproject():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == VERSION
+    assert versions(ROOT) == {VERSION}
     assert "release = pytagi_ddp.__version__" in (ROOT / "docs/conf.py").read_text()
-    assert yaml.safe_load((ROOT / "packaging/recipe.yaml").read_text())["context"]["version"] == VERSION
-    assert f"version {VERSION}\n" in (ROOT / "packaging/pytagi_ddp.def").read_text()
-    released = re.findall(r"^## (\d\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert released[0] == VERSION
     metadata = run(sys.executable, "-c", "import pytagi_ddp; print(pytagi_ddp.__version__)", cwd=ROOT)
     assert metadata.stdout.strip() == pytagi_ddp.__version__ == VERSION, "run pip install -e . again"
 

@@ -94,7 +94,7 @@ seen, used, code = in_child(ask)
 assert (used, code) == (1, 11), (used, code)
 print(*seen)
 """)
-    assert done.stdout.startswith("<string>: set_threads(2): this process was forked from one that had threads")
+    assert done.stdout.startswith("<string>: 1 thread instead of 2: this process was forked from one that had threads")
     assert 'get_context("spawn")' in done.stdout and done.stdout.count("\n") == 1
 
 

@@ -1,9 +1,9 @@
 /* Compiles the functions of one file three times: for processors with AVX-512, for those with AVX2, and for any other.
  *
  * It is for functions that are written with vectors (vectors.h): in each version a vector is as long as a register of
- * the processor. loops.h leaves the versions to the compiler, which is enough for loops over single numbers. Of vectors
- * that are longer than a register, GCC 12 keeps the parts in memory and shuffles them number by number, which took a
- * third of the time of convolutions on AVX2.
+ * the processor, in the last one 4 numbers, as with NEON. loops.h leaves the versions to the compiler, which is enough
+ * for loops over single numbers. Of vectors that are longer than a register, GCC 12 keeps the parts in memory and
+ * shuffles them number by number, which took a third of the time of convolutions on AVX2.
  *
  * To use it, define TAGI_LOOPS as the name of the file with the functions, and include this file. Within the functions'
  * file, TAGI_TARGET stands before each function, TAGI_NAME(f) gives a function f the name of its version, and
@@ -47,7 +47,7 @@ static inline int tagi_has_avx2(void) { return 0; }
 
 #define TAGI_NAME(f) f##_any
 #define TAGI_TARGET
-#define TAGI_LANES 8
+#define TAGI_LANES 4
 #include TAGI_LOOPS
 #undef TAGI_NAME
 #undef TAGI_TARGET

@@ -20,9 +20,8 @@ TAGI_INLINE void tagi_transpose_tile(const float *x, size_t left_rows, size_t le
     for (int q = 0; q < TAGI_SIDE; q += 8)
         for (int r = 0; r < TAGI_SIDE; r += TAGI_LANES) {
             tagi_vector lines[8], columns[8];
-            TAGI_UNROLLED for (int k = 0; k < 8; k++)
-                TAGI_EIGHTS(lines[k], x + (r + k) * stride + q, x + (r + k + 8) * stride + q);
-            tagi_transpose_eights(lines, columns);
+            TAGI_UNROLLED for (int k = 0; k < 8; k++) TAGI_LOAD(lines[k], x + r * stride + q, stride, k);
+            tagi_transpose_block(lines, columns);
             TAGI_UNROLLED for (int k = 0; k < 8; k++) TAGI_AT(out + (q + k) * rows + r) = columns[k];
         }
 }

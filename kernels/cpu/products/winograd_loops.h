@@ -234,8 +234,8 @@ TAGI_INLINE void tagi_load_kernels(int form, const float *w, size_t stride, tagi
     const int size = tagi_taps_of(form) * tagi_taps_of(form);
     for (int k = 0; k + 8 <= size; k += 8) {
         tagi_vector x[8];
-        TAGI_UNROLLED for (int i = 0; i < 8; i++) TAGI_EIGHTS(x[i], w + i * stride + k, w + (i + 8) * stride + k);
-        tagi_transpose_eights(x, taps + k);
+        TAGI_UNROLLED for (int i = 0; i < 8; i++) TAGI_LOAD(x[i], w + k, stride, i);
+        tagi_transpose_block(x, taps + k);
     }
     if (size % 8) {
         tagi_vector last = {0};
@@ -288,12 +288,12 @@ TAGI_INLINE void tagi_restore_kernels_run(int form, int adjoint, const float *m,
         });
         TAGI_EACH(form, r, taps, tagi_make_kernel(form, t + r * edge, kernel + r * taps));
         for (int tap = 0; tap + 8 <= size; tap += 8) {
-            tagi_transpose_eights(kernel + tap, x);
+            tagi_transpose_block(kernel + tap, x);
             TAGI_UNROLLED for (int i = 0; i < 8; i++) TAGI_UNROLLED for (int k = 0; k < TAGI_LANES; k += 8) {
-                float *first = out + size * (i + k) + tap;
-                tagi_half sums = TAGI_HALF((float *)&x[i] + k);
-                if (more) sums += TAGI_HALF(first);
-                TAGI_HALF(first) = sums;
+                float *first = out + size * (TAGI_LINE(i) + k) + tap + TAGI_COLUMN(i);
+                tagi_part sums = *(tagi_part *)((float *)&x[i] + k);
+                if (more) sums += *(tagi_part *)first;
+                *(tagi_part *)first = sums;
             }
         }
         if (size % 8)

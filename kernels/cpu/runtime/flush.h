@@ -19,7 +19,7 @@
 static inline size_t tagi_control_word(void) { return _mm_getcsr(); }
 static inline void tagi_set_control_word(size_t word) { _mm_setcsr((unsigned)word); }
 #elif defined(__aarch64__) && defined(__GNUC__)
-#define TAGI_FLUSH_BITS ((size_t)1 << 24) /* for results and operands */
+#define TAGI_FLUSH_BITS 0x1000000 /* for results and operands */
 static inline size_t tagi_control_word(void) {
     size_t word;
     __asm__ volatile("mrs %0, fpcr" : "=r"(word));

@@ -5,7 +5,7 @@ threads never compete. SciPy's BLAS is called from inside those regions and ther
 which only user code calls, follows the setting.
 
 A forked process has its parent's memory, but only one of its threads: GNU OpenMP would wait for the others for ever,
-and Numba ends the process. So a child whose parent had set up its threads works on one.
+and Numba ends the process. So a child whose parent had set up its threads works on one. So does a build without OpenMP.
 """
 
 import contextlib
@@ -30,6 +30,10 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
 )
 # What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
 _LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
+WITHOUT_OPENMP = (
+    "pytagi_ddp was compiled without OpenMP; for more, install OpenMP for the C compiler (clang: apt install "
+    "libomp-dev; macOS: brew install libomp; or gcc), and pytagi-ddp again"
+)
 MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of some megabytes
 _threads: int | None = None
 _one_only = False  # True after a fork from a process with threads: they are gone and cannot be started again
@@ -83,7 +87,7 @@ def default_threads() -> int:
 def set_threads(n: int) -> None:
     """Makes `n` the number of threads of every CPU kernel of this process, whichever Python thread calls it.
 
-    In a process that was forked from one with threads it stays at 1, with a RuntimeWarning that says what to do.
+    Where more than one are impossible (`why_one`) it stays at 1, with a RuntimeWarning that says what to do.
 
     Args:
         n: at least 1. More than the machine's cores is allowed and slow; more than `MOST_THREADS` is not.
@@ -99,16 +103,22 @@ def set_threads(n: int) -> None:
         raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
     if n > MOST_THREADS:
         raise ValueError(f"set_threads({n}): at most {MOST_THREADS} on this machine; more than its cores are slow")
-    if _one_only and n > 1:
-        warn(
-            f"set_threads({n}): this process was forked from one that had threads, and works on one; for more, start "
-            'processes by multiprocessing.get_context("spawn"), or fork before the first network computes',
-            RuntimeWarning,
-        )
+    if n > 1 and (why := why_one()):
+        warn(f"1 thread instead of {n}: {why}", RuntimeWarning)
         n = 1
     with _dividing:
         _divisions.clear()
         _put_in_force(n)
+
+
+def why_one() -> str:
+    """Why this process works on one thread, and what to do for more of them; "" if it can have more."""
+    if _one_only:
+        return (
+            "this process was forked from one that had threads; for more, start processes by "
+            'multiprocessing.get_context("spawn"), or fork before the first network computes'
+        )
+    return "" if load("products._blas").has_openmp else WITHOUT_OPENMP
 
 
 def _put_in_force(n: int) -> None:

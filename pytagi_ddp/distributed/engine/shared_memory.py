@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
 SHM = Path("/dev/shm")
+HOW_TO_MOUNT = f"Mount it: mkdir -p {SHM} && mount -t tmpfs -o size=256m tmpfs {SHM}"
 MPICH_PREFIX = "mpich_shm_"
 OWN_PREFIX = "pytagi_ddp_"
 PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the middle two are Open MPI's
@@ -62,9 +63,14 @@ def check_space(ranks_on_node: int) -> None:
     """Refuses to start where MPICH would be killed for lack of space, even after files of dead jobs were removed.
 
     Raises:
-        LaunchError: less than `required_bytes` is free; names both numbers, the leftovers and the remedies.
+        LaunchError: there is no /dev/shm on Linux, or less than `required_bytes` is free; names both numbers, the
+            leftovers and the remedies.
     """
     free, required = free_bytes(), required_bytes(ranks_on_node)
+    if free is None and sys.platform == "linux" and ranks_on_node > 1:
+        raise LaunchError(
+            f"there is no {SHM}, through which the {ranks_on_node} ranks on this node exchange data. {HOW_TO_MOUNT}"
+        )
     deadline = time.monotonic() + RELEASE_SECONDS
     while free is not None and free < required and time.monotonic() < deadline:
         remove_leftovers()

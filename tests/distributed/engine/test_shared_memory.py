@@ -70,9 +70,14 @@ def test_leftovers_stay_where_there_is_room(shm, monkeypatch):
     assert old.exists()
 
 
-def test_no_shared_memory_file_system_is_no_error(monkeypatch, tmp_path):
+def test_where_there_is_none_ranks_on_one_node_are_refused_on_linux(monkeypatch, tmp_path):
     assert shared_memory.free_bytes(tmp_path / "missing") is None
     monkeypatch.setattr(shared_memory, "free_bytes", lambda: None)
+    monkeypatch.setattr(shared_memory.sys, "platform", "linux")
+    with pytest.raises(LaunchError, match=r"there is no /dev/shm, .* 2 ranks .* Mount it: mkdir -p /dev/shm &&"):
+        shared_memory.check_space(2)
+    shared_memory.check_space(1)
+    monkeypatch.setattr(shared_memory.sys, "platform", "darwin")  # whose MPI uses something else
     shared_memory.check_space(1000)
 
 
