@@ -374,8 +374,10 @@ def positive(name: str, owner: object, value: float) -> float:
     """`value` as a float.
 
     Raises:
-        ValueError: it is not positive and finite. TypeError: not a number.
+        ValueError: it is not positive and finite. TypeError: it is not a number.
     """
+    if np.ndim(value):
+        raise TypeError(f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}")
     number = float(value)
     if not (number > 0 and np.isfinite(number)):
         raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")

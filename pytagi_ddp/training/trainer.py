@@ -131,6 +131,8 @@ class Trainer:
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
         if forget != 1 and (evidence is not None or not forget >= 1):
             raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
+        if likelihood is not None and not hasattr(likelihood, "prediction"):
+            raise TypeError(f"likelihood is one of pytagi_ddp.likelihoods, such as Gaussian(0.1); got {likelihood!r:.60}")
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks are instances of Callback, got {callback!r:.60}")
