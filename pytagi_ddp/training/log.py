@@ -1,4 +1,4 @@
-"""What a training leaves behind: a log of JSON lines, and its curves as a picture."""
+"""The log of a training as JSON lines, and its curves as a picture."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
 class Log(Callback):
     """Writes `log.jsonl`, a JSON object per line with "event" and "time", and draws `curves.png`.
 
-    Events are "start" with the settings, "epoch" with the results, and "stop" where a signal ended the training. A log
-    that is there is kept as `log-1.jsonl`, or with the next number; a training that was resumed adds to it. Where
-    matplotlib is not installed there are no curves. `pandas.read_json("log.jsonl", lines=True)` reads the log as a
-    table, `pytagi_ddp.plot.read_epochs` its epochs.
+    Events are "start" with the settings, "epoch" with the results, and "stop" if a signal ended the training. A new
+    training renames an existing log to `log-1.jsonl`, or the next free number; a resumed training appends to it. Curves
+    need matplotlib. `pandas.read_json("log.jsonl", lines=True)` reads the log as a table, and
+    `pytagi_ddp.plot.read_epochs` reads its epochs.
 
     Args:
-        folder: where; None: a new folder `runs/<date and time>`.
-        track: programs that are told the same: "tensorboard", "wandb", "mlflow", or a `Tracker`.
-        settings: what the "start" holds, as JSON can hold it; None: the options of the trainer.
+        folder: folder for the files; None: a new folder `runs/<date and time>`.
+        track: programs that also get the events: "tensorboard", "wandb", "mlflow", or a `Tracker`.
+        settings: JSON values of the event "start"; None: the options of the trainer.
 
     Attributes:
         folder: as given, or the new one.
 
     Raises:
-        ValueError: an unknown name to track by. ImportError: what tracks is not installed.
+        ValueError: an unknown name in `track`. ImportError: its program is not installed.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Log(Callback):
             self.write("stop", epoch=trainer.epoch, batch=trainer.batch, step=trainer.step)
 
     def begin(self, append: bool = False) -> None:
-        """Makes the folder, and keeps a log that is there, or adds to it.
+        """Makes the folder, and renames an existing log or appends to it.
 
-        A line that a full disk or a kill has cut short is ended there.
+        If a full disk or a kill has truncated the last line, it is ended there.
 
         Raises:
             OSError: the folder or the file cannot be written.
@@ -86,7 +86,7 @@ class Log(Callback):
                 file.write(b"" if file.read() == b"\n" else b"\n")
 
     def write(self, event: str, **values: Any) -> None:
-        """Adds a line; `values` must be what JSON knows."""
+        """Adds a line; `values` must be JSON values."""
         assert self.folder is not None
         with (self.folder / LOG_NAME).open("a") as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")
@@ -97,7 +97,7 @@ class Log(Callback):
         """Draws the curves of all epochs in the log.
 
         Returns:
-            The picture; None where matplotlib is not installed, or could not draw, which a line on standard error says.
+            The picture; None if matplotlib is not installed, or could not draw (a line on standard error says so).
         """
         assert self.folder is not None
         try:
@@ -109,20 +109,20 @@ class Log(Callback):
             plot.learning_curves(figure.add_subplot(), log)
             check_replaceable(self.folder / PLOT_NAME)
             figure.savefig(self.folder / PLOT_NAME, dpi=150)
-        except Exception as error:  # whatever it is: the training is worth more than its picture
+        except Exception as error:  # any error: the training is more important than its picture
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
             return None
         return self.folder / PLOT_NAME
 
 
 def _new_folder() -> Path:
-    """Makes `runs/<date and time>`, with a number behind it where several runs begin in the same second."""
+    """Makes `runs/<date and time>`, with a number at the end if several runs begin in the same second."""
     base = Path("runs", time.strftime("%Y-%m-%d_%H-%M-%S"))
     number, folder = 1, base
     while True:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:  # maybe only just made by another run
+        except FileExistsError:  # another run may just have made it
             number += 1
             folder = base.with_name(f"{base.name}_{number}")

@@ -137,7 +137,7 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
     with pytest.raises(CallbackError, match=f"{tmp_path}/a has checkpoints of another training.*with resume"):
         one(tmp_path / "a")
     assert files(tmp_path / "a") == kept
-    with pytest.raises(CallbackError, match="was written after 3 epochs: to go on, ask for more than 3 epochs"):
+    with pytest.raises(CallbackError, match="was written after 3 epochs: to continue, ask for more than 3 epochs"):
         one(tmp_path / "a", {"resume": True})
     assert len(one(tmp_path / "a", {"resume": True}, epochs=4)[0]) == 1
     one(tmp_path / "b", {"resume": True})  # from the start, as there is nothing
