@@ -1,4 +1,4 @@
-"""Ways of sharing one training among ranks, beside each other: section "parallel", and `python -m benchmarks.parallel`.
+"""Parallel strategies compared with each other: section "parallel", and `python -m benchmarks.parallel`.
 
     mpirun -np 2 python -m benchmarks.parallel                      # this machine
     python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
@@ -174,7 +174,7 @@ class Network(NamedTuple):
         parameters: P. groups: of FSDP.
         stage: parameters of the largest of `STAGES` stages that take equally long. boundary: the most outputs of a
             sample that cross a cut between them.
-        batch: samples of a rank and step. compute: seconds of a step of so many samples on one rank.
+        batch: samples of a rank and step. compute: seconds of a step with this batch on one rank.
     """
 
     parameters: int

@@ -201,6 +201,6 @@ class Record(NamedTuple):
         return *self.prior, *self.posterior, self.cov_c, self.cov_h
 
 
-NO_STATE = State(None, None)  # in place of a state that has not been computed
-NO_TENSOR = Tensor(None, None)  # in place of a bias, in layers without one
-NO_DELTA = Delta(None, None)  # in place of deltas that are not needed
+NO_STATE = State(None, None)  # for a state that has not been computed
+NO_TENSOR = Tensor(None, None)  # for the bias of layers without one
+NO_DELTA = Delta(None, None)  # for deltas that are not needed

@@ -5,7 +5,7 @@ test set (AUROC): by the entropy of the class probabilities, and by variance. Fo
 likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the last posterior and
 by the average of those behind the last steps; and for the same networks in PyTorch, ordinary and with MC dropout, which
 are trained on the same images for the CPU time that this library took with the evidence-weighted step. One thread. Each
-run that is done is a line of JSON: a run that ends early goes on where it was.
+run that is done is a line of JSON: a run that ends early continues where it was.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Learner(NamedTuple):
 
 
 def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
-    """One of this library's ways to learn classes, in trainings of so many steps an epoch."""
+    """One of this library's ways to learn classes, for a given number of steps per epoch."""
     if method == EVIDENCE:
         net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
         options = {"first": job.rates[0], "last": job.rates[1], "prior_factor": job.prior_factor}

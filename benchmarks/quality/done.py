@@ -1,4 +1,4 @@
-"""Runs that are done: lines of JSON, which a run that was stopped goes on behind."""
+"""Completed runs as lines of JSON. A run that was stopped continues after them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 RMSE, mean log-likelihood, and how many observations intervals of 50, 90 and 95 % hold, beside published figures. The
 recipe (`TAGIRegressor`, the same for all sets) was chosen on splits 0 to 4; all are reported. Each split that is done
-is a line of JSON: a run that ends early goes on where it was.
+is a line of JSON: a run that ends early continues where it was.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _array(note: Any) -> np.ndarray:
 
 
 def _notes(data: bytes) -> Any:
-    """What stands on the stack at the end of a pickle."""
+    """The content of the stack at the end of a pickle."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}

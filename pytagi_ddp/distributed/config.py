@@ -85,7 +85,7 @@ class DDPConfig:
         """The communicator of `initialize`, if that has been called and fits these options; else a new one.
 
         Args:
-            device: where the network is. On the CPU, "auto" is used in place of an NCCL that does not start.
+            device: where the network is. On the CPU, "auto" is used if NCCL does not start.
 
         Raises:
             ValueError, LaunchError: as in `create_communicator`.

@@ -198,7 +198,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             change_storage(self, ParameterArena)
 
     def _attach_again(self) -> None:
-        """Attaches the chain anew, as its kernels or operations have changed; parameters stay in their memory."""
+        """Attaches the chain again after its kernels or operations have changed; parameters stay in their memory."""
         self._chain.attach(self.kernels)
         self.passes.invalidate(Change.OPERATIONS)
 
@@ -455,9 +455,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
-        follows from the arguments of the present layers. A variance above S0 stays as it is. Running statistics and the
-        memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in the
-        middle of an epoch has already forgotten at the start of that epoch, and must not do so again. An
+        follows from the arguments of the present layers. A variance above S0 does not change. Running statistics and
+        the memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in
+        the middle of an epoch has already forgotten at the start of that epoch, and must not do so again. An
         `EvidenceSchedule` counts each sample a set number of times, instead of forgetting what was counted too often.
 
         Args:

@@ -158,7 +158,7 @@ class Job(MPIMember):
         return requests
 
     def leave(self) -> None:
-        """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
+        """Leaves the job at the end of the interpreter: notifies the others, and waits until they leave too.
 
         Other ranks may still have work that needs no communication, so the limit is long: ``PYTAGI_DDP_EXIT_TIMEOUT``
         seconds, or an hour. Then the job is ended, as it must be when a node was cut off. A rank that waits in a

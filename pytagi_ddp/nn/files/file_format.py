@@ -19,7 +19,7 @@ FORMAT_OF_VALUES = "pytagi_ddp 2"  # the checksum covers the values, not the hea
 FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise, and the architecture holds sizes instead of settings
 MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
 _BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
-DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # where the checksum stands, in hexadecimal digits
+DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # place of the checksum, in hexadecimal digits
 
 
 class Contents(NamedTuple):

@@ -21,9 +21,9 @@ class PiecewiseLinearEncoding(BaseLayer):
 
         u_k = (z - e_k)/(e_k+1 - e_k), clipped to 0 from below and to 1 from above.
 
-    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding goes on as
-    a straight line. A dense layer behind it learns a piecewise-linear function of each input. That suits tables, whose
-    targets often change within a small part of a column; quantiles of the column are the usual edges.
+    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding continues
+    as a straight line. A dense layer behind it learns a piecewise-linear function of each input. That suits tables,
+    whose targets often change within a small part of a column; quantiles of the column are the usual edges.
 
     For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact; that
     bins of one input depend on each other is left out, as between all units.
@@ -34,7 +34,7 @@ class PiecewiseLinearEncoding(BaseLayer):
     In a sequence, (time steps, features) per sample, edges for as many inputs as features encode each time step.
 
     Args:
-        edges: for each input, two or more increasing numbers; None: the input is passed on as it is.
+        edges: for each input, two or more increasing numbers; None: the input is not encoded.
         ends: for each input, (bottom, top) of each of its bins; None, for an input or for all: (0, 1).
 
     Raises:
