@@ -16,7 +16,7 @@ from pytagi_ddp.training import Callback
 
 
 class RemaxHead:
-    """A label is a one-hot vector. Each class probability is observed as 0 or 1 (10 outputs behind a Remax layer).
+    """A label is a one-hot vector. Each class probability is observed as 0 or 1 (10 outputs after a Remax layer).
 
     Args:
         classes: their number. sigma_v: standard deviation of an observed number.

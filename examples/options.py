@@ -160,7 +160,7 @@ def job_parser(
     add("--bn-batches", type=natural, default=40, metavar="N", help=text)
     text = "deltas take into account that the statistics of BatchNorm depend on the batch; without, they are constants"
     add("--through-statistics", action=YES_OR_NO, help=f"{text} (default: {through_statistics})")
-    text = "evaluate by the average of the posteriors behind the last SHARE of an epoch's steps; 0: by the last one"
+    text = "evaluate by the average of the posteriors after the last SHARE of an epoch's steps; 0: by the last one"
     add("--average-last", type=share, metavar="SHARE", help=f"{text} (default: {average_last})")
     add("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()

@@ -95,7 +95,7 @@ class Convolution(Protocol):
     Attributes:
         adds: whether `backward` can add to the content of `in_delta`. It then takes the option `added`.
         gives_moments: whether `forward` can return `PartialMoments`. It then takes the option `moments`, the name of
-            the activation behind the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
+            the activation after the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
             option `made`.
     """
 

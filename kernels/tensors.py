@@ -80,7 +80,7 @@ class Sums(NamedTuple):
 
 
 class PartialMoments(NamedTuple):
-    """Moments of the tiles of a product, made by the product itself for the batch normalisation behind it.
+    """Moments of the tiles of a product, made by the product itself for the batch normalisation after it.
 
     Attributes:
         values: means, and sums of squares about them, (2, tiles, features), in flat memory. The next product may
@@ -141,7 +141,7 @@ class Heads(NamedTuple):
 
 
 def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
-    """Arrays of these shapes that lie one behind the other in flat memory."""
+    """Arrays of these shapes, one after the other in flat memory."""
     arrays, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)

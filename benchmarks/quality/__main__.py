@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quality SUBJECT ...`; `--help` behind a subject says what it takes."""
+"""`python -m benchmarks.quality SUBJECT ...`; `--help` after a subject shows its options."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
         elif code in numbers:
             (value,) = struct.unpack_from(numbers[code], data, position)
             position += struct.calcsize(numbers[code])
-        elif code in "TU":  # bytes, behind their number
+        elif code in "TU":  # bytes, after their number
             (length,) = struct.unpack_from("<I" if code == "T" else "<B", data, position)
             position += (4 if code == "T" else 1) + length
             value = data[position - length : position]

@@ -833,7 +833,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Smooths the training steps since the last call: states and outputs, given all observations.
 
         A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
-        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        (`get_lstm_states` returns them). The `SLinear` after the last `SLSTM`, which must end the network, makes the
         outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
         call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
 
@@ -842,7 +842,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             `SLinear`. If `num_samples` is larger than the number of steps, the rest are outputs of `SLinear` for h = 0.
 
         Raises:
-            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right after the
                 last SLSTM, or does not end the network, so that its results would not be the outputs.
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.

@@ -103,7 +103,7 @@ class Job(MPIMember):
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
         asked = world.allgather(debug.is_asked_for())
-        node = self._unlink_on_node(world)  # as soon as all are there: who is killed before leaves a file behind
+        node = self._unlink_on_node(world)  # as soon as all have opened it: a rank that is killed before leaves a file
         if len(set(asked)) > 1:  # those that ask would compare each collective with ranks that do not
             raise LaunchError(
                 f"PYTAGI_DDP_DEBUG is set on rank {asked.index(True)}, and not on rank {asked.index(False)}: set it on "

@@ -40,7 +40,7 @@ def packed(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 
 
 def with_checksum(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
-    """`packed` for a header, which says where each tensor is, and the values behind it."""
+    """`packed` for a header, which has the place of each tensor, and the values after it."""
     # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **metadata}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()

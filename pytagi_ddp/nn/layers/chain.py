@@ -168,7 +168,7 @@ class Chain:
             image: the image that flat units at the end of the chain represent.
 
         Raises:
-            ValueError: layers that do not fit together, or one behind others that takes a network's input only.
+            ValueError: layers that do not fit together, or a layer that is not the first one but must be.
         """
         self.operations = []
         in_place = first_in_place

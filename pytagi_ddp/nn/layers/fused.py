@@ -25,7 +25,7 @@ class Step:
     """A single layer, not fused.
 
     Attributes:
-        layer: what hooks are called for.
+        layer: the layer whose hooks are called.
     """
 
     def __init__(self, layer: BaseLayer):
@@ -56,7 +56,8 @@ class ConvolutionWithMoments(Step):
 
 
 class ActivatedNorm(Step):
-    """A normalisation that also computes the activation before it, and leaves its last call to the sum of a block.
+    """A normalisation that also computes the activation before it, and whose last call can be fused with the sum of a
+    block.
 
     Args:
         norm: the layer. activation: the one in front, or None.
