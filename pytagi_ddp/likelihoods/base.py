@@ -191,7 +191,7 @@ class Likelihood(ABC):
             raise
 
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
-        """A short way through `update` for its common case; returns whether it has made the update."""
+        """The fast path of `update` for its common case; returns whether it has made the update."""
         return False
 
     def _outputs(self, states: BaseHiddenStates, deltas: BaseDeltaStates) -> Outputs:
