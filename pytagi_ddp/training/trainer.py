@@ -50,10 +50,10 @@ class Trainer:
     run the same program.
 
     **Data** may be a tuple (x, y) of arrays, tensors or tables. It is the same on every rank, and each rank takes its
-    share of each batch. (With `Joint`, y is a tuple of arrays.) A `BatchLoader`, `FolderLoader` or `ArrayLoader` is made
-    with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, has
-    the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or its
-    sampler is called before each epoch.
+    share of each batch. (With `Joint`, y is a tuple of arrays.) A `BatchLoader`, `FolderLoader` or `ArrayLoader` is
+    made with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch,
+    has the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or
+    its sampler is called before each epoch.
 
     `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
     data: standardise them before.
