@@ -19,11 +19,11 @@ from pytagi_ddp.blas import Blas
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 SECTIONS = {
-    "training": "steps of every workload, and peers beside them",
-    "latency": "steps of small networks on one thread, beside pytagi",
+    "training": "steps of every workload, compared with peers",
+    "latency": "steps of small networks on one thread, compared with pytagi",
     "scaling": "1 and 2 ranks of one thread, and 1 rank of 2 threads",
     "parallel": "2 ranks of one thread by every way of sharing a training",
-    "allreduce": "the all-reduce of 2 ranks beside a bare MPI_Allreduce",
+    "allreduce": "the all-reduce of 2 ranks, compared with a bare MPI_Allreduce",
     "startup": "import, and the first step of a process with and without cached kernels",
     "loading": "images per second of the data loader alone",
     "layers": "time of a step by layer",

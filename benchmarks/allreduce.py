@@ -1,4 +1,4 @@
-"""Section "allreduce": what two ranks take to add their buffers, beside a bare `MPI_Allreduce` of the same bytes."""
+"""Section "allreduce": the time of adding the buffers of two ranks, compared with a bare `MPI_Allreduce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This tree beside an installed build, a wheel say: `python -m benchmarks.builds ENVIRONMENT/bin/python`.
+"""This tree compared with an installed build, such as a wheel: `python -m benchmarks.builds ENVIRONMENT/bin/python`.
 
 Each has a process of its own, and steps of the two take turns, round by round. The environment should have the NumPy,
 SciPy and Numba of this one; only pytagi_ddp differs then. The program itself measures nothing but `ours`.

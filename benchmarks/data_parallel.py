@@ -1,4 +1,4 @@
-"""One process with several replicas (`DataParallel`) beside its alternatives: `python -m benchmarks.data_parallel`.
+"""One process with several replicas (`DataParallel`) and its alternatives: `python -m benchmarks.data_parallel`.
 
 Samples per second of a training step, in turns: one network with all threads of the kernels; `DataParallel` with a
 replica for each core; and `DDPSequential` on as many MPI ranks of one thread. A replica, a rank, and the one network
@@ -24,7 +24,7 @@ from pytagi_ddp.kernels.cpu.runtime.threads import set_threads, usable_cores
 
 
 def seconds_of(step: Callable[[], object], seconds: float) -> float:
-    """Median time of a step, over so many seconds."""
+    """Median time of a step, over the given number of seconds."""
     step()
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
@@ -35,7 +35,7 @@ def seconds_of(step: Callable[[], object], seconds: float) -> float:
 
 
 def replicated(workload: str, replicas: int) -> tuple[Callable[[], None], DataParallel]:
-    """A step of so many replicas, each of which has a whole batch, and the network."""
+    """A step of several replicas, each with a whole batch, and the network."""
     job = Workload(workload)
     net = DataParallel(job.net, ["cpu"] * replicas, average=False)
     x = np.concatenate([job.x] * replicas)

@@ -1,6 +1,6 @@
 """Time of a data-parallel step by the way its deltas are exchanged: `mpirun -np 2 python -m benchmarks.exchange`.
 
-One all-reduce, the same compressed to half precision, and buckets that are reduced while backward goes on; a step
+One all-reduce, the same compressed to half precision, and buckets that are reduced during the backward pass; a step
 without exchange (`no_sync`) as the floor. Rounds of all ways are interleaved; times are medians of the slowest rank.
 Run it over a slow network to see where the options pay: `benchmarks.two_nodes` makes one.
 """

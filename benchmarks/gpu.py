@@ -286,7 +286,7 @@ def run_all(
 
 
 def markdown(whole: dict) -> str:
-    """The report as text: results of the sections, measured times beside predicted ones, what each section said."""
+    """The report as text: results of the sections, measured and predicted times, and the output of each section."""
     sections = whole["sections"]
     parts = [f"# A GPU, {whole['begun']}"]
     rows = [[name, found["result"], f"{found['seconds']:.0f}"] for name, found in sections.items()]

@@ -41,7 +41,7 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def reading_rate(loader: FolderLoader, epoch: int) -> float:
-    """Images per second of an epoch, behind its first batch."""
+    """Images per second of an epoch, after its first batch."""
     loader.set_epoch(epoch)
     batches = iter(loader)
     next(batches)

@@ -1,4 +1,4 @@
-"""Section "latency": steps of small networks on one thread, beside pytagi and beside steps that are not replayed."""
+"""Section "latency": steps of small networks on one thread, compared with pytagi and without replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section "layers": time and memory of a step by layer, as `Sequential.profile` tells them."""
+"""Section "layers": time and memory of a step by layer, from `Sequential.profile`."""
 
 from __future__ import annotations
 

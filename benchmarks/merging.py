@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=int, nargs="+", default=[2, 10, 50, 200])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
-    parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="the plot goes beside it, as .png")
+    parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="the plot is next to it, as .png")
     args = parser.parse_args(argv)
     set_threads(1)
     data = load(args.data_dir, args.limit_train)

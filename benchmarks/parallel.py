@@ -1,4 +1,4 @@
-"""Ways of sharing one training among ranks, beside each other: section "parallel", and `python -m benchmarks.parallel`.
+"""Parallel strategies compared with each other: section "parallel", and `python -m benchmarks.parallel`.
 
     mpirun -np 2 python -m benchmarks.parallel                      # this machine
     python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel

@@ -25,7 +25,7 @@ from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
 
 def mpirun(ranks: int) -> list[str]:
-    """The command that starts so many ranks with the MPI library of this environment.
+    """The command that starts this number of ranks with the MPI library of this environment.
 
     Raises:
         RuntimeError: mpi4py, an MPI library or its mpirun is missing.

@@ -112,7 +112,7 @@ def predict(card: str, workload: str = "resnet18-b128", tf32: bool = False, coun
 
     Args:
         card: a key of `CARDS`.
-        workload: a name of `benchmarks.workloads`; the batch behind -b may be any.
+        workload: a name of `benchmarks.workloads`; the number after -b is the batch.
         tf32: products on tensor cores.
         counts: what `counted` gave, for several cards.
 

@@ -27,7 +27,7 @@ COLUMNS = ("ffma", "mma", "read", "written", "block_load", "block_store", "load"
 
 
 def find(name: str) -> Spec:
-    """The workload of this name; the batch behind its last "-b" may be any.
+    """The workload of this name; the number after its last "-b" is the batch.
 
     Raises:
         ValueError: there is none.
@@ -39,7 +39,7 @@ def find(name: str) -> Spec:
     for other, spec in known.items():
         if other.rpartition("-b")[0] == base and batch.isdecimal() and int(batch):
             return replace(spec, batch=int(batch))
-    raise ValueError(f"no workload {name!r}: {', '.join(known)}, with any number behind -b")
+    raise ValueError(f"no workload {name!r}: {', '.join(known)}, with any number after -b")
 
 
 def count(name: str, tf32: bool = False) -> dict:

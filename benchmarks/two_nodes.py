@@ -88,7 +88,7 @@ class TwoNodes:
         self.close()
 
     def mpirun(self, ranks: int) -> list[str]:
-        """Returns the command that starts a program (to be appended) on so many ranks, half of them on each node."""
+        """Returns the command that starts a program (to be appended) on this number of ranks, half on each node."""
         hosts = ["-hosts", ",".join(ADDRESSES), "-ppn", str((ranks + 1) // 2), "-np", str(ranks)]
         launcher = ["-launcher", "ssh", "-launcher-exec", str(self._shell), "-iface", DEVICE]
         return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
@@ -98,7 +98,7 @@ class TwoNodes:
         return self._enter(self.names[node])
 
     def cut(self) -> None:
-        """Cuts the nodes off from each other: packets vanish, and neither node is told."""
+        """Cuts the nodes off from each other: packets are lost, and neither node gets an error."""
         for name, other in zip(self.names, reversed(ADDRESSES), strict=True):
             nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"]
             _run("ip", "-n", name, "neighbour", "replace", other, "dev", DEVICE, *nobody)

@@ -142,7 +142,7 @@ class Server:
         return {"first": first, "parameters": self._step.parameters} | self._step.details()
 
     def round(self, seconds: float) -> dict:
-        """Times of steps, for so many seconds and at least one."""
+        """Times of steps during the given number of seconds; at least one step."""
         times: list[float] = []
         end = time.perf_counter() + seconds
         while not times or time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Class labels as observed numbers, as in pytagi: likelihoods of these programs, beside `Categorical`."""
+"""Class labels as observed numbers, as in pytagi: likelihoods of these programs in addition to `Categorical`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytagi_ddp.training import Callback
 
 
 class RemaxHead:
-    """A label is a one-hot vector. Each class probability is observed as 0 or 1 (10 outputs behind a Remax layer).
+    """A label is a one-hot vector. Each class probability is observed as 0 or 1 (10 outputs after a Remax layer).
 
     Args:
         classes: their number. sigma_v: standard deviation of an observed number.
@@ -79,7 +79,7 @@ HEADS: dict[str, Any] = {"categorical": Categorical, "hierarchical": Hierarchica
 
 
 def training_options(args: argparse.Namespace, classes: int) -> dict[str, Any]:
-    """The likelihood, and what else a `Trainer` is told of the way in which labels are observed."""
+    """The likelihood, and other options of a `Trainer` that depend on how labels are observed."""
     if args.head == "categorical":
         evidence = {"count": args.count, "prior_factor": args.prior_factor}
         return {"likelihood": Categorical(classes), "evidence": evidence}

@@ -2,7 +2,7 @@
 
 The network learns from windows of 24 values, and of the time of day, to predict the next value and how uncertain that
 is. A forecast of more than one step is made of paths: each draws its next value from the prediction and goes on from
-there, so that an error of one step shifts those behind it. `--moments` shows what becomes of it if means and variances
+there, so that an error of one step shifts the later ones. `--moments` shows what becomes of it if means and variances
 of predictions are the next inputs instead: an input is taken as independent of the others, the errors of a window
 average out, and the variances come out too small. `--direct` shows what `pytagi_ddp.forecasting.Forecaster` makes of
 the same series, which forecasts all steps at once, without an LSTM.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PERIOD = 24  # time steps of a season
 WINDOW = PERIOD  # values that the network sees
 AHEAD = 3 * PERIOD  # steps of a forecast
-ORIGINS = 10  # one forecast begins at each of the last seasons that have as much behind them
+ORIGINS = 10  # one forecast begins at each of the last seasons that are followed by enough values
 
 
 class Series(NamedTuple):
@@ -108,13 +108,13 @@ def make_network(units: int = 30) -> Network:
 
 
 def inputs(values: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """(samples, WINDOW, 3): values (samples, WINDOW) from time steps `first` on, and the time of day behind each."""
+    """(samples, WINDOW, 3): values (samples, WINDOW) from time steps `first` on, and the time of day after each."""
     angle = 2 * np.pi / PERIOD * (first[:, None] + np.arange(1, WINDOW + 1))
     return np.stack([values, np.sin(angle), np.cos(angle)], 2).astype(np.float32)
 
 
 def predict(net: Network, x: np.ndarray, var_x: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the observation behind each window: the network's own variance and that of the noise."""
+    """Mean and variance of the observation after each window: the network's own variance and that of the noise."""
     mu, var = (moments.reshape(-1, 2) for moments in net.predict(x, var_x=var_x))
     return mu[:, 0], var[:, 0] + mu[:, 1]
 

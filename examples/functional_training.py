@@ -1,4 +1,4 @@
-"""Data-parallel training in a loop of one's own, beside `DDPSequential`: both end with the same bits.
+"""Data-parallel training in an own loop and by `DDPSequential`: both end with the same bits.
 
     python -m examples.functional_training
     mpirun -np 3 python -m examples.functional_training

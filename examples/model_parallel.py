@@ -26,7 +26,7 @@ def main() -> float:
         sys.exit(problem if ranks.rank == 0 else 1)
     first, other = ranks.rank == 0, 1 - ranks.rank
     pytagi_ddp.manual_seed(ranks.rank)
-    # Cut in front of an activation: behind one, its Jacobian would have to go along.
+    # Cut before an activation: after one, its Jacobian would have to be sent, too.
     layers = [Linear(1, WIDTH)] if first else [ReLU(), Linear(WIDTH, WIDTH), ReLU(), Linear(WIDTH, 1)]
     net = Sequential(*layers)
     net.input_state_update = not first  # so that `backward` gives the deltas of its input

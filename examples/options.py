@@ -60,7 +60,7 @@ def add_observation_options(
     add("--head", choices=("categorical", "hierarchical", "remax"), help=text)
     text = "of the categorical head: how often an image counts in all"
     add("--count", type=positive_float, help=f"{text} ({count:g})")
-    text = "of the categorical head: the prior that steps pull to has so many times the variance of the first one"
+    text = "of the categorical head: factor on the variance of the prior to which steps pull"
     add("--prior-factor", type=positive_float, help=f"{text} ({prior_factor:g})")
     add("--sigma-v", type=positive_float, help=f"of the other heads: standard deviation of a label ({sigma_v})")
     of_numbers = {"sigma_v": sigma_v, "forget": forget}
@@ -110,7 +110,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         if args.resume is True and args.checkpoint_dir is None:
             parser.error("--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir")
         if args.allow_changes and not args.resume:
-            parser.error("--allow-changes is for a run that goes on: give --resume")
+            parser.error("--allow-changes is for a resumed run: give --resume")
         if args.average_last and args.parallel != "ddp":
             parser.error("--average-last is for --parallel ddp, where each rank has all parameters")
         for option in ("checkpoint_every", "checkpoint_on_signal", "keep_last"):
@@ -160,7 +160,7 @@ def job_parser(
     add("--bn-batches", type=natural, default=40, metavar="N", help=text)
     text = "deltas take into account that the statistics of BatchNorm depend on the batch; without, they are constants"
     add("--through-statistics", action=YES_OR_NO, help=f"{text} (default: {through_statistics})")
-    text = "evaluate by the average of the posteriors behind the last SHARE of an epoch's steps; 0: by the last one"
+    text = "evaluate by the average of the posteriors after the last SHARE of an epoch's steps; 0: by the last one"
     add("--average-last", type=share, metavar="SHARE", help=f"{text} (default: {average_last})")
     add("--seed", type=natural, default=0, help="of the prior, the order and the augmentation (0)")
     deltas = training.add_mutually_exclusive_group()
@@ -185,7 +185,7 @@ def job_parser(
 
     add = parser.add_argument_group("checkpoints").add_argument
     add("--checkpoint-dir", metavar="DIR", help="write a checkpoint there after every epoch")
-    add("--checkpoint-every", type=positive_int, metavar="STEPS", help="and after so many steps")
+    add("--checkpoint-every", type=positive_int, metavar="STEPS", help="and after this number of steps")
     text = "on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0"
     add("--checkpoint-on-signal", action="store_true", help=text)
     add("--keep-last", type=positive_int, metavar="N", help="checkpoints to keep (3)")

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what a pipeline has beside the options of the data-parallel job."""
+    """Adds the options of a pipeline to those of the data-parallel job."""
     parser.prog = "pipeline_cifar_resnet"
     parser.description = str(parser.description).replace("data-parallel", "in a pipeline")
     parser.set_defaults(parallel=None)  # so that it shows if it is given

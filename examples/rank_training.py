@@ -27,7 +27,7 @@ REPORT = (
 FRESH = "; BatchNorm statistics of {batches} batches per rank in {bn_seconds:.1f} s"
 LAST = "\ntest error of the last posterior instead of the average: {test_error_last:.2%}"
 LAGGING = "\ntest error with the running statistics of the last steps, as pytagi evaluates: {test_error_running:.2%}"
-# Options that the trajectory depends on, beside data and global batch. Architecture and ranks are compared anyway.
+# Options on which the results depend, in addition to data and global batch. Architecture and ranks are compared anyway.
 OPTIONS = ("seed", "augment", "average")
 OF_NUMBERS = ("sigma_v", "sigma_v_min", "sigma_v_decay")  # of heads that observe labels as numbers
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def described(args: argparse.Namespace, net: Any) -> str:
 
 
 def run_settings(args: argparse.Namespace, train_set: ImageDataset | ImageFolder) -> dict:
-    """Settings that must be the same to resume exactly, beside the global batch."""
+    """Settings that must be the same to resume exactly, in addition to the global batch."""
     observes_numbers = args.head != "categorical"  # whose schedule is compared by the checkpoint
     options = (*OPTIONS, *OF_NUMBERS) if observes_numbers else OPTIONS
     settings = {name.replace("_", " "): getattr(args, name) for name in options}
@@ -204,7 +204,7 @@ class JobProgress(Progress):
         if trainer.stopped:
             print(
                 f"stopped by a signal after batch {trainer.batch}/{trainer.batches_per_epoch} of {self._title}; "
-                "the same command with --resume goes on from there",
+                "the same command with --resume continues from there",
                 flush=True,
             )
 

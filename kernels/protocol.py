@@ -96,7 +96,7 @@ class Convolution(Protocol):
     Attributes:
         adds: whether `backward` can add to the content of `in_delta`. It then takes the option `added`.
         gives_moments: whether `forward` can return `PartialMoments`. It then takes the option `moments`, the name of
-            the activation behind the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
+            the activation after the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
             option `made`.
     """
 
@@ -249,7 +249,7 @@ class Elementwise(Protocol):
 
 
 class OutputUpdate(Protocol):
-    # A short way through `OutputUpdater.update` for its common case; returns whether it has made the update.
+    # The fast path of `OutputUpdater.update` for its common case; returns whether it has made the update.
     def express_update(self, states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool: ...
     def update(self, output: State, observed: State, delta: Delta) -> None: ...
     def update_using_indices(self, output: State, observed: State, index: Array, delta: Delta) -> None: ...
@@ -257,7 +257,7 @@ class OutputUpdate(Protocol):
 
 
 class Likelihood(Protocol):
-    # A short way through `Categorical.update` for its common case; returns whether it has made the update.
+    # The fast path of `Categorical.update` for its common case; returns whether it has made the update.
     def express_categorical(self, states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool: ...
     def observe(
         self, kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta

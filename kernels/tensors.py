@@ -80,7 +80,7 @@ class Sums(NamedTuple):
 
 
 class PartialMoments(NamedTuple):
-    """Moments of the tiles of a product, made by the product itself for the batch normalisation behind it.
+    """Moments of the tiles of a product, made by the product itself for the batch normalisation after it.
 
     Attributes:
         values: means, and sums of squares about them, (2, tiles, features), in flat memory. The next product may
@@ -141,7 +141,7 @@ class Heads(NamedTuple):
 
 
 def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
-    """Arrays of these shapes that lie one behind the other in flat memory."""
+    """Arrays of these shapes, one after the other in flat memory."""
     arrays, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
@@ -201,6 +201,6 @@ class Record(NamedTuple):
         return *self.prior, *self.posterior, self.cov_c, self.cov_h
 
 
-NO_STATE = State(None, None)  # in place of a state that has not been computed
-NO_TENSOR = Tensor(None, None)  # in place of a bias, in layers without one
-NO_DELTA = Delta(None, None)  # in place of deltas that are not needed
+NO_STATE = State(None, None)  # for a state that has not been computed
+NO_TENSOR = Tensor(None, None)  # for the bias of layers without one
+NO_DELTA = Delta(None, None)  # for deltas that are not needed

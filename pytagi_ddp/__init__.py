@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Packages that are imported when they are asked for, and `__version__`, which stands in pyproject.toml."""
+        """Packages that are imported at their first use, and `__version__`, which is set in pyproject.toml."""
         if name in ("checkpoint", "data", "distributed", "estimators", "likelihoods", "models", "plot", "training"):
             return import_module(f"{__name__}.{name}")
         if name != "__version__":

@@ -1,4 +1,4 @@
-"""The version of this library, which stands in pyproject.toml."""
+"""The version of this library, which is set in pyproject.toml."""
 
 from functools import cache
 

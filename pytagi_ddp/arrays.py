@@ -66,7 +66,7 @@ def _read(values: Any, what: str) -> np.ndarray:
     source = values
     try:
         source = values.detach().cpu() if hasattr(values, "detach") else values
-        if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):  # NumPy would use what is behind the mask
+        if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):  # NumPy would use the masked values
             number = source.dtype.kind in NUMBERS
             masked: Any = source.astype(np.result_type(source.dtype, np.float32) if number else object)
             return masked.filled(np.nan)

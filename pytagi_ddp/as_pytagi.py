@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     if not argv or list(argv) == ["-m"] or (argv[0].startswith("-") and argv[0] != "-m"):
         raise SystemExit(USAGE)
     if argv[0] == "-m":
-        sys.path[1] = str(Path.cwd())  # behind ALIAS
+        sys.path[1] = str(Path.cwd())  # after ALIAS
         if not _is_module(argv[1]):
             raise SystemExit(f"there is no module {argv[1]}\n{USAGE}")
         sys.argv = list(argv[1:])

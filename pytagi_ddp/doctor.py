@@ -193,7 +193,7 @@ def _trial(mpirun: str) -> Finding:
     return Finding("Trial", text, _how_to_start(error), needed_by_ranks=True)
 
 
-# What Open MPI's mpirun refuses, and how it is told to start all the same.
+# Cases that Open MPI's mpirun refuses, and the settings that allow them.
 _REFUSALS = {
     "run as root": "run as another user; or, as in a container that has only root: export OMPI_ALLOW_RUN_AS_ROOT=1 "
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",

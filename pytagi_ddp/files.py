@@ -49,7 +49,7 @@ def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:
     """Refuses to trust what another user may have put there, or may change.
 
     Args:
-        path: of a file or folder. status: of the open file; None: of what stands there now.
+        path: of a file or folder. status: of the open file; None: of the present file or folder at `path`.
 
     Raises:
         PermissionError: it is a link, belongs to another user than this one or root, or a group or all may write to it.
@@ -84,7 +84,7 @@ def read_private(path: AnyPath) -> bytes:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuses to write where something stands that a file must not take the place of.
+    """Raises an error if `path` is something that a file must not replace.
 
     Raises:
         OSError: `path` is a folder, device, pipe or socket, or a link to one.
@@ -104,7 +104,7 @@ def check_replaceable(path: str | Path) -> None:
 def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write, which appears as `path` once the block has ended without an error.
 
-    It is written beside `path`, synced to disk and renamed. If the process dies before that, the previous file is
+    It is written next to `path`, synced to disk and renamed. If the process dies before that, the previous file is
     unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
     link is replaced and not followed, as in a folder where others can write it may lead to any file of this user. What
     is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced. A `private` file is

@@ -20,7 +20,7 @@ MOVED = {
     "pytagi_ddp.nn.pending": "pytagi_ddp.nn.core.step",
 }
 
-# Files of `pytagi_ddp.nn` by the room in which they stand now. pytagi has modules of these names in its `nn`, too.
+# Files of `pytagi_ddp.nn` by the package that contains them now. pytagi has modules of these names in its `nn`, too.
 ROOMS = {
     "core": """
         alone arena data_struct deferred forgetting hooks init layer parameters

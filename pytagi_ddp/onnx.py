@@ -48,7 +48,7 @@ def export(model: Any, path: AnyPath, quantiles: Sequence[float] | None = None) 
 
     Of a regressor, the input "X" is float64 (n, features), not scaled; outputs are "mean" and "std" (and "quantiles"),
     float64, as `TAGIRegressor.predict` gives them, noise included. A sample with NaN has the results NaN: missing
-    inputs are not in the graph. `degrees_of_freedom` stands among the model's metadata.
+    inputs are not in the graph. `degrees_of_freedom` is in the model's metadata.
 
     The graph computes in float32, as the library does; sums are in another order, and results differ in the last
     digits.

@@ -114,7 +114,7 @@ def forecast(
     past: tuple[ArrayLike, ArrayLike] | None = None,
     label: str = "interval",
 ) -> Axes:
-    """A forecast as a line in a band, behind the observations before it and, if known, with those that came true.
+    """A forecast as a line in a band, after the observations before it and, if known, with the true values.
 
     Args:
         x: times or numbers of n steps ahead. mean, low, high: n values: the line, and the ends of the band.
@@ -259,7 +259,7 @@ def parameters(ax: Axes, net: Sequential, what: str = "mu_w", bins: int = 60) ->
     """
     moment, _, part = what.partition("_")
     if moment not in MOMENTS or part not in ("w", "b"):
-        raise ValueError(f"parameters draws {', '.join(MOMENTS)} with _w or _b behind it, such as mu_w: got {what!r}")
+        raise ValueError(f"parameters draws {', '.join(MOMENTS)} with _w or _b after it, such as mu_w: got {what!r}")
     leaves = {key: (getattr(leaf, f"mu_{part}"), getattr(leaf, f"var_{part}")) for key, leaf in net.named_leaves()}
     found = {key: MOMENTS[moment](*map(np.asarray, pair)) for key, pair in leaves.items()}
     found = {key: finite for key, values in found.items() if (finite := values[np.isfinite(values)]).size}

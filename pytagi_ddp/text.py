@@ -4,7 +4,7 @@
 def first_sentence(text: str) -> str:
     """The first paragraph on one line: the first lines with letters or digits, up to one without.
 
-    Programs and packages frame their messages with lines of dashes, and let advice follow behind an empty line.
+    Programs and packages frame their messages with lines of dashes, and put advice after an empty line.
     """
     paragraph: list[str] = []
     for line in text.splitlines():

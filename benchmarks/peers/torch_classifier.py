@@ -40,7 +40,7 @@ class TorchClassifier:
         self._shape, self._dropout = shape, dropout
 
     def train(self, loader: BatchLoader, seconds: float) -> int:
-        """Trains for so many seconds of CPU time; returns the number of steps."""
+        """Trains for the given CPU time in seconds; returns the number of steps."""
         optimizer = torch.optim.Adam(self._net.parameters(), RATE)
         self._net.train()
         start, steps, epoch = time.process_time(), 0, 0

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quality SUBJECT ...`; `--help` behind a subject says what it takes."""
+"""`python -m benchmarks.quality SUBJECT ...`; `--help` after a subject shows its options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from importlib import import_module
 
 SUBJECTS = {
-    "uci": "nine regression sets on their standard splits, beside published figures",
-    "tables": "regression and classes on tables, beside trees of scikit-learn and NGBoost",
+    "uci": "nine regression sets on their standard splits, compared with published figures",
+    "tables": "regression and classes on tables, compared with trees of scikit-learn and NGBoost",
     "counts": "how often a sample should count where noise is known: are error bars right?",
-    "calibration": "class probabilities and doubt on MNIST and CIFAR-10, beside PyTorch",
-    "forecasts": "Forecaster on six series, beside exponential smoothing, ARIMA, autoregression and boosting",
-    "series": "forecasting programs of pytagi and Canari, beside pytagi",
+    "calibration": "class probabilities and uncertainty on MNIST and CIFAR-10, compared with PyTorch",
+    "forecasts": "Forecaster on six series, compared with exponential smoothing, ARIMA, autoregression and boosting",
+    "series": "forecasting programs of pytagi and Canari, compared with pytagi",
     "batches": "test error of classifiers against the images of a global step, and what helps large ones",
 }
 

@@ -4,7 +4,7 @@ Test error of classifiers after the same epochs with global batches of 16 to 102
 from the images of a batch: one step with their sum or average, tighter caps, merged posteriors of ranks, and smaller
 steps. Ranks are simulated (`benchmarks.merging.Replicas`): this needs no mpirun. Where posteriors are merged,
 BatchNorm2d normalises by each rank's images, else by those of the step, as with `sync_batch_norm`. Each run that is
-done is a line of JSON: a run that ends early goes on where it was. One thread.
+done is a line of JSON: a run that ends early continues where it was. One thread.
 """
 
 from __future__ import annotations

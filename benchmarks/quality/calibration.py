@@ -3,9 +3,9 @@
 Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
 test set (AUROC): by the entropy of the class probabilities, and by variance. For each network with the categorical
 likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the last posterior and
-by the average of those behind the last steps; and for the same networks in PyTorch, ordinary and with MC dropout, which
+by the average of those after the last steps; and for the same networks in PyTorch, ordinary and with MC dropout, which
 are trained on the same images for the CPU time that this library took with the evidence-weighted step. One thread. Each
-run that is done is a line of JSON: a run that ends early goes on where it was.
+run that is done is a line of JSON: a run that ends early continues where it was.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ JOBS = {
 }
 EVIDENCE = "categorical, evidence-weighted step"
 TREE = "hierarchical softmax"
-# Layers behind ten units, and the gain of these units' prior: with the usual one the moments of the closed-form
+# Layers after ten units, and the gain of these units' prior: with the usual one the moments of the closed-form
 # softmax, exponentials of variances, overflow. Chosen on training images that were held back.
 ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
     "Remax": (nn.Remax, 0.03),
@@ -125,7 +125,7 @@ class Learner(NamedTuple):
 
 
 def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
-    """One of this library's ways to learn classes, in trainings of so many steps an epoch."""
+    """One of this library's ways to learn classes, for a given number of steps per epoch."""
     if method == EVIDENCE:
         net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
         options = {"first": job.rates[0], "last": job.rates[1], "prior_factor": job.prior_factor}

@@ -1,4 +1,4 @@
-"""Runs that are done: lines of JSON, which a run that was stopped goes on behind."""
+"""Completed runs as lines of JSON. A run that was stopped continues after them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def append(path: Path, one: dict[str, Any]) -> None:
-    """A line more, behind the last one, or behind what is left of it."""
+    """Appends a line after the last one, or after a truncated one."""
     cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
     with open(path, "a") as file:
         file.write(("\n" if cut else "") + json.dumps(one) + "\n")

@@ -1,9 +1,9 @@
-"""Forecasts of six series many steps ahead, beside the classical methods: `python -m benchmarks.quality forecasts`.
+"""Forecasts of six series many steps ahead, compared with classical methods: `python -m benchmarks.quality forecasts`.
 
 Every method forecasts from the same origins in the last 30 % of each series, and has seen what was before the origin.
 Scores are the continuous ranked probability score (CRPS), the root mean squared error (RMSE) and how many observations
-90 % intervals hold. `Forecaster` and gradient boosting are trained anew at every seventh origin, the others at each.
-A method that is done with a series is a line of JSON: a run that ends early goes on where it was.
+90 % intervals hold. `Forecaster` and gradient boosting are trained again at every seventh origin, the others at each.
+A method that is done with a series is a line of JSON: a run that ends early continues where it was.
 
 The series, ETS, ARIMA and AutoReg are those of statsmodels, which is not a requirement of the library:
 `pip install statsmodels`.
@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.quality.done import append, read, with_error
 from benchmarks.report import table
 
-START, ORIGINS, REFIT = 0.7, 20, 7  # the part that is learnt first; about so many origins; origins between two fits
+START, ORIGINS, REFIT = 0.7, 20, 7  # the part that is learnt first; number of origins; origins between two fits
 LEVEL = 0.9
 MOST_LAGS = 36  # of AutoReg
 FOLDS = 4  # of gradient boosting, whose residuals come from what was held back

@@ -1,8 +1,8 @@
-"""Estimators on tables, beside trees: `python -m benchmarks.quality tables`.
+"""Estimators on tables, compared with trees: `python -m benchmarks.quality tables`.
 
 Regression on the UCI sets with their standard splits: RMSE, mean log-likelihood, how many observations intervals of
 90 % hold, and seconds of a fit; classes in five folds: log loss and error. All models learn the same samples in one
-program. Each fit that is done is a line of JSON: a run that ends early goes on where it was.
+program. Each fit that is done is a line of JSON: a run that ends early continues where it was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLASSES = (
 )  # of scikit-learn
 # UCI sets whose targets are cut into three classes of about one size.
 CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
-REPEATED = ("wine-quality-red", "power-plant", "concrete")  # sets in which samples stand twice
+REPEATED = ("wine-quality-red", "power-plant", "concrete")  # sets with duplicate samples
 VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators
     OURS: {},
     "TAGI, no bins": {"n_bins": 0},
@@ -148,7 +148,7 @@ COLUMNS = {
         "rmse": "RMSE",
         "log_likelihood": "mean log-likelihood",
         "coverage": "share in 90 %",
-        "rmse_new": "RMSE without test samples whose inputs stand among those to learn from",
+        "rmse_new": "RMSE without test samples whose inputs also occur in the training data",
     },
     "classes": {"log_loss": "log loss", "error": "error"},
 }

@@ -2,7 +2,7 @@
 
 RMSE, mean log-likelihood, and how many observations intervals of 50, 90 and 95 % hold, beside published figures. The
 recipe (`TAGIRegressor`, the same for all sets) was chosen on splits 0 to 4; all are reported. Each split that is done
-is a line of JSON: a run that ends early goes on where it was.
+is a line of JSON: a run that ends early continues where it was.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def report(done: list[dict[str, Any]]) -> str:
             figures = [published(method, name, UCI_SETS[name].splits)[2 * k : 2 * k + 2] for method in PRINTED]
             others = [f"{mean:.{2}f} ± {error:.2f}" for mean, error in figures]
             rows.append([name, with_error([one[key] for one in of(done, "recipe", name)]), *others])
-        parts.append(f"{title}, and as published\n\n" + table(("set", "TAGIRegressor", *PRINTED), rows))
+        parts.append(f"{title}, compared with published results\n\n" + table(("set", "TAGIRegressor", *PRINTED), rows))
     parts.append("\n".join(f"* {method}: {source}" for method, source in SOURCES.items()))
     variants = [name for name in VARIANTS if any(one["variant"] == name for one in done)]
     if len(variants) > 1:

@@ -40,7 +40,7 @@ decoder = Sequential(
 # The two networks learn as one: the deltas at the decoder's input go back through the encoder. `sigma_v`, the standard
 # deviation with which a pixel is observed, falls from epoch to epoch.
 
-decoder.input_state_update = True  # its backward pass goes on in the encoder
+decoder.input_state_update = True  # its backward pass continues in the encoder
 updater, rng = OutputUpdater(decoder.device), np.random.default_rng(0)
 for epoch in range(10):
     sigma_v = max(0.05, 0.3 * 0.8**epoch)

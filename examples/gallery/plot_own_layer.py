@@ -13,8 +13,8 @@ copies and files, and on many ranks.
 #
 #     mean sin m, variance J² s, J = cos m
 #
-# The layer behind applies that Jacobian, so an activation has no backward pass of its own. ``var`` is None where inputs
-# are known, and ``jcb`` is None where no activation is in front; another one's is a factor.
+# The next layer applies this Jacobian, so an activation has no backward pass. ``var`` is None if inputs are known
+# exactly, and ``jcb`` is None if no activation precedes this one; otherwise the Jacobians are multiplied.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -87,7 +87,7 @@ error = np.abs(samples.var(0) / out.var - 1).max()
 print(f"variances of {len(samples)} samples differ by at most {100 * error:.0f} %")
 
 # %%
-# The network learns a periodic function from noisy observations, as any other.
+# The network learns a periodic function from noisy observations.
 
 x = rng.uniform(-2, 2, (400, 1))
 y = np.sin(3 * x) + 0.5 * x + rng.normal(0, 0.1, x.shape)
@@ -107,7 +107,7 @@ axes.legend()
 plt.show()
 
 # %%
-# The passes of the library's own layers are recorded, and replayed without Python. A network with a layer such as these
-# is walked through in Python, layer by layer, and what they give is copied: a step takes some tenths of a millisecond
-# more. A class that keeps the rules for layers in ``CONTRIBUTING.md`` may say ``replayable = True`` in its body. This
-# is not inherited by a class that computes in another way.
+# The passes of the library's own layers are recorded, and replayed without Python. A network with such a layer runs
+# layer by layer in Python, and copies the results of the layer. This takes some tenths of a millisecond per step. If a
+# class follows the rules for layers in ``CONTRIBUTING.md``, it may set ``replayable = True`` in its body. Derived
+# classes that compute in another way do not inherit this.

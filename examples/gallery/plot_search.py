@@ -84,7 +84,7 @@ places, networks = search(seed=0)
 values = branin(places)
 
 # %%
-# The evaluations, over the function, and the best value so far beside that of random places.
+# The evaluations, over the function, and the best value so far, compared with random places.
 
 grid = np.stack(np.meshgrid(np.linspace(0, 1, 80), np.linspace(0, 1, 80)), -1)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")

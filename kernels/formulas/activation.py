@@ -175,5 +175,5 @@ ELEMENTWISE: dict[str, Callable] = {
 
 
 def parameters_of(moments: Callable) -> tuple[str, ...]:
-    """What a formula takes beside (m, s): up to two settings of the layer, each one number for all units."""
+    """Arguments of a formula in addition to (m, s): up to two settings of the layer, each one number for all units."""
     return tuple(inspect.signature(getattr(moments, "py_func", moments)).parameters)[2:]

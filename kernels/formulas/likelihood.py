@@ -249,7 +249,7 @@ def node_moments(m, s, y, n):
 
 @formula
 def binomial_observation(m, s, y, trials, shift):
-    """y successes in so many trials with the log odds z + shift.
+    """y successes in `trials` trials with the log odds z + shift.
 
     Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes in y + r trials, shift -log r. A
     Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of ever more trials

@@ -54,7 +54,7 @@ def cell_deltas(h_c, dm, ds, later_dm, later_ds):
 
 @formula
 def input_slopes(slopes, w_f, w_i, w_c, w_o):
-    """Slopes of a unit to one of its inputs: of C, of h beside its way through C, and of h altogether."""
+    """Slopes of a unit to one of its inputs: of C, of h without its path through C, and of h in total."""
     k_f, k_i, k_c, k_o, h_c = slopes
     to_c = k_f * w_f + k_i * w_i + k_c * w_c
     to_o = k_o * w_o

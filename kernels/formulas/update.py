@@ -71,7 +71,7 @@ def capped_step(m, s, g, h, cap):
     """One parameter's posterior from its prior N(m, s) and batch sums g, h: (m, s, variance was negative).
 
     Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5. A parameter of
-    variance 0 is known: it stays as it is.
+    variance 0 is known exactly: it does not change.
     """
     bar = math.sqrt(s) / cap
     dm = at_most(at_least(s * g, -bar), bar)
@@ -83,7 +83,7 @@ def capped_step(m, s, g, h, cap):
 
 @formula
 def pulled(m, s, m0, s0, rate):
-    """N(m, s) when the prior N(m0, s0) replaces the share `rate` of what its precision tau = 1/s stands for.
+    """N(m, s) when the prior N(m0, s0) replaces the share `rate` of its evidence, the precision tau = 1/s.
 
     tau <- (1 - rate) tau + rate tau0, tau m <- (1 - rate) tau m + rate tau0 m0. With D = (1 - rate) s0 + rate s and
     q = rate s/D this is m + q (m0 - m) and s + q (s0 - s) = s s0/D, of which the latter does not cancel where s is far

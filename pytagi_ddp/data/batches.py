@@ -174,7 +174,7 @@ class RankBatches(ABC):
         return self._kept(self._count(self._batches(self._position, self._first), self._position))
 
     def from_first(self) -> Generator[Batch, None, None]:
-        """Iterate over the epoch from its first batch, and leave the position as it is; `update_bn` does."""
+        """Iterate over the epoch from its first batch without changing the position; used by `update_bn`."""
         return self._kept(self._batches(0, 0))
 
     def close(self) -> None:

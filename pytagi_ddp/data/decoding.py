@@ -127,7 +127,7 @@ def read_scaled(path: str, side: int) -> np.ndarray:
 def orientation(image: Picture) -> int:
     """How the camera was held, by the image's EXIF data: 1 (upright) to 8; 1 where nothing readable says so."""
     if image.format != "JPEG":
-        image.load()  # or Pillow does it, as in a PNG the data may stand behind the pixels
+        image.load()  # otherwise Pillow does it, because in a PNG the data may follow the pixels
     try:
         value = image.getexif().get(ORIENTATION, 1)
     except Exception:  # damaged data of a picture that may well be whole
@@ -220,7 +220,7 @@ def image_workers(count: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def use_workers(workers: int | Executor) -> Iterator[Executor]:
-    """The executor that is given, or one of so many processes, which end with the block; 0: `SerialExecutor`."""
+    """The given executor, or one with this number of processes, which end with the block; 0: `SerialExecutor`."""
     if isinstance(workers, Executor):
         yield workers
         return

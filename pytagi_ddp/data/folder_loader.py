@@ -17,7 +17,7 @@ from pytagi_ddp.warn import warn
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set
 CHUNK = 8  # images that a worker reads at a time
-AHEAD = 2  # batches that workers are given beside the one that is waited for
+AHEAD = 2  # batches that workers prepare in addition to the next one
 
 
 class FolderLoader(ImageBatches):

@@ -202,7 +202,7 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
         if found.made_of == made_of and len(found) == len(paths):
             return []
     except (OSError, ValueError):
-        pass  # there is none, or it is made anew
+        pass  # there is none, or it is made again
     images, problems = [], []
     for path in paths:
         try:

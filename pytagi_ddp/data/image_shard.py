@@ -20,7 +20,7 @@ TYPES = {"pixels": np.uint8, "offsets": np.int64, "sizes": np.int32, "checksums"
 
 
 class ImageShard:
-    """A safetensors file of images: their pixels one behind the other, their sizes, and a CRC-32 of each of these.
+    """A safetensors file of images: their pixels one after the other, their sizes, and a CRC-32 of each of these.
 
     Args:
         path: of the file.

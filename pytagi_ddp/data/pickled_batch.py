@@ -84,7 +84,7 @@ def _array(note: Any) -> np.ndarray:
 
 
 def _notes(data: bytes) -> Any:
-    """What stands on the stack at the end of a pickle."""
+    """The content of the stack at the end of a pickle."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -166,7 +166,7 @@ def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
         elif code in numbers:
             (value,) = struct.unpack_from(numbers[code], data, position)
             position += struct.calcsize(numbers[code])
-        elif code in "TU":  # bytes, behind their number
+        elif code in "TU":  # bytes, after their number
             (length,) = struct.unpack_from("<I" if code == "T" else "<B", data, position)
             position += (4 if code == "T" else 1) + length
             value = data[position - length : position]

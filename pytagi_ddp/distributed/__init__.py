@@ -6,7 +6,7 @@
     synchronize                                 everything of rank 0 to all: arrays, numbers, models, states
     DistributedDataContainer                    this rank's share of a data set (samplers are in `pytagi_ddp.data`)
     all_reduce_deltas                           data-parallel steps in a training loop of your own
-    DDPSequential                               the same behind the interface of a network
+    DDPSequential                               the same with the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
     PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
     FederatedPosterior, PosteriorUpdate         clients that come and go send posteriors as messages

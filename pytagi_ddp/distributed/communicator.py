@@ -86,7 +86,7 @@ def create_communicator(
 
 
 def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
-    """A communicator as it is; for one of mpi4py, a communicator of the "mpi" engine for the same ranks.
+    """Returns a communicator unchanged; for one of mpi4py, a communicator of the "mpi" engine for the same ranks.
 
     The latter is collective over the ranks of that communicator, and the first time over all ranks of the job. It has
     channels of its own in MPI, so that messages of the program do not mix with its. The same communicator of mpi4py
@@ -114,7 +114,7 @@ def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
 
 
 def resolve_backend(backend: str) -> str:
-    """Returns the engine that a name stands for: the name itself, or for "auto" the engine that it chooses here.
+    """Returns the engine of a name: the name itself or, for "auto", the engine that is chosen here.
 
     Raises:
         ValueError: unknown name.

@@ -1,4 +1,4 @@
-"""How the ranks of a data-parallel job find and talk to each other."""
+"""How the ranks of a data-parallel job find each other and communicate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -45,8 +45,8 @@ class DDPConfig:
         offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
             memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest group, and
             20 P/R bytes travel between GPU and host in a step.
-        share_memory: without effect, and deprecated: ranks no longer keep shards in memory that all of them see.
-        strategies: the ways to exchange that an option asks for. A subclass adds options and strategies of a program.
+        share_memory: deprecated, without effect: ranks no longer keep shards in shared memory.
+        strategies: the exchange strategies that options select. A subclass adds options and strategies of a program.
 
     Raises:
         TypeError: a boolean option is neither True nor False; `device_ids` is not a list.
@@ -86,7 +86,7 @@ class DDPConfig:
         """The communicator of `initialize`, if that has been called and fits these options; else a new one.
 
         Args:
-            device: where the network is. On the CPU, "auto" is used in place of an NCCL that does not start.
+            device: where the network is. On the CPU, "auto" is used if NCCL does not start.
 
         Raises:
             ValueError, LaunchError: as in `create_communicator`.
@@ -148,13 +148,13 @@ class DDPConfig:
 
 
 def options_of_all_ranks(config: DDPConfig) -> dict[str, Any]:
-    """The options that have to be equal on every rank: how ranks exchange, not how each finds the others."""
+    """The options that must be equal on every rank: those of the exchange, not those of finding the others."""
     names = (field.name for field in fields(config))
     return {name: getattr(config, name) for name in names if name not in OF_A_RANK}
 
 
 def strategies_asked_for(options: Options) -> list[type[Exchange]]:
-    """The strategies that options ask for.
+    """The strategies that options select.
 
     Raises:
         TypeError: an option that is not of its type. ValueError: one out of range.
@@ -163,7 +163,7 @@ def strategies_asked_for(options: Options) -> list[type[Exchange]]:
 
 
 def choose_strategy(options: Options) -> type[Exchange]:
-    """The strategy that the options ask for; `EveryStep` if none does.
+    """The strategy that the options select; `EveryStep` by default.
 
     Raises:
         TypeError: an option that is not of its type. ValueError: one out of range, or options that exclude each other.

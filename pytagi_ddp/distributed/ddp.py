@@ -1,4 +1,4 @@
-"""Data-parallel training: every rank a replica, one all-reduce per step."""
+"""Data-parallel training: a replica on every rank, and one all-reduce per step."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ class DDPSequential(TrainedOnRanks):
     Construction broadcasts the parameters and running statistics of rank 0. `step` adds the batch sums of all ranks
     with one all-reduce over one contiguous buffer; then every rank takes the same capped step, so that parameters stay
     equal to the last bit. `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits
-    for another there. `update_bn` is collective. A deep network with BatchNorm2d needs it before it is evaluated or
-    saved, as its running statistics lag behind the steps (see there).
+    for another there. `update_bn` is collective. Call it before a deep network with BatchNorm2d is evaluated or saved,
+    because its running statistics are those of earlier steps.
 
     With n_r samples on rank r since the last step, n their sum, and R_a the ranks that have any:
 
@@ -58,8 +58,8 @@ class DDPSequential(TrainedOnRanks):
 
     Args:
         model: the network, of the same layers on every rank.
-        config: how to communicate; None: `DDPConfig()`.
-        average: aggregation of the deltas, see above; it has no effect where ranks merge posteriors.
+        config: options of the communication; None: `DDPConfig()`.
+        average: aggregation of the deltas, see above; it has no effect if ranks merge posteriors.
         sync_batch_norm: whether batch statistics are taken over all ranks, see above.
         every: steps between two exchanges.
         merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
@@ -73,7 +73,7 @@ class DDPSequential(TrainedOnRanks):
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
         stop_requested: whether a rank had called `request_stop` before the last exchange.
-        steps_since_merge: steps of this rank since the last merge; 0 where ranks add deltas.
+        steps_since_merge: steps of this rank since the last merge; 0 if ranks add deltas.
 
     Raises:
         ValueError: another architecture or other options on some rank; the message names the first difference. Options

@@ -61,7 +61,7 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
     use it for the ranks that communicate most.
 
     Args:
-        shape: length of each dimension; one of them may be -1, which stands for the length that takes all ranks.
+        shape: length of each dimension; one of them may be -1: the length that uses all ranks.
         names: names of the dimensions.
         backend: as in `initialize`, or the communicator (also of mpi4py) whose ranks are arranged.
 

@@ -1,8 +1,8 @@
-"""Functions for programs without a communicator of their own, and their names in Lux and FluxMPI.
+"""Functions for programs without a communicator object, and their names in Lux and FluxMPI.
 
 Collectives call the method of `Communicator` with the same name, whose docstring says what is raised. ``backend`` is
 the name given to `initialize`, or a communicator. Arrays are NumPy arrays or, on a GPU, CuPy arrays, and change in
-place. `all_reduce_deltas` is for data-parallel training in a loop of your own: `DDPSequential.step` in two halves.
+place. `all_reduce_deltas` is for data-parallel training in your own loop: `DDPSequential.step` in two halves.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
 
     Parameters get the same bits as with `DDPSequential`, on every rank. It takes one all-reduce. Every rank must call
     this function and `model.step()` equally often, whether or not it had a batch. On a GPU it waits for the result.
-    `update_bn` of the model uses this rank's batches alone: call `synchronize` after it, if training continues.
+    `update_bn` of the model uses only this rank's batches: call `synchronize` after it, if training continues.
 
     Args:
         backend: name given to `initialize`, or a communicator.

@@ -1,4 +1,4 @@
-"""Posteriors of ranks that train on their own for some steps, merged into one."""
+"""Merging of the posteriors of ranks that train independently for some steps."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ class ShardedArena(Arena):
             while groups and self.held is not self.group_of[leaf]:
                 self.gather(groups.popleft())
             if self.held is not self.group_of[leaf]:
-                raise RuntimeError(f"{leaf.get_layer_info()} is read behind layers that come after it")
+                raise RuntimeError(f"{leaf.get_layer_info()} is read after layers that follow it")
             self.hold(leaf, "forward")
 
         self.forget_gathered()

@@ -1,4 +1,4 @@
-"""Estimators with the interface of scikit-learn: ensembles of small networks with honest error bars.
+"""Estimators with the interface of scikit-learn: ensembles of small networks with error bars.
 
     regressor = TAGIRegressor(random_state=0).fit(X, y)
     mean, std = regressor.predict(X_new, return_std=True)

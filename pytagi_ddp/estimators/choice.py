@@ -14,11 +14,11 @@ from pytagi_ddp.estimators.encoding import encoding_of
 from pytagi_ddp.estimators.members import Training
 from pytagi_ddp.nn import Sequential
 
-ENOUGH = 3000  # samples that a choice goes by: of a large table, those of some folds
+ENOUGH = 3000  # samples on which a choice is based: of a large table, those of some folds
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
-MOST_INPUTS = 450  # that bins may make, where their number is doubled; twice as many for the first ones
+MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
-MIXED = 4  # the best trainings, whose networks are tried beside those of the best one
+MIXED = 4  # number of the best trainings whose networks are tried together with those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
 
@@ -27,8 +27,8 @@ class Chosen(NamedTuple):
     """Networks, fold by fold.
 
     Attributes:
-        alike: whether all networks of a fold were trained alike. What two kinds differ by does not vanish in the mean
-            over more of them, so that their spread does not tell how much better such a mean is.
+        alike: whether all networks of a fold were trained alike. The difference between two kinds does not vanish in
+            the mean over more networks, so their spread does not show how much better this mean is.
     """
 
     networks: list[list[Sequential]]
@@ -42,7 +42,7 @@ class Choice:
         train: trains networks, given (training, fold) of each.
         x: inputs of the samples. fold: the fold of each sample.
         loss: returns the loss of each sample, by networks, fold by fold, that have not seen it.
-        count: networks for each fold that are asked for in the end.
+        count: networks for each fold in the result.
         seconds: no training begins for a choice if it would take longer; None: no limit.
 
     Attributes:
@@ -59,7 +59,7 @@ class Choice:
         self._spent, self._work = 0.0, 0.0
 
     def networks(self, training: Training) -> list[list[Sequential]]:
-        """`count` networks for each fold; what is missing of them is trained."""
+        """`count` networks for each fold; trains those that do not exist yet."""
         return self._some(training, self._folds, self._count)
 
     def _some(self, training: Training, folds: int, count: int) -> list[list[Sequential]]:
@@ -78,18 +78,18 @@ class Choice:
         return min(self.losses, key=self.losses.__getitem__)
 
     def best_encoded(self) -> Training | None:
-        """The best of those with encoded inputs that have been tried."""
+        """The best training with encoded inputs among those that have been tried."""
         tried = [training for training in self.losses if training.encoding is not None]
         return min(tried, key=self.losses.__getitem__, default=None)
 
     def consider(self, training: Training) -> None:
-        """Tries a training, if there is time for it, and for all of its networks; the first one in any case."""
+        """Tries a training if there is time for all of its networks. The first training is always tried."""
         if training in self.losses or (self.losses and not self._has_time_for(training)):
             return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
 
     def _judged(self, networks: list[list[Sequential]]) -> float:
-        """The mean loss of the samples that the choice goes by."""
+        """The mean loss of the samples on which the choice is based."""
         with np.errstate(all="ignore"):  # samples of the other folds have no predictions
             losses = self._loss(networks[: self._judges])
         return float(losses[self._fold < self._judges].mean())
@@ -97,7 +97,7 @@ class Choice:
     def mixed(self, best: Training) -> Chosen:
         """The networks of the best training, or all but one of them and one of another kind, if that is better.
 
-        Networks of two kinds make other errors, so that their mean may be better though one kind is worse.
+        Networks of two kinds make different errors. So their mean may be better, even if one kind is worse.
         """
         networks = self.networks(best)
         if self._count == 1:
@@ -114,9 +114,9 @@ class Choice:
         return Chosen([some[:-1] + another for some, another in one_more], alike=False)
 
     def encode(self, training: Training) -> None:
-        """Considers the training with encoded inputs: scaled, or not; then with twice as many bins, or else with few.
+        """Considers the training with encoded inputs, scaled or not.
 
-        Bins are doubled again and again, as long as that is better.
+        If this is better, the number of bins is doubled while the loss decreases. Otherwise a smaller number is tried.
         """
         for scaled in (True, False) if len(self._x) < FEW_SAMPLES else (True,):
             self._encode(training, BINS, scaled)
@@ -129,7 +129,7 @@ class Choice:
             bins *= 2
 
     def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
-        """Whether this encoding is better than all before; unless it has too many inputs, it is considered."""
+        """Considers this encoding, unless it has too many inputs; returns whether it is the best so far."""
         encoding = encoding_of(self._x, bins, scaled)
         if encoding is None or encoding.outputs > (MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS):
             return False
@@ -138,7 +138,7 @@ class Choice:
         return self.best() not in before
 
     def widen(self) -> None:
-        """Considers twice as many units as the best training has, again and again, as long as that is better."""
+        """Doubles the number of units of the best training while the loss decreases."""
         narrow = None
         while (best := self.best()) != narrow and math.isfinite(self._end):
             narrow = best

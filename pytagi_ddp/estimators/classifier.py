@@ -23,7 +23,7 @@ from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
 TEMPERATURES = np.geomspace(0.1, 8, 53)
-SIGMA_V = 0.5  # of networks with a hierarchical softmax, where no other is given
+SIGMA_V = 0.5  # default for networks with a hierarchical softmax
 LEAST = 1e-12  # probability
 
 
@@ -31,14 +31,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     """Classification by an ensemble of TAGI networks with a `Categorical` likelihood.
 
     1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
-       folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs are no further evidence.
+       folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs do not count as new evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
 
     Args:
-        sigma_v: None, or the way of versions before 0.3: a hierarchical softmax, where +1 and -1 with noise of this
-            standard deviation encode a class, and evidence is forgotten between epochs as `forget` and `forget_until`
-            say.
+        sigma_v: None, or a number for the networks of versions before 0.3: a hierarchical softmax, where +1 and -1 with
+            noise of this standard deviation encode a class, and evidence is forgotten between epochs according to
+            `forget` and `forget_until`.
         hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until: as in `TAGIRegressor`. With one
             fold, probabilities are not tempered.
         n_bins, categorical_features, max_time, n_jobs, random_state, verbose: as in `TAGIRegressor`.
@@ -47,8 +47,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
-    NaN in the inputs is a missing value; it is taken as N(0, 1), the standardised prior. Threads and batches: as of
-    `TAGIRegressor`; probabilities of a sample that stands in another batch differ by less than 1e-5.
+    NaN in the inputs is a missing value, which counts as N(0, 1) after standardisation. Threads and batches: as for
+    `TAGIRegressor`. Probabilities of a sample differ by less than 1e-5 if it is predicted in another batch.
 
     Source: `likelihoods.Categorical`, `nn.EvidenceSchedule`, `nn.hierarchical_softmax`; Guo et al. (2017), "On
     calibration of modern neural networks", for T.
@@ -90,19 +90,19 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIClassifier:
-        """Trains anew.
+        """Trains from scratch.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
-            y: n classes, of at least two kinds.
+            y: n classes, at least two different ones.
             sample_weight: n weights of at least 0, None for 1: how often each sample counts, as in `TAGIRegressor.fit`.
                 `sklearn.utils.class_weight.compute_sample_weight("balanced", y)` gives every class the same weight.
 
         Raises:
-            ValueError: what scikit-learn refuses, or a parameter without meaning; says which.
+            ValueError: data that scikit-learn refuses, or an invalid parameter, which is named.
 
         Warns:
-            UserWarning: columns without any number, which are left out.
+            UserWarning: columns without any number, which are ignored.
         """
         with unchanged_if_refused(self):
             x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
@@ -140,7 +140,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     ) -> TAGIClassifier:
         """Learns further samples, each of them once; no network forgets evidence.
 
-        The first call of a new estimator determines the standardisation for good: give it about a hundred samples.
+        The first call of a new estimator sets the standardisation, which later calls do not change: give it about a
+        hundred samples.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n classes.
@@ -151,7 +152,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             ValueError: as in `fit`; other classes than in the first call; or a first call with one sample.
 
         Warns:
-            UserWarning: columns that are constant in the first call, or hold no number there and are left out.
+            UserWarning: columns that are constant in the first call, or have no number there and are ignored.
         """
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
@@ -180,7 +181,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return tempered(probabilities, self.temperature_)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
-        """ln of the probabilities, as `predict_proba` gives them."""
+        """ln of the probabilities that `predict_proba` returns."""
         return np.log(self.predict_proba(X))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -189,7 +190,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return self.classes_[probabilities.argmax(1)]
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Share of the n samples whose class is right; `sample_weight`: n weights of them, None for equal ones."""
+        """Share of the n samples whose class is right; `sample_weight`: n weights, None for equal ones."""
         return super().score(X, unwrapped(y, "y", text=True), unwrapped(sample_weight, "sample_weight"))
 
     def _take(
@@ -235,7 +236,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float | None) -> Observe:
     """Observations of class numbers, or with `sigma_v` of their paths through the tree.
 
-    Each counts as often as its weight says, and as the schedule of the network says, if it has one.
+    Each counts as often as its weight, times the weight of the network's schedule if there is one.
     """
     if sigma_v is None:
         likelihood, classes32, weights32 = Categorical(classes), numbers.astype(np.int32), weights.astype(np.float32)
@@ -274,7 +275,7 @@ def fit_classes(
         if sigma_v is not None:
             training.prepare(net, epoch)
         run_epoch(net, x, observe, training.batch_size, rng)
-    net.schedule = None  # what comes later is new evidence
+    net.schedule = None  # later samples are new evidence
     return net
 
 
@@ -291,9 +292,9 @@ def log_likelihood(probabilities: np.ndarray, numbers: np.ndarray) -> np.ndarray
 
 
 def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray) -> float:
-    """The most probable T, with the prior ln T ~ N(0, 1/4): a few samples that are all right ask for T = 0.
+    """The most probable T, with the prior ln T ~ N(0, 1/4). Without it, T is 0 if all of a few samples are right.
 
-    Each sample counts as often as its weight says.
+    The weight of a sample is the number of times that it counts.
     """
 
     def log_posterior(t: float) -> float:

@@ -1,4 +1,4 @@
-"""Predicted distributions of observations, with the share of the variance that more samples would take away."""
+"""Predicted distributions of observations, with the share of the variance that more samples would reduce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytagi_ddp.estimators.student_t import cumulative, log_density, quantile, r
 from pytagi_ddp.likelihoods import Likelihood, Prediction
 from pytagi_ddp.likelihoods.prediction import between_whole_numbers, bisected, check_q, observed_as
 
-BLOCK = 20_000  # samples times networks of which a mixture is integrated at a time
+BLOCK = 20_000  # samples times networks in a block of an integration
 HERMITE = np.polynomial.hermite_e.hermegauss(20)  # nodes and weights of expectations over N(0, 1)
 
 
@@ -29,10 +29,10 @@ class EnsemblePrediction(Prediction):
     Attributes:
         mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
             infinite.
-        epistemic: variance of the noiseless value, by what the networks do not know: variances within networks, spread
-            between them, and missing inputs. More samples make it smaller. It is what the networks say, and may be too
-            large after few samples or epochs, while `variance` is learnt from errors at unseen samples.
-        spread: the part of `epistemic` by which the networks differ from each other.
+        epistemic: variance of the value without noise: variances within networks, spread between them, and missing
+            inputs. More samples make it smaller. It is not checked by data, and may be too large after few samples or
+            epochs. (`variance` is estimated from errors at held-out samples.)
+        spread: the part of `epistemic` that is the variance of the networks' means.
         aleatoric: variance - epistemic, the noise.
     """
 
@@ -55,8 +55,8 @@ class StudentTPrediction(EnsemblePrediction):
     Args:
         mean: m. log_scale2: ln s^2, so that s^2 may be too small for float64.
         degrees: degrees of freedom, infinite for Gaussians.
-        epistemic, spread: in units of s^2. The whole variance is epistemic where they say more than it is: the scale
-            was learnt from errors, which may be smaller than what networks know of themselves.
+        epistemic, spread: in units of s^2. If epistemic is larger than the variance, all of the variance is epistemic:
+            the scale was estimated from errors, which may be smaller than the variances of the networks.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StudentTPrediction(EnsemblePrediction):
 
     @property
     def std(self) -> np.ndarray:
-        return np.sqrt(self._ratio) * self._scale  # not by the variance, which may be too small for float64
+        return np.sqrt(self._ratio) * self._scale  # the variance may be too small for float64
 
     @property
     def epistemic(self) -> np.ndarray:
@@ -115,7 +115,7 @@ class StudentTPrediction(EnsemblePrediction):
 class MixturePrediction(EnsemblePrediction):
     """y = loc + scale u, where p(u) is the mean over networks k of E[p(u | z)], z ~ N(m_k, s_k).
 
-    Integrals over z take many nodes for each sample, and are computed for some samples at a time.
+    Integrals over z need many nodes for each sample, so they are computed in blocks of samples.
 
     Args:
         likelihood: p(u | z). mu, var: m and s, (networks, n). loc, scale: numbers.
@@ -159,7 +159,7 @@ class MixturePrediction(EnsemblePrediction):
         return self._in_blocks(MixturePrediction._quantile, np.full(self._mu.shape[1], check_q(q)))
 
     def _in_blocks(self, function: Callable[[MixturePrediction, np.ndarray], np.ndarray], y: np.ndarray) -> np.ndarray:
-        """`function` of a part of the samples at a time, and their values y."""
+        """Applies `function` to blocks of samples and their values y."""
         size = max(BLOCK // len(self._mu), 1)
         found = [np.empty(0)]
         for start in range(0, len(y), size):
@@ -207,7 +207,7 @@ class MixturePrediction(EnsemblePrediction):
 
 
 class TargetsPrediction(EnsemblePrediction):
-    """Several targets, each with a distribution of its own: (n, targets). They are independent of each other.
+    """Several targets, each with its own distribution: (n, targets). They are independent of each other.
 
     Args:
         parts: the distribution of each target.

@@ -1,4 +1,5 @@
-"""What networks see of a table: categories as columns of zeros and ones, and the bins of piecewise-linear encodings."""
+"""The inputs of networks for a table: categories as columns of zeros and ones, and bins of piecewise-linear
+encodings."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import numpy as np
 
 from pytagi_ddp.arrays import is_table, to_numpy
 
-MOST_CATEGORIES = 254  # of a column: rarer ones are as unknown ones
-LEAST_SPREAD = 1e-3  # standard deviation of the outputs of a bin that scales go by
-LEAST_END = np.float32(0.05)  # the bins at the ends, which go on outside of the samples, have this width at least
+MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
+LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
+LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
 TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
 
 
@@ -32,11 +33,11 @@ class Encoding:
 def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
     """An encoding of the columns of x. The edges are quantiles, or all values where there are only a few.
 
-    A column with fewer than three edges is passed on as it is; None: all are. NaN is left out.
+    A column with fewer than three edges is not encoded; None: no column is encoded. NaN is ignored.
 
     Args:
-        bins: at most so many of a column. scaled: whether outputs u become (u - mean)/sqrt(standard deviation), so
-            that bins with few samples behind them count for more.
+        bins: largest number of bins of a column. scaled: whether outputs u become (u - mean)/sqrt(standard deviation),
+            which gives more weight to bins with few samples.
     """
     columns = [column[~np.isnan(column)] for column in x.T]
     edges = tuple(_edges(column, bins) for column in columns)
@@ -67,12 +68,12 @@ def _edges(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
 
 @dataclass
 class Categories:
-    """The columns of a table that hold categories. Each becomes as many columns as it has categories, with a one for
-    the category of the sample. A category that is missing, or was not among the first samples, has zeros only.
+    """The categorical columns of a table. Each becomes one column per category, with 1 for the category of the sample
+    and 0 elsewhere. A category that is missing, or was not among the first samples, has only zeros.
 
     Attributes:
         known: the categories of each such column, by its number.
-        numbers: the numbers of all other columns, in their order, which stand before those of the categories.
+        numbers: the numbers of all other columns, in their order; they precede the columns of categories.
     """
 
     known: dict[int, list[Hashable]] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Categories:
         return cls(known, [k for k in range(X.shape[1]) if k not in known])
 
     def split(self, X: Any) -> tuple[Any, np.ndarray]:
-        """The part of X that holds numbers (None: there is none), and the columns that stand for its categories."""
+        """The numeric columns of X (None: there are none), and the columns that encode its categories."""
         from sklearn.utils import _safe_indexing  # columns of any kind of table
 
         X, parts = _indexable(X), []
@@ -109,7 +110,7 @@ class Categories:
         return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
 
     def sources(self, inputs: int) -> np.ndarray:
-        """The number of the column that each of so many inputs comes from."""
+        """The number of the column from which each input comes."""
         if not self.known:
             return np.arange(inputs)
         return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
@@ -136,7 +137,7 @@ def _columns_of(X: Any, asked: Any) -> list[int]:
 
 
 def _indexable(X: Any) -> Any:
-    """Lists of rows as an array, which keeps the types of their values; anything else as it is."""
+    """Converts lists of rows to an array that keeps the types of their values; returns anything else unchanged."""
     return X if hasattr(X, "shape") else np.asarray(X, object)
 
 

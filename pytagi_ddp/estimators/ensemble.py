@@ -27,7 +27,7 @@ from pytagi_ddp.tagi_utils import Normalizer
 from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
-TINY = 1e-150  # columns of smaller numbers are multiplied before their squares are taken, which would be 0
+TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
 # the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
@@ -39,7 +39,7 @@ FEW, WIDE = ((50, 50), 5), ((400,), 40)
 class EnsembleEstimator(BaseEstimator):
     """An ensemble of `n_folds` x `n_seeds` networks; those of a fold have not seen its samples."""
 
-    # What estimators that earlier versions have pickled lack: columns to be ignored, categories, and parameters.
+    # Defaults for estimators that earlier versions pickled: ignored columns, categories, and parameters.
     _empty: Any = slice(0)
     _categories = Categories()
     categorical_features: Any = None
@@ -89,22 +89,21 @@ class EnsembleEstimator(BaseEstimator):
         Args:
             learn: called with a training, samples and a seed.
             trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
-            samples: arrays of as many rows, inputs first. fold: number of each sample's fold.
-            seeds: returns a number of seeds.
+            samples: arrays with one row per sample, inputs first. fold: number of each sample's fold.
+            seeds: returns the given number of seeds.
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
-        One network for each fold (of large tables, for some folds) decides which training is the best: the layers are
-        chosen first, then the bins of the inputs, then the width. One of its networks may make place for one of another
-        training, if their mean is better. If few epochs are best, all their networks are
-        compared with all wide ones, and with all of the best with encoded inputs. Single networks of these are worse,
-        but gain more by averaging. The wide ones are taken unless they are worse by more than the standard error of the
-        difference.
+        One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
+        are chosen, then the bins of the inputs, then the width. One of the networks of a fold is replaced by one of
+        another training if their mean is better. If few epochs are best, their whole ensemble is compared with those of
+        wide layers and of the best encoded inputs. Single networks of these are worse, but gain more by averaging. The
+        wide ensemble is used unless it is worse by more than the standard error of the difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
 
         def train(places: list[tuple[Training, int]]) -> list[Sequential]:
-            tasks = (  # made one at a time, as each has a copy of its samples
+            tasks = (  # made one at a time, because each has a copy of its samples
                 (training, *(array[rows[k]] for array in samples), seed)
                 for (training, k), seed in zip(places, seeds(len(places)), strict=True)
             )
@@ -137,7 +136,7 @@ class EnsembleEstimator(BaseEstimator):
         return [replace(training, encoding=encoding) for training in trainings]
 
     def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
-        """Networks for `partial_fit`, as many as `fit` makes; x: the samples of the first call."""
+        """Networks for `partial_fit`, the same number as in `fit`; x: the samples of the first call."""
         if len(x) < 2:
             raise ValueError(
                 f"the first partial_fit determines the scales of inputs and targets for good, and has {len(x)} sample: "
@@ -164,7 +163,7 @@ class EnsembleEstimator(BaseEstimator):
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X), weights)
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
-        """Ignores columns that are constant in these samples, as nothing is known of the effect of other values.
+        """Ignores columns that are constant in these samples: the effect of other values is unknown.
 
         They become 0 in x, as in predictions.
         """
@@ -209,16 +208,16 @@ class EnsembleEstimator(BaseEstimator):
             x = ((X - self._x_mean) / self._x_std).astype(np.float32)
         if np.isinf(x).any():
             raise ValueError("X has numbers that are more than 1e38 standard deviations away from those of the samples")
-        x[:, self._empty] = 0  # the weights of these columns are still those of the prior
+        x[:, self._empty] = 0  # the weights of these columns still have their prior
         return x
 
     def _seeds(self) -> Callable[[int], list[int]]:
-        """Returns a function that returns a number of seeds, drawn from `random_state`."""
+        """A function that draws the given number of seeds from `random_state`."""
         random = check_random_state(self.random_state)
         return lambda count: random.randint(LARGEST_SEED, size=count).tolist()
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
-        """`function` of each tuple of arguments, `n_jobs` at a time, with a progress bar."""
+        """Calls `function` with each tuple of arguments, `n_jobs` at a time, with a progress bar."""
         parallel = Parallel(n_jobs=self.n_jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
         done = parallel(delayed(function)(*task) for task in tasks)
         return list(Bar(done, unit=" networks", disable=not self.verbose))
@@ -278,14 +277,14 @@ def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None)
     if not np.isfinite(std).all():
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     least, most = np.nanmin(values, 0), np.nanmax(values, 0)
-    constant = least == most  # whose mean and deviation have errors of rounding
+    constant = least == most  # their computed mean and deviation have rounding errors
     return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), 1.0, std)[()]
 
 
 def unwrapped(values: Any, name: str, text: bool = False) -> Any:
-    """Columns, tables, masked arrays, dates and (unless `text` may be there) text by `to_numpy`; all else unchanged.
+    """Converts columns, tables, masked arrays, dates and (unless `text` is allowed) text by `to_numpy`.
 
-    Of these, scikit-learn would use masked values, and take dates and digits for numbers.
+    scikit-learn would use masked values, and would treat dates and digits as numbers. All else is returned unchanged.
     """
     kind = getattr(getattr(values, "dtype", None), "kind", None) or "O"
     foreign = is_table(values) or np.ma.isMaskedArray(values) or kind in ("mM" if text else "mMUST")

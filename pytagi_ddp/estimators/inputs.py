@@ -1,4 +1,4 @@
-"""Samples, targets and weights as users give them: made dense, checked, and refused with the place of what is wrong."""
+"""Samples, targets and weights of users: conversion to dense arrays, checks, and errors that name the invalid place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ENCODE = (
     "ColumnTransformer (scikit-learn), and dates by a FunctionTransformer that returns numbers, such as days since the "
     "first one"
 )
-BYTES = 12  # of a dense number: float64, and float32 when it is standardised
+BYTES = 12  # per dense number: float64, and float32 after standardisation
 PART = 0.5  # of the machine's memory that may be used for them
 
 
 def dense(X: Any) -> Any:
-    """Sparse X as an array of all its numbers; anything else as it is.
+    """Converts a sparse X to a dense array; returns anything else unchanged.
 
     Raises:
         ValueError: it would take more than half of the machine's memory.
@@ -43,7 +43,7 @@ def _memory() -> int:
 
 @contextmanager
 def explained(values: Any, name: str) -> Iterator[None]:
-    """Adds to errors of a check of `values` where the first bad value stands, and what to do about it."""
+    """Adds to the errors of a check of `values` the place of the first bad value, and what to do."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -54,7 +54,7 @@ def explained(values: Any, name: str) -> Iterator[None]:
 
 
 def _advice(values: Any, name: str, message: str) -> str:
-    """What to do about an error with this message; nothing if there is nothing to add."""
+    """What to do about an error with this message; empty if there is no advice."""
     if f"{name} contains" in message and ("infinity" in message or "NaN" in message):
         try:
             numbers = np.asarray(values, np.float64)

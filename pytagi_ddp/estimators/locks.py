@@ -1,7 +1,7 @@
 """Locks of estimators.
 
-A network serves one thread at a time, so each estimator has a lock for its predictions. A network for each thread would
-cost 10 ms and its memory, many times a prediction. The kernels use every core anyway.
+Only one thread at a time may use a network, so each estimator has a lock for its predictions. A copy of the network for
+each thread would cost 10 ms, many times a prediction, and memory. The kernels use all cores anyway.
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-_locks: WeakKeyDictionary = WeakKeyDictionary()  # estimator -> its lock; a copy or a pickle has one of its own
+_locks: WeakKeyDictionary = WeakKeyDictionary()  # estimator -> its lock; a copy or a pickle has its own
 _guard = threading.Lock()  # of `_locks` and `_held`
 _held: list[Any] = []  # locks that a fork has acquired
 
@@ -24,8 +24,8 @@ def lock_of(estimator: object) -> AbstractContextManager[Any]:
     return lock
 
 
-# A forked process copies locks and networks as they are, and none of the other threads. So a fork first waits until no
-# thread holds a lock.
+# A forked process has copies of locks and networks, but no other thread. So a fork first waits until no thread holds a
+# lock.
 
 
 def _before_fork() -> None:

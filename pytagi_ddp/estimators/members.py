@@ -1,4 +1,4 @@
-"""The networks of an ensemble: small dense ones, each made and trained by itself, from its own seed.
+"""The networks of an ensemble: small dense networks, each trained separately from its own seed.
 
 Repeated epochs count the same evidence again: with the posterior of one epoch as the prior of the next, variances
 shrink like 1/t, and learning stops long before the data are fitted. So evidence is forgotten before each of the first
@@ -24,7 +24,7 @@ LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of varianc
 MOST_NOISE = 1e30  # upper limit of it, in float32
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
-WORK_OF_A_STEP = 5000  # what a step costs besides its products, in weights
+WORK_OF_A_STEP = 5000  # cost of a step without its products, in weights
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
 
 
@@ -34,8 +34,8 @@ class Training:
 
     Attributes:
         hidden: units of each hidden layer. outputs: number of outputs.
-        epochs, batch_size: number of epochs, and samples of a batch. An epoch consists of whole batches; samples that
-            it leaves over are used in other epochs.
+        epochs, batch_size: number of epochs, and samples of a batch. An epoch consists of whole batches; the remaining
+            samples are used in other epochs.
         forget: factor on all variances before an epoch. until: share of the epochs after which nothing is forgotten.
         gain: factor on the prior standard deviations of weights.
         encoding: of the inputs, in front of the layers, or None.
@@ -65,7 +65,7 @@ class Training:
         return copy_context().run(draw)
 
     def work(self, inputs: int) -> float:
-        """About how long a training on a sample takes, in units that all trainings share."""
+        """Approximate time of training on one sample, in a unit that is the same for all trainings."""
         return self.epochs * (WORK_OF_A_STEP + sum(a * b for a, b in itertools.pairwise(self._sizes(inputs))))
 
     def _sizes(self, inputs: int) -> tuple[int, ...]:
@@ -115,9 +115,9 @@ def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(means, variances, what missing inputs add to the variances); a missing input is N(0, 1), and is sampled.
+    """(means, variances, added variances due to missing inputs). A missing input is sampled from N(0, 1).
 
-    Propagating its moments instead would give those of a linear function, as ReLUs are linearised at the mean.
+    Propagating its moments would treat the network as linear, because ReLUs are linearised at the mean.
     """
     mu, var = moments(net, x)
     added, rows = np.zeros(mu.shape), np.isnan(x).any(1)
@@ -130,7 +130,7 @@ def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def weighted(noise: float | np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Variances of the noise, (n, outputs), of observations that count so many times: an average over as many."""
+    """Variances of the noise, (n, outputs), divided by the weights of the observations."""
     return np.minimum(noise / weights[:, None], MOST_NOISE)
 
 
@@ -140,8 +140,8 @@ def fit_values(
     """A network trained on standardised y, (n, outputs), which count `weights` times.
 
     Args:
-        noise: variances of the observations, one for each output. None: before each epoch, the present mean squared
-            errors on the samples; 1 in the first epoch.
+        noise: variances of the observations, one for each output. None: 1 in the first epoch, then the mean squared
+            errors on the samples before each epoch.
     """
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     for epoch in range(training.epochs):

@@ -21,20 +21,20 @@ from pytagi_ddp.nn import Sequential
 # ln r^2 of a Gaussian residual is ln s^2 plus the logarithm of a chi^2 variable with one degree of freedom. The latter
 # has this mean and this variance.
 LOG_CHI2_MEAN, LOG_CHI2_VAR = -1.27, math.pi**2 / 2
-CAUTION = 5  # networks of the noise learn with so many times that variance, as residuals are not Gaussian
+CAUTION = 5  # networks of the noise learn with this multiple of that variance, because residuals are not Gaussian
 HIDDEN, EPOCHS = 50, 20  # units and epochs of a network of the noise
-LARGEST = 8.0  # |ln r^2| is cut off here: a residual of almost 0 is chance
+LARGEST = 8.0  # limit on |ln r^2|: a residual near 0 is due to chance
 LEAST = 1e-8  # smallest variance, where the target has variance 1
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What the networks of an ensemble predict for each of n samples, in units of the standardised targets.
+    """Predictions of the networks of an ensemble for n samples, in units of the standardised targets.
 
     Attributes:
-        mus, variances, added: means, variances as if no input were missing, and what missing inputs add to these:
-            (networks, n, targets), or (networks, n) of one target.
+        mus, variances, added: means, variances as if no input were missing, and the added variances due to missing
+            inputs: (networks, n, targets), or (networks, n) for one target.
     """
 
     mus: np.ndarray
@@ -85,7 +85,7 @@ class Moments:
 
 
 class Noise(ABC):
-    """What an observation of one target adds to what the networks predict."""
+    """The noise of observations of one target, around the prediction of the networks."""
 
     @abstractmethod
     def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
@@ -103,7 +103,7 @@ class StudentTNoise(Noise):
 
     @abstractmethod
     def of_observations(self, x: np.ndarray, moments: Moments) -> float | np.ndarray:
-        """Variances of the noise with which networks learn."""
+        """Variances of the noise that networks are trained with."""
 
     def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
@@ -167,12 +167,12 @@ class LearntNoise(StudentTNoise):
 
     h predicts ln r^2. It is the mean of networks that learn from the logarithm of the predicted variance, the predicted
     mean and the inputs. Without such networks h is 0, and the scale is the same everywhere. Beyond the samples networks
-    continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h stays within the limits
-    that it had at the samples, and s^2 grows beyond them as the predicted variance does.
+    continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h is limited to its range at
+    the samples, and beyond them s^2 grows in proportion to the predicted variance.
 
     Attributes:
-        scale: a, b and the degrees of freedom. shrink: ln of a factor below 1 on s^2: all networks together predict
-            better than the few that have not seen a sample. networks: h is the mean of these.
+        scale: a, b and the degrees of freedom. shrink: ln of a factor below 1 on s^2, because all networks together
+            predict better than the few that have not seen a sample. networks: their mean is h.
         features: makes the inputs of these networks. limits: smallest and largest value of h at the samples.
         complete: mean squared residual without the variance that missing inputs add.
     """
@@ -224,7 +224,7 @@ def learn_noise(
     mean = partial(np.average, axis=0, weights=weights)
     squares = (moments.mu - y) ** 2 + LEAST
     complete = max(mean(squares) - mean(moments.missing), mean(squares) / 10)
-    squares /= 1 + moments.missing / complete  # as large as if nothing had been missing
+    squares /= 1 + moments.missing / complete  # their size if no input were missing
     made = Features.of(moments)
     h, trained = np.zeros(len(y)), []
     if heteroscedastic:
@@ -246,7 +246,7 @@ def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, se
     training = Training((HIDDEN,), EPOCHS, gain=0.5)
     net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
     last = net.layers[-1]
-    last.mu_w, last.mu_b = last.mu_w * np.float32(0.1), last.mu_b * np.float32(0.1)  # h begins near a constant
+    last.mu_w, last.mu_b = last.mu_w * np.float32(0.1), last.mu_b * np.float32(0.1)  # h is nearly constant at first
     for _ in range(EPOCHS):
         run_epoch(net, features, values(target, weighted(CAUTION * LOG_CHI2_VAR, weights)), training.batch_size, rng)
     return net

@@ -40,7 +40,7 @@ SCALES = ("sigma", "scale")
 LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
 UNSEEN = 1000  # samples that have not been learnt, to which it is fitted in the end
-MOST_TIMES = 16  # a sample of a large weight is shown so many times in an epoch, with a part of its weight each time
+MOST_TIMES = 16  # largest number of times that a sample of large weight is shown in an epoch, with a part of its weight
 
 
 def check_name(name: Any) -> None:

@@ -1,4 +1,4 @@
-"""Regression with error bars that hold for samples the networks have not learnt from."""
+"""Regression with error bars that are estimated from samples the networks have not learnt."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pytagi_ddp.estimators.observed import (
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
-FARTHEST = 1e15  # a target may lie so many standard deviations from the mean: its square, and sums of it, fit float32
+FARTHEST = 1e15  # largest distance of a target from the mean, in standard deviations: sums of squares fit float32
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
-REMEMBERED = 50  # `partial_fit` estimates the noise from about so many of the last batches
+REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
 
 
 def probabilities_of(quantiles: ArrayLike) -> np.ndarray:
     """The probabilities as a flat float64 array.
 
     Raises:
-        ValueError: something else than a list of probabilities between 0 and 1.
+        ValueError: not a list of probabilities between 0 and 1.
     """
     try:
         asked = np.asarray(quantiles, np.float64)
@@ -60,27 +60,27 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     1. Inputs and target are standardised. `n_seeds` networks are trained without each of `n_folds` folds, in batches.
        Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`). Otherwise repeated epochs
-       would count the same evidence again, variances would shrink like 1/t, and learning would freeze. The variance of
-       the noise in an epoch is the mean squared error after the epoch before.
-    2. Each sample is predicted by the networks that have not seen it, which gives honest residuals r. Other TAGI
-       networks learn h, a prediction of ln r^2 from the inputs and the first networks' prediction.
+       would count the same evidence again, variances would shrink like 1/t, and learning would stop. The variance of
+       the noise in an epoch is the mean squared error after the previous epoch.
+    2. Each sample is predicted by the networks that have not seen it, which gives the residuals r. Other TAGI networks
+       learn h, a prediction of ln r^2 from the inputs and the prediction of the first networks.
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
        proportion to it.
 
     The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
-    t-distribution with v degrees of freedom. Of several targets, y of the shape (n, targets), each is an output of all
-    networks, and has m, s and v of its own.
+    t-distribution with v degrees of freedom. If y has the shape (n, targets), each target is an output of all networks,
+    and has its own m, s and v.
 
     Args:
         hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
             samples better. With one fold and in `partial_fit` no sample is unseen, and it is (50,).
-        epochs: of each network. None: as many as show it 200,000 samples, at least 40 and at most 100. If
-            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. Where that is better, many epochs
+        epochs: of each network. None: 200,000 divided by the number of samples, at least 40 and at most 100. If
+            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. If this is better, many epochs
             fit the noise, and the choice is between it and (400,) with 40 epochs.
-        batch_size: samples in a step. A small one keeps steps exact enough.
-        sigma_v: standard deviation of the observations' noise, in units of y, where it is known, or one for each
-            target. Predictions are then Gaussian. None: the noise is learnt, as above.
+        batch_size: samples in a step. Small batches keep steps accurate.
+        sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
+            one for each. Predictions are then Gaussian. None: the noise is learnt, as above.
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs.
         student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
@@ -91,35 +91,35 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             were not learnt, and the prediction is the mixture over the networks. `sigma_v`, `heteroscedastic` and
             `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
-            the networks have learnt from, and comes out too small.
+            the networks have learnt, and is too small.
         n_seeds: networks for each fold.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
-        forget_until: fraction of the epochs after which nothing is forgotten any more.
+        forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for
-            none; None: none, 8, 24 or 48, as predicts unseen samples best (in `partial_fit` without `fit`: none).
+            none. None: the number that predicts unseen samples best (in `partial_fit` without `fit`: none).
         categorical_features: columns that hold categories, as a mask, numbers or names; "from_dtype": those of a table
             (pandas, polars, PyArrow) that hold categories or text; None: none. Each category becomes an input.
-        max_time: seconds. Layers of twice as many units are tried as long as they predict better, but no training
-            begins for a choice if it, and all networks of its kind, would take longer than that. Results then depend
-            on the machine. None: the usual choices, without a limit.
+        max_time: seconds. The number of units is doubled while predictions improve. A kind of network is only tried if
+            the time is sufficient to train all networks of the kind. Results then depend on the machine. None: the
+            usual choices, without a limit.
         n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
             do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
-        verbose: 1 shows a progress bar, which counts networks; from 2 on joblib says more. 0: nothing is printed.
+        verbose: 1 shows a progress bar, which counts networks; from 2 on joblib prints more. 0: nothing is printed.
 
     Attributes:
         networks_: the networks, fold by fold. noise_: the learnt noise, in units of the standardised target; a list of
             them if there are several targets.
-        degrees_of_freedom_: v, or one for each target; not of a `likelihood`, which is `noise_.likelihood`.
+        degrees_of_freedom_: v, or one for each target. With `likelihood`, use `noise_.likelihood` instead.
         n_features_in_, feature_names_in_: as in scikit-learn.
 
     NaN among the inputs is a missing value, which counts as N(0, 1), the standardised prior. The prediction is then the
     mean over 64 draws from it, and wider by the variance over the draws.
 
-    A fitted estimator predicts from any number of threads, one after the other, also while one of them is in
-    `partial_fit` (but not in `fit`). Networks compute in float32, and sum in another order in batches of another size:
-    the prediction of a sample that stands in another batch differs by up to about 1e-6 of its standard deviation, and
-    by less than 1e-5.
+    Any number of threads may predict with a fitted estimator, also while one thread is in `partial_fit` (but not in
+    `fit`); calls wait for each other. Networks compute in float32, and the order of additions depends on the size of
+    the batch. So predictions of a sample in different batches differ by about 1e-6 of its standard deviation, and by
+    less than 1e-5.
 
     Example:
         >>> regressor = TAGIRegressor(random_state=0).fit(X, y)
@@ -130,7 +130,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     modeling using the t distribution", JASA 84, for the scale.
     """
 
-    likelihood: str | None = None  # which estimators that earlier versions have pickled lack
+    likelihood: str | None = None  # estimators that earlier versions pickled do not have it
     networks_: list[Sequential]
     _y_mean: np.ndarray  # of each target; as _y_std
     _y_std: np.ndarray
@@ -177,23 +177,23 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
-        """Trains anew.
+        """Trains from scratch.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
             y: n numbers, or (n, targets).
-            sample_weight: n weights of at least 0, None for 1: how often each sample counts. In training the variance
-                of its noise is divided by its weight, as for a mean of so many observations (with a `likelihood`, its
-                log-likelihood is multiplied by it). Scales, noise and the choice of layers are by weighted means. So 2
-                is as good as the sample twice (not bit for bit: the sample stands in one batch and one fold), and 0
-                leaves it out. Weights of mean 1 keep the amount of evidence.
+            sample_weight: n weights of at least 0, None for 1: how often each sample counts. In training, the variance
+                of its noise is divided by its weight (with a `likelihood`, its log-likelihood is multiplied by it).
+                Scales, noise and the choice of layers use weighted means. A weight of 2 counts as much as two copies
+                (not bit for bit: a sample is in one batch and one fold), and 0 leaves the sample out. Weights with a
+                mean of 1 keep the amount of evidence.
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
-            TypeError: `heteroscedastic` or `student_t` is not a truth value.
+            TypeError: `heteroscedastic` or `student_t` is not a bool.
 
         Warns:
-            UserWarning: columns without any number, which are left out.
+            UserWarning: columns without any number, which are ignored.
         """
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)
@@ -244,18 +244,18 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 for k in outputs
             ]
         self._set_noises(noises)
-        self._batches, self.networks_ = None, everyone  # last: a fit that is interrupted leaves none
+        self._batches, self.networks_ = None, everyone  # last: an interrupted fit sets none
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
         """Learns further samples in one pass. Each is evidence once, and nothing is forgotten.
 
-        The first call of a new estimator fixes the means and standard deviations by which all samples are standardised:
-        give it a hundred samples or so. Unless `sigma_v` is given, the variance of the noise is estimated from the
+        The first call of a new estimator sets the means and standard deviations by which all samples are standardised:
+        give it about a hundred samples. Unless `sigma_v` is given, the variance of the noise is estimated from the
         errors of the last batches, which are predicted before they are learnt, and predictions are Gaussian. After
-        `fit` the noise stays as it was learnt there. Unless `sigma_v` is given, an observation that is more than five
-        standard deviations off counts as five in the noise, and is learnt as if the standard deviation of its own noise
-        were a fifth of its distance: the farther off it is, the less it changes.
+        `fit`, the noise of `fit` is kept. Unless `sigma_v` is given, an observation that is more than five standard
+        deviations from its prediction counts as five in the noise, and is learnt as if the standard deviation of its
+        noise were a fifth of the distance: the larger the distance, the smaller its effect.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers, or (n, targets). sample_weight: as in `fit`.
@@ -265,7 +265,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 all its y are equal.
 
         Warns:
-            UserWarning: columns that are constant in the first call, or hold no number there and are left out.
+            UserWarning: columns that are constant in the first call, or have no number there and are ignored.
         """
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
@@ -310,9 +310,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """Moves the noise towards that of these batches.
 
         Args:
-            moments: their prediction, from before they were learnt; of the first ones, of which nothing was known then,
-                from afterwards. Its means alone are used: young networks are so uncertain that nothing would be left
-                for the noise, and they would follow each observation.
+            moments: their prediction before they were learnt (of the first batches, after they were learnt). Only its
+                means are used: the variances of networks that have seen few samples would explain all errors, the noise
+                would be 0, and the networks would follow each observation.
         """
         moments, before = moments.known(), self._batches or 0
         share = batches / (before + batches)
@@ -342,7 +342,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self._set_noises(noises)
 
     def predict_distribution(self, X: ArrayLike) -> EnsemblePrediction:
-        """The distributions of observations: everything else that is predicted is a part of it.
+        """The distributions of observations. All other predictions are parts of it.
 
             distribution = regressor.predict_distribution(X)
             low, high = distribution.interval(0.9)
@@ -407,32 +407,32 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return tuple(results) if len(results) > 1 else results[0]
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Central intervals, each of which holds an observation with the probability `coverage`.
+        """Central intervals, each of which contains the observation with the probability `coverage`.
 
         Returns:
             (low, high), n or (n, targets) of each, in units of y.
 
         Raises:
-            ValueError: a coverage that does not lie between 0 and 1.
+            ValueError: a coverage that is not between 0 and 1.
         """
         if not (isinstance(coverage, Real) and 0 < coverage < 1):
             raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
         return self.predict_distribution(X).interval(float(coverage))
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """ln of the predicted density at each of n observations y, in units of y; its mean compares models.
+        """ln of the predicted density at each of n observations y, in units of y. Compare models by its mean.
 
-        Of several targets (n, targets): the sum over the targets is that of a sample.
+        The shape is (n, targets) for several targets; their sum is the log-likelihood of a sample.
         """
         distribution = self.predict_distribution(X)
         return distribution.log_prob(observations(y, distribution))
 
     def crps(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """Continuous ranked probability score of each of n observations y, in units of y; the smaller, the better.
+        """Continuous ranked probability score of each of n observations y, in units of y; smaller is better.
 
-        It is the integral over all u of (P(observation <= u) - [y <= u])^2. Of a prediction without error bars it is
-        the absolute error. Its mean compares models, and minds outliers less than `log_likelihood`. Of several targets
-        (n, targets).
+        It is the integral over all u of (P(observation <= u) - [y <= u])^2. For a prediction without error bars it is
+        the absolute error. Compare models by its mean; outliers have less effect on it than on `log_likelihood`. The
+        shape is (n, targets) for several targets.
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """

@@ -79,7 +79,7 @@ def neg_interval_score_scorer(
 def coverage_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Share of the observations that lie inside their central intervals of 90 %: 0.9 at best.
 
-    It belongs in reports, beside other scores. A search by it would choose the widest intervals.
+    Use it in reports together with other scores. A search by it would choose the widest intervals.
 
         cross_validate(regressor, X, y, scoring={"coverage": coverage_scorer, "crps": neg_crps_scorer})
 

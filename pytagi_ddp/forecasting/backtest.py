@@ -1,4 +1,4 @@
-"""How good forecasts from earlier origins were."""
+"""Scores of forecasts from earlier origins."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ By = Literal["origin", "step", "series"]
 
 @dataclass(frozen=True)
 class Backtest:
-    """Forecasts from several origins, and what was observed then.
+    """Forecasts from several origins, and the observations that followed.
 
-    Scores are floats, of all observations, or, with `by`, arrays: the scores of each origin, of each step ahead, or of
-    each series (of a table). What is missing does not count; NaN: all is missing.
+    Scores are floats over all observations or, with `by`, arrays: the scores of each origin, of each step ahead, or of
+    each series (of a table). Missing observations do not count. If all are missing, a score is NaN.
 
     Attributes:
         forecasts: one for each origin.

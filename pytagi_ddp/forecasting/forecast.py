@@ -1,4 +1,4 @@
-"""What a forecast says: a distribution for each time step ahead, and paths through all of them."""
+"""Forecasts: a distribution for each time step ahead, and paths through all of them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPredi
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = 3  # a picture shows the past of so many horizons
+SHOWN = 3  # horizons of the past that a picture shows
 
 
 def distribution(m: np.ndarray, std: np.ndarray, log: bool) -> GaussianPrediction | LogNormalPrediction:
-    """N(m, std^2), or, if `log`, the distribution of values whose logarithms have it."""
+    """N(m, std^2) or, if `log`, the distribution of values whose logarithms are N(m, std^2)."""
     return LogNormalPrediction(m, std**2) if log else GaussianPrediction(m, std**2)
 
 
 class Forecast(Prediction):
-    """Forecasts of one or more series for the coming time steps.
+    """Forecasts of one or more series for the next time steps.
 
-    Each step ahead has a Gaussian distribution, or a log-normal one where the forecaster has learnt logarithms. Arrays
-    have the shape (horizon,) for one series that was given as a column, and (horizon, series) for a table. Without any
-    value among the last `lags_` time steps a series has no forecast: its numbers are NaN.
+    Each step ahead has a Gaussian distribution, or a log-normal one if the forecaster has learnt logarithms. Arrays
+    have the shape (horizon,) for one series that was given as a column, and (horizon, series) for a table. If all of
+    the last `lags_` values of a series are missing, its forecast is NaN.
 
     Attributes:
         mean, std: of the observations, in the unit of the series. variance: the square of std.
         quantiles: {q: values} for each q in the `quantiles` of the forecaster.
         names: of the series.
-        times: (horizon,) datetime64 of the time steps, in UTC where the series' times have a time zone; None: they have
-            no times. steps: (horizon,) numbers of the time steps, counted from the first one of the history.
+        times: (horizon,) datetime64 of the time steps, in UTC if the times of the series have a time zone; None: the
+            series have no times. steps: (horizon,) numbers of the time steps, counted from the first of the history.
         history: (steps,) or (steps, series) values up to the origin.
     """
 
@@ -92,10 +92,10 @@ class Forecast(Prediction):
         return self._each.quantile(q)
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        """Continuous ranked probability score of observations of the steps, in their unit; the smaller, the better.
+        """Continuous ranked probability score of observations of the steps, in their unit; smaller is better.
 
-        It is the integral over all u of (P(observation <= u) - [y <= u])^2. Of a forecast without error bars it is the
-        absolute error. NaN where y is missing.
+        It is the integral over all u of (P(observation <= u) - [y <= u])^2. For a forecast without error bars it is the
+        absolute error. It is NaN if y is missing.
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """
@@ -104,8 +104,8 @@ class Forecast(Prediction):
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         """n paths for each series, (n, horizon) or (n, horizon, series).
 
-        The errors of the steps of a path depend on each other, as they did in the stretches that were held back. Those
-        of different series do not.
+        The errors of the steps of a path are correlated as they were in the held-out stretches. Errors of different
+        series are independent.
         """
         rng, (horizon, series) = np.random.default_rng(seed), self._m.shape
         drawn = rng.standard_normal((n, series, horizon)) @ np.linalg.cholesky(self._correlation).T
@@ -113,9 +113,9 @@ class Forecast(Prediction):
         return self._shaped(np.exp(paths) if self._log else paths)
 
     def to_frame(self) -> Any:
-        """A table of pandas: mean, standard deviation and quantiles of each step; with several series, a block of each.
+        """A table of pandas: mean, standard deviation and quantiles of each step, with one block for each series.
 
-        The index are the times, in their time zone, or the numbers of the steps.
+        The index contains the times, in their time zone, or the numbers of the steps.
 
         Raises:
             ModuleNotFoundError: pandas is not installed.
@@ -142,7 +142,7 @@ class Forecast(Prediction):
         series: int = 0,
         past: int | None = None,
     ) -> Axes:
-        """Draws the forecast and its central interval behind the last part of the history.
+        """Draws the last part of the history, the forecast, and its central interval.
 
         Args:
             ax: axes of matplotlib. truth: observations of the steps, of the shape of `mean`. level: of the interval.

@@ -1,4 +1,4 @@
-"""The forecaster: reads series, chooses a model by forecasts of stretches that it has not seen, and forecasts."""
+"""The forecaster: reads series, chooses a model by cross-validation over stretches of time, and forecasts."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
 from pytagi_ddp.forecasting.series import Panel, check_times, read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
-SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # a network sees so many seasons, and at least and most so many time steps
+SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # seasons that a network sees, and limits on the number of time steps
 HIDDEN = (50,)
-SEEN, FEWEST, MOST = 150_000, 10, 100  # a network sees about so many windows, in 10 to 100 epochs,
-LEAST_SEEN = 20_000  # or in more, if there are so few windows
-WINDOWS = 20_000  # windows, spread evenly, that a model learns
+SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
+LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
+WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
 
 
 class Forecaster(BaseEstimator):
     """Forecasts one or many time series over a horizon, with error bars, by an ensemble of TAGI networks.
 
         forecaster = Forecaster(horizon=24).fit(y)             # an array, or a frame with a time index
-        forecast = forecaster.predict()                        # the 24 steps behind y
+        forecast = forecaster.predict()                        # the 24 steps after y
         low, high = forecast.interval(0.9)
-        print(forecaster.backtest(y).summary())                # how good such forecasts were
+        print(forecaster.backtest(y).summary())                # scores of forecasts in the past
 
-    A network takes the last `lags` values, the calendar and covariates, and gives all H steps of the horizon at once,
+    A network takes the last `lags` values, the calendar and covariates. It returns all H steps of the horizon at once,
     as differences to the last value y_t:
 
         (y_(t+h) - y_t)/scale = f_h(y_(t-lags+1) ... y_t, calendar_t, covariates) + e_h,  e_h ~ N(0, noise_h),  h = 1..H
 
-    f is linear, or has a hidden layer. The forecaster begins with a linear one, and tries the last value itself as an
-    input, logarithms of all values, and a hidden layer, one after the other. It takes what forecasts better. For this,
-    `n_folds` stretches of time are held back in turn, from networks that see nothing of the stretch; the score is the
-    mean CRPS. The errors in these stretches also give the noise of each step, which is added to the variance of the
-    networks. The chosen model is trained with more and shorter stretches held back. All series are learnt by the same
-    networks, each in a unit of its own.
+    f is linear, or has a hidden layer. The forecaster starts with a linear f. Then it tries, one after the other, the
+    last value itself as an input, logarithms of all values, and a hidden layer. It keeps a change if forecasts improve.
+    For this, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
+    score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
+    variance of the networks. The networks of the chosen model are trained with more and shorter held-out stretches. All
+    series are learnt by the same networks, and each is standardised separately.
 
-    Training is the evidence-weighted step (`nn.EvidenceSchedule`), in which each window counts once.
+    Networks are trained with an `nn.EvidenceSchedule`, in which each window counts once.
 
-    **Missing values** are NaN, in the series and in covariates. A window may hold some; they count as the mean of their
-    input.
+    **Missing values** are NaN, in the series and in covariates. In a window they are replaced by the mean of the input.
 
-    **Threads** may share a forecaster; one prediction waits for another.
+    **Threads** may share a forecaster; predictions wait for each other.
 
-    **Times** must have one regular step: a fixed time, months, or business days from Monday to Friday. The networks see
-    sines and cosines of the calendar's day, week and year, as far as the series shows two of them. The calendar goes by
-    the clocks of the time zone, if there is one.
+    **Times** must have a constant step: a fixed time, months, or business days from Monday to Friday. Inputs include
+    sines and cosines of the calendar's day, week and year, if the series covers at least two of these periods. If there
+    is a time zone, the calendar is that of local time.
 
     Args:
         horizon: H, time steps of a forecast.
-        season: time steps of a season. None: the shortest cycle of the calendar that has three steps or more (of the
-            hours a day, of days a week, of months a year); without times 1: none.
+        season: time steps of a season. None: the shortest cycle of the calendar that has three steps or more (a day for
+            hourly data, a week for daily data, a year for monthly data); without times 1 (no season).
         lags: time steps of the past that a network sees; None: three seasons, at least 8, at most 400 and a third of
             the series.
         hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
         transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
-        epochs: None: as many as show a network about 150,000 windows, from 10 to 100; more for less than 200 windows.
-        n_folds: stretches of time by which the model is chosen, at least 2.
-        n_networks: networks of the chosen model, each trained without one of as many stretches; at least 2.
-        n_jobs: networks trained at a time, as in scikit-learn.
-        random_state: seed or generator of everything that is drawn, as in scikit-learn.
+        epochs: None: 150,000 divided by the number of windows, from 10 to 100, or more if there are less than 200
+        windows.
+        n_folds: number of held-out stretches by which the model is chosen, at least 2.
+        n_networks: networks of the chosen model, each trained without one stretch of time; at least 2.
+        n_jobs: networks trained at once, as in scikit-learn.
+        random_state: seed or generator of all random numbers, as in scikit-learn.
 
     Attributes:
-        season_, lags_: as used.
+        season_, lags_: the values that are used.
         kind_: what was chosen: `log`, `level` (whether the last value is an input) and `hidden` (the layers).
         score_: the CRPS by which it was chosen, in units of each series' standard deviation.
         noise_: (horizon,) variances of the noise, in units of `scale` squared.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
-    JMLR 22; all steps at once: Ben Taieb et al. (2012), "A review and comparison of strategies for multi-step ahead
+    JMLR 22. For all steps at once: Ben Taieb et al. (2012), "A review and comparison of strategies for multi-step ahead
     time series forecasting", Expert Systems with Applications 39.
     """
 
@@ -128,26 +128,26 @@ class Forecaster(BaseEstimator):
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
                 same time step. Columns and tables of pandas bring their times as the index.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
-                of the last `lags` steps and of the horizon. They may go on behind y: what `predict` needs of them.
-            observed: (steps, k) or (steps,) covariates that are known up to the present only (weather); a network sees
-                those of the last `lags` steps.
-            times: dates of the steps, in place of an index.
+                of the last `lags` steps and of the horizon. They may be longer than y: `predict` uses the rest.
+            observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
+                of the last `lags` steps.
+            times: dates of the steps, instead of an index.
 
         Raises:
             ValueError: too few time steps, wrong shapes, irregular times, infinite values, values that are not above 0
-                for logarithms, or a parameter out of its range. TypeError: what holds no numbers or dates.
+                for logarithms, or a parameter out of its range. TypeError: data that are not numbers or dates.
         """
         self._check()
         return self._learn(*_read(y, known, observed, times))
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
-        """The forecast of the `horizon` time steps behind y.
+        """The forecast of the `horizon` time steps after y.
 
         Args:
-            y: the past, of the same series as in `fit`; None: that of `fit`. Without times, its first step is that of
-                `fit`, or whole seasons away from it.
-            known: (steps + horizon, k): of the past and of the time steps to come. After `fit(y, known=...)` with
-                y=None, (horizon, k) of the time steps to come are enough, or none if those of `fit` reach so far.
+            y: the past of the same series as in `fit`; None: that of `fit`. Without times, its first step must be that
+                of `fit`, or whole seasons away from it.
+            known: (steps + horizon, k), of the past and of the forecast steps. With y=None, (horizon, k) of the
+                forecast steps are sufficient; it can be left out if those of `fit` include them.
             observed: (steps, k) of the past; None with y=None: those of `fit`. times: as in `fit`.
 
         Raises:
@@ -179,16 +179,16 @@ class Forecaster(BaseEstimator):
         stride: int | None = None,
         refit: int | None = None,
     ) -> Backtest:
-        """Forecasts from origins in the last part of y, each by a forecaster that has seen only what was before.
+        """Forecasts from origins in the last part of y. No forecaster has seen data after its origin.
 
         Args:
-            y, known, observed, times: as in `fit`; y holds what was observed after each origin, too.
+            y, known, observed, times: as in `fit`; y includes the observations after each origin.
             start: the part of y that is learnt first, between 0 and 1.
             stride: time steps from an origin to the next; None: `horizon`.
-            refit: origins after which a forecaster is trained anew; None: it is trained once.
+            refit: number of origins after which the forecaster is trained again; None: it is trained once.
 
         Returns:
-            Forecasts and truth, with scores. This forecaster itself does not change, and need not be fitted.
+            Forecasts and truth, with scores. This forecaster does not change, and need not be fitted.
 
         Raises:
             ValueError: as `fit`; or no origin is left.
@@ -202,7 +202,7 @@ class Forecaster(BaseEstimator):
         origins = np.arange(begin - 1, panel.steps - self.horizon, stride)
         if not len(origins):
             raise ValueError(
-                f"no forecast of {self.horizon} steps fits behind the first {begin} of {panel.steps} time steps"
+                f"no forecast of {self.horizon} steps fits after the first {begin} of {panel.steps} time steps"
             )
         forecasts: list[Forecast] = []
         size = len(origins) if refit is None else _count("refit", refit)
@@ -245,7 +245,7 @@ class Forecaster(BaseEstimator):
         for k, name in enumerate(panel.names):
             if not (windows.series == k).any():
                 raise ValueError(
-                    f"series {name!r} has no value with another one in the {self.horizon} time steps behind it"
+                    f"series {name!r} has no value that is followed by another one within {self.horizon} time steps"
                 )
         if self.transform == "log":
             _check_positive(panel)
@@ -271,7 +271,7 @@ class Forecaster(BaseEstimator):
         )
 
     def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
-        """The best model: each choice is tried in turn, and taken if it makes the score better."""
+        """The best model: each choice is tried in turn, and kept if the score improves."""
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
 
@@ -341,7 +341,7 @@ def default_epochs(windows: int) -> int:
 
 
 def _season(panel: Panel) -> int:
-    """Time steps of the season that the calendar has."""
+    """Time steps of the season according to the calendar."""
     return 1 if panel.times is None else panel.times.season()
 
 

@@ -14,18 +14,18 @@ from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
 FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it is estimated
-LEAST_NOISE = 0.1  # of the mean squared residual of a step, at least so much is noise
-LEAST_ASSUMED = 0.1**2  # of the variance of the noise with which networks learn
-NO_NOISE = 1e-10  # the least variance of the noise, where all residuals are 0
-LEAST_VARIANCE = 1e-6  # of the largest principal component, below which one is left out
-SHRINKAGE = 0.1  # of correlations between steps towards 0
-FEWEST = 8  # windows that networks learn from, at least
+LEAST_NOISE = 0.1  # least share of noise in the mean squared residual of a step
+LEAST_ASSUMED = 0.1**2  # least variance of the noise in training
+NO_NOISE = 1e-10  # variance of the noise if all residuals are 0
+LEAST_VARIANCE = 1e-6  # principal components below this share of the largest variance are left out
+SHRINKAGE = 0.1  # of the correlations between steps, towards 0
+FEWEST = 8  # least number of windows in training
 BATCH = 16
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
 
 
 class Kind(NamedTuple):
-    """What a forecaster chooses.
+    """The choices of a forecaster.
 
     Attributes:
         log: whether it learns logarithms. level: whether the last value itself is an input. hidden: units of layers.
@@ -41,9 +41,9 @@ class Scaling:
     """From windows to standardised inputs and targets, and back.
 
     Targets are differences to the last known value, divided by their standard deviation in each series, less their
-    mean at each step. So a trend goes on, and series of any size are learnt together. Inputs are turned to their
-    principal axes: lags of a series depend on each other, and TAGI takes weights as independent, which those of
-    uncorrelated inputs are.
+    mean at each step. So trends continue, and series of any size are learnt together. Inputs are transformed to their
+    principal components: lags of a series are correlated, and TAGI treats weights as independent, which is right for
+    uncorrelated inputs.
 
     Attributes:
         kind: as chosen. series: (3, series) mean, standard deviation, and that of the differences.
@@ -93,7 +93,7 @@ class Scaling:
         return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
 
     def x(self, windows: Windows) -> np.ndarray:
-        """(n, k) principal components of the standardised inputs, where missing ones count as means."""
+        """(n, k) principal components of the standardised inputs; missing inputs are replaced by their mean."""
         mean, std = self.inputs
         return (np.nan_to_num((self._inputs(windows) - mean) / std) @ self.axes).astype(np.float32)
 
@@ -102,7 +102,7 @@ class Scaling:
         return (self._differences(windows) / self.scale(windows) - self.center).astype(np.float32)
 
     def scale(self, windows: Windows) -> np.ndarray:
-        """(n, 1): what a target of 1 is, in the unit of the values (or of their logarithm)."""
+        """(n, 1): the difference that a target of 1 means, in the unit of the values (or of their logarithm)."""
         return self.series[2, windows.series, None]
 
     def back(self, windows: Windows, m: np.ndarray) -> np.ndarray:
@@ -116,10 +116,10 @@ class Model:
 
     Attributes:
         noise: (horizon,) variances of standardised targets. factor: (horizon,) on variances of the networks, below 1
-            where they are larger than the squared errors of what was held back.
+            if they are larger than the squared errors in held-out stretches.
         correlation: (horizon, horizon) of the errors of the steps.
         scores: (stretches,) mean CRPS, in units of each series' standard deviation, of the windows of each stretch, by
-            networks that have not seen it nor its neighbours.
+            networks that have seen neither the stretch nor the steps around it.
     """
 
     scaling: Scaling
@@ -134,7 +134,7 @@ class Model:
         return float(self.scores.mean())
 
     def better_than(self, other: Model) -> bool:
-        """On average, and in the last stretch of time, which is most like the time to come."""
+        """Whether it is better on average, and in the last stretch of time, which is most like the future."""
         return self.score < other.score and bool(self.scores[-1] < other.scores[-1])
 
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
@@ -144,9 +144,9 @@ class Model:
 
 
 class Stretch(NamedTuple):
-    """Windows of a stretch of time, and those that networks may learn which are to forecast it: (n,) bools.
+    """Windows of a stretch of time, and those from which its networks may learn: (n,) bools.
 
-    The latter have no observation in common with the former.
+    The two have no observation in common.
     """
 
     held_out: np.ndarray
@@ -154,10 +154,10 @@ class Stretch(NamedTuple):
 
 
 def stretches(windows: Windows, number: int) -> list[Stretch]:
-    """All windows in so many stretches of time.
+    """Divides all windows into this number of stretches of time.
 
     Raises:
-        ValueError: without a stretch there are too few windows to learn from.
+        ValueError: without one stretch, too few windows are left to learn from.
     """
     origin, horizon = windows.origin, windows.future.shape[1]
     found = []
@@ -185,11 +185,11 @@ def fit(
     seeds: list[int],
     run: Run,
 ) -> Model:
-    """Trains a network without each stretch of time, which it then forecasts.
+    """Trains one network without each stretch of time, and forecasts the stretch by it.
 
     Args:
-        number: of series. noise: variances of the steps with which networks learn; None: a first guess.
-        seeds: of the networks. run: calls a function with each of some tuples of arguments.
+        number: number of series. noise: variances of the steps in training; None: a first guess.
+        seeds: of the networks. run: calls a function with each tuple of arguments.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)

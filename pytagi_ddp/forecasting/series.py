@@ -43,7 +43,7 @@ class Panel(NamedTuple):
 def read(data: Any, what: str, times: Any = None) -> Panel:
     """A panel from an array, a column, a table, or a mapping from names to arrays of any length.
 
-    Arrays of a mapping end at the same time step; shorter ones are missing before they begin.
+    Arrays of a mapping end at the same time step. Values before the beginning of a shorter array are missing.
 
     Args:
         data: (steps,) or (steps, columns) numbers; NaN, None and masked ones are missing.

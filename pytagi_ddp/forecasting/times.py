@@ -1,4 +1,4 @@
-"""Regular times, the times that follow them, and what the calendar says about them."""
+"""Regular times, the times that follow them, and their place in the calendar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND, DAY = np.timedelta64(1, "s"), 86400.0
 HARMONICS = 3
 # Length in seconds of each cycle of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
-SEEN = 2  # a cycle is an input if a series has run through it so often
+SEEN = 2  # a cycle is an input if a series covers it at least this number of times
 LEAST_STEPS = 2.9  # a cycle counts if it has at least (nearly) three steps
 EPOCH = np.datetime64(0, "us")
 EPOCH_WEEKDAY = 4  # 1970-01-01 was a Thursday: day 4 of a week that begins on a Sunday
@@ -26,10 +26,10 @@ class Times:
 
     Attributes:
         values: datetime64[us], one for each step; in UTC if there is a time zone, as `.values` of pandas.
-        local: the same times on the clocks of the time zone, which the calendar goes by. zone: None: there is none.
+        local: the same times in local time, which the calendar uses. zone: the time zone, or None.
         unit: of a step: MONTHS, BUSINESS_DAYS (Monday to Friday) or FIXED, a time that is always the same.
         months: of a step, if that is its unit. step: the time between two steps, its mean if it is not fixed.
-        on_clocks: whether the steps are regular on the clocks of the zone; else they are in UTC.
+        on_clocks: whether the steps are regular in local time; else they are regular in UTC.
     """
 
     values: np.ndarray
@@ -67,7 +67,7 @@ class Times:
             if len(between) == len(np.unique(offsets)) == 1 and between[0] > 0:
                 return cls(values, local, zone, MONTHS, int(between[0]), step)
         days = not np.diff(local)[0] % np.timedelta64(1, "D")
-        for on_clocks in (days, not days):  # days begin at midnight, but hours do not mind the change of clocks
+        for on_clocks in (days, not days):  # days begin at midnight, but hours are regular in UTC
             between = np.diff(local if on_clocks else values)
             if (between == between[0]).all():
                 return cls(values, local, zone, FIXED, 0, between[0], on_clocks)
@@ -169,7 +169,7 @@ def _dates(times: Any) -> tuple[np.ndarray, tzinfo | None]:
 
 
 def _offsets(utc: np.ndarray, zone: tzinfo) -> np.ndarray:
-    """What the clocks of a time zone are ahead of UTC."""
+    """The offsets of local time from UTC."""
     start = datetime(1970, 1, 1, tzinfo=timezone.utc)
     seconds = ((utc - EPOCH) / SECOND).tolist()
     ahead = [(start + timedelta(seconds=number)).astimezone(zone).utcoffset() for number in seconds]

@@ -1,4 +1,4 @@
-"""Windows: what a network sees at one time step of one series, and what it is to forecast."""
+"""Windows: the inputs of a network at one time step of one series, and its targets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytagi_ddp.forecasting.times import waves
 
 
 class Windows(NamedTuple):
-    """What is known at some origins, and what followed. NaN: missing.
+    """The known values at some origins, and the values that followed. NaN: missing.
 
     Attributes:
         past: (n, lags) values up to the origin. more: (n, k) calendar, covariates and which series it is.
         series, origin: (n,) numbers of the series, and of the last time step that is known.
-        future: (n, horizon) values behind the origin.
+        future: (n, horizon) values after the origin.
     """
 
     past: np.ndarray
@@ -27,11 +27,11 @@ class Windows(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What windows consist of. It is fixed by what a forecaster learns from.
+    """The parts of windows, set by the data that a forecaster learns.
 
     Attributes:
-        names: of the series. lags, horizon: numbers of values before and behind an origin.
-        season: time steps of a season that is no cycle of the calendar; 1: there is none.
+        names: of the series. lags, horizon: numbers of values up to an origin and after it.
+        season: time steps of a season that is not a cycle of the calendar; 1: there is none.
         cycles: {name: time steps} of the calendar's cycles. step: the time of a step, in words; None: there is none.
         widths: {"known", "observed": number of columns} of the covariates.
     """
@@ -67,11 +67,11 @@ class Layout(NamedTuple):
             if covariate.width != self.widths[name]:
                 raise ValueError(f"{name} has {covariate.width} columns, and had {self.widths[name]} in fit")
             if covariate.steps < needed:
-                behind = ": those of y, and of the horizon behind it" if name == "known" else ", one for each of y"
-                raise ValueError(f"{name} has {covariate.steps} time steps, and {needed} are needed{behind}")
+                which = ": those of y, and of the horizon after it" if name == "known" else ", one for each of y"
+                raise ValueError(f"{name} has {covariate.steps} time steps, and {needed} are needed{which}")
 
     def to_learn(self, panel: Panel, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """(series, origin) of at most so many windows, spread evenly, whose past and future hold a value each."""
+        """(series, origin) of at most this number of windows, spread evenly, with a value in past and future."""
         counts = np.concatenate([np.zeros((1, panel.width)), np.cumsum(np.isfinite(panel.values), 0)])
         origins = np.arange(self.lags - 1, panel.steps - self.horizon)
         past = counts[origins + 1] > counts[origins + 1 - self.lags]
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
         return series[some], origins[place[some]]
 
     def cut(self, panel: Panel, covariates: dict[str, Panel], series: np.ndarray, origin: np.ndarray) -> Windows:
-        """The windows at these origins; their future is NaN behind the end of the series."""
+        """The windows at these origins; their future is NaN after the end of the series."""
         before, ahead = origin[:, None] + np.arange(1 - self.lags, 1), origin[:, None] + np.arange(1, self.horizon + 1)
         more = [self._calendar(panel)[origin]]
         for name, covariate in covariates.items():

@@ -1,4 +1,4 @@
-"""Observation models: what an observation of any kind says about the outputs of a network, and what it predicts.
+"""Observation models: the deltas of outputs for observations of any kind, and predictions of observations.
 
 An output is a Gaussian z ~ N(m, s). A likelihood p(y | z) turns an observation y into deltas at the output,
 
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Each likelihood is imported when it is asked for."""
+    """Imports each likelihood at its first use."""
     if name in _MODULE_OF:
         return import_module(f"{__name__}.{_MODULE_OF[name]}").__dict__[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

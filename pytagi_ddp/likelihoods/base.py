@@ -191,7 +191,7 @@ class Likelihood(ABC):
             raise
 
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
-        """A short way through `update` for its common case; returns whether it has made the update."""
+        """The fast path of `update` for its common case; returns whether it has made the update."""
         return False
 
     def _outputs(self, states: BaseHiddenStates, deltas: BaseDeltaStates) -> Outputs:
@@ -218,7 +218,7 @@ class Likelihood(ABC):
         return outputs
 
     def check_outputs(self, width: int) -> None:
-        """Raises ValueError if the likelihood cannot have so many outputs."""
+        """Raises ValueError if the likelihood does not fit this number of outputs."""
         if self.outputs is not None and width != self.outputs:
             raise ValueError(f"{type(self).__name__} needs {self.outputs} outputs, the network has {width}")
 
@@ -262,9 +262,9 @@ class Likelihood(ABC):
                 ...  # one epoch of training
                 likelihood = likelihood.fitted(net, x_held_out, y_held_out)
 
-        Do not use the training data: the means have followed them already. Where the output of a
-        linear model has the variance s at a training sample, the mean square of its residual is v - s, and the model
-        takes it for v + s. So the estimate of the noise variance v would be too small by about 2 s.
+        Do not use the training data: the means have followed them already. If the output of a linear model has the
+        variance s at a training sample, the mean square of its residual is v - s, but the model expects v + s. So the
+        estimate of the noise variance v would be too small by about 2 s.
 
         Args:
             x, batch_size, var_x: as in `Sequential.predict`. Ranks that train together should give the same data, so
@@ -284,8 +284,9 @@ class Likelihood(ABC):
 
         The log-likelihood is that of `prediction(mu, var).log_prob(y)`. Its parameters are the logarithms, between the
         bounds of `noise_parameters`. Each in turn takes the best of its multiples by powers of ten, and from there
-        L-BFGS-B finds the maximum. An estimate at a bound means that the data ask for more: no tails (`StudentT`), no
-        overdispersion (`NegativeBinomial`). Everything else stays as it is, this likelihood included.
+        L-BFGS-B finds the maximum. If an estimate is at its upper bound, another likelihood fits better: one without
+        heavy tails (`StudentT`) or without overdispersion (`NegativeBinomial`). If sigma is near 0, the variances of
+        the outputs explain all errors: train longer, or count samples more often. This likelihood does not change.
 
         Args:
             mu, var: moments of the outputs, (samples, ..., outputs), best of held-out data, see `fitted`.
@@ -344,7 +345,7 @@ class Likelihood(ABC):
         return np.log([getattr(self, name) for name in self.noise_parameters]), low, high
 
     def _at(self, free: np.ndarray) -> Self:
-        """This likelihood with the parameters that `free` stands for."""
+        """This likelihood with the parameters given by `free`."""
         return self._with(**dict(zip(self.noise_parameters, np.exp(free).tolist(), strict=True)))
 
     def _with(self, **changes: Any) -> Self:
@@ -374,8 +375,10 @@ def positive(name: str, owner: object, value: float) -> float:
     """`value` as a float.
 
     Raises:
-        ValueError: it is not positive and finite. TypeError: not a number.
+        ValueError: it is not positive and finite. TypeError: it is not a number.
     """
+    if np.ndim(value):
+        raise TypeError(f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}")
     number = float(value)
     if not (number > 0 and np.isfinite(number)):
         raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")

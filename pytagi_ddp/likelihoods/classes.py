@@ -37,8 +37,8 @@ class Categorical(Likelihood):
 
     a Kalman update of each logit with the curvature of the softmax at p. p are the expected probabilities, the fixed
     point of p = softmax(m + s (1/2 - p)): E[exp(z_k - log sum e^z)] with the logarithm replaced by its tangent. Three
-    half steps p <- p/2 + softmax(..)/2 from softmax(m) find it. This is an approximation: correlations that the
-    observation makes between logits are left out.
+    half steps p <- p/2 + softmax(..)/2 from softmax(m) find it. This is an approximation: it neglects the correlations
+    between logits that an observation causes.
 
     Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts p (`probabilities`).
 

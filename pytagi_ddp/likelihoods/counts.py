@@ -22,7 +22,7 @@ class Poisson(Likelihood):
     Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
     Args:
-        exposure: time, area or population that a count belongs to; e^z is the rate for an exposure of 1.
+        exposure: time, area or population of a count, the same for all counts; e^z is the rate for an exposure of 1.
 
     Raises:
         ValueError: an exposure that is not positive; in `observe`, counts that are negative or not whole numbers.

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
-NEGLIGIBLE = 40.0  # logarithm of what counts as nothing beside the maximum
-BISECTIONS, PRECISION = 100, 1e-9  # at most so many steps to a quantile, and the relative error of its q
+NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
+BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
 FAR = 1e100  # its square is finite
 SCORE = "Continuous ranked probability score of each observation, as `Prediction.crps`, in closed form."
-DRAWS, TURNS = 50, 40  # draws of a score: so many at a time, so many times
+DRAWS, TURNS = 50, 40  # of a score: draws in a block, and blocks
 
 
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
     """log E[f(z)], z ~ N(m, s), for f whose product with the density has one maximum.
 
-    The trapezoid rule, on a grid that is narrowed until it holds the integrand alone: f may be as sharp as it likes.
+    The trapezoid rule, on a grid that is narrowed to the integrand, so f may be arbitrarily sharp.
 
     Args:
         log_f: the logarithm of f, for z of shape (n, *m.shape).
@@ -89,25 +89,25 @@ class Prediction(ABC):
 
     @abstractmethod
     def quantile(self, q: float) -> np.ndarray:
-        """The least value with the probability q of an observation up to it, 0 < q < 1."""
+        """The least value that an observation does not exceed with probability q, 0 < q < 1."""
 
     @abstractmethod
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
-        """n draws for each sample, (n, ...). The outputs of a network are taken as independent."""
+        """n draws for each sample, (n, ...). The outputs of a network are treated as independent."""
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval that holds an observation with the probability `level`: (low, high)."""
+        """The central interval that contains an observation with the probability `level`: (low, high)."""
         if not 0 < level < 1:
             raise ValueError(f"an interval needs a level between 0 and 1, got {level}")
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        """Continuous ranked probability score of each observation, in the unit of y; the smaller, the better.
+        """Continuous ranked probability score of each observation, in the unit of y; smaller is better.
 
             integral over u of (F(u) - [y <= u])^2,    F(u) = P(observation <= u)
 
-        Of a prediction without error bars it is the absolute error. NaN where y is missing. It is E|Y - y| -
-        E|Y - Y'|/2 of observations Y and Y', here means over 2000 draws, always the same ones: the standard error of a
+        For a prediction without error bars it is the absolute error. It is NaN if y is missing. It equals E|Y - y| -
+        E|Y - Y'|/2 for observations Y and Y', here means over 2000 draws with a fixed seed: the standard error of a
         score is about 2 % of the standard deviation of the prediction, and much less in a mean over observations.
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
@@ -275,7 +275,7 @@ class ScaleMixturePrediction(Prediction):
 
 
 class LinkedPrediction(Prediction):
-    """y | z with a distribution of its own, z ~ N(m, s): counts and positive numbers.
+    """y | z with any distribution, z ~ N(m, s): counts and positive numbers.
 
     Args:
         mean, variance: of y. log_density, cumulative: functions of (y, z). draw: (generator, z) -> y.
@@ -359,7 +359,7 @@ class ClassPrediction(Prediction):
 
     @property
     def mean(self) -> np.ndarray:
-        """Mean of the number of the class: of use where classes have an order."""
+        """Mean of the number of the class: useful if classes have an order."""
         return self._probabilities @ np.arange(self._probabilities.shape[-1])
 
     @property

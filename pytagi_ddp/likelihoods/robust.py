@@ -14,7 +14,7 @@ NODES = 200  # of a mixture
 
 
 class StudentT(Likelihood):
-    """y = z + scale e, e ~ Student's t: an observation that is far off counts as an outlier, and changes little.
+    """y = z + scale e, e ~ Student's t: an observation that is far off is treated as an outlier, and has little effect.
 
     The noise is a mixture of Gaussians of variance scale^2/l, l ~ Gamma(df/2, rate df/2). With q = 1/(s + scale^2/l)
     and expectations under the posterior of l,
@@ -23,9 +23,9 @@ class StudentT(Likelihood):
 
     by the trapezoid rule in log l. Posterior moments have errors below 1e-3 of the prior's (1e-3 standard deviations,
     or of a larger shift; 1e-3 of the variance) for m, y within +-50, s from 1e-6 to 1e4, scale from 0.01 to 10, df from
-    1 to 100. log Z is not concave: where y may or may not be an outlier, ds > 0, and the variance of the output grows.
-    It is never negative, as these are the exact posterior moments: s + s^2 ds = E[s v/(s + v)] + s^2 (y - m)^2 Var[q]
-    with v = scale^2/l. Nothing is truncated, and the cap of a step also limits the growth.
+    1 to 100. log Z is not concave: if y may or may not be an outlier, ds > 0, and the variance of the output grows.
+    It is never negative, because these are the exact posterior moments: s + s^2 ds = E[s v/(s + v)] + s^2 (y - m)^2
+    Var[q] with v = scale^2/l. Nothing is truncated, and the cap of a step also limits the growth.
 
     Observes batch x outputs numbers. Predicts z + scale e; the variance is infinite for df <= 2.
 

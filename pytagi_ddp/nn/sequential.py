@@ -55,13 +55,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
     to one network at a time, and is free once that network has been deleted. A copy of a layer is free:
-    `Sequential(copy.deepcopy(net[1:3]))` is a network of its own that begins with the same weights.
+    `Sequential(copy.deepcopy(net[1:3]))` is an independent network that starts with the same weights.
 
     Args:
         layers: at least one, one by one or as one list or tuple; the first one that is not an activation must know the
             size of its input.
         checkpoint_blocks: keep only the outputs of blocks (`LayerBlock`, `ResNetBlock`, `Parallel`) for the backward
-            pass, and run each block again when the backward pass comes to it: less memory, more time, the same bits.
+            pass, and run each block again in the backward pass: less memory, more time, the same bits.
         precision: "float32", or "mixed" for less time on CPUs with avx512_bf16 instructions: where dense layers and
             convolutions make variances and their deltas, products round their factors to bfloat16 (by up to 0.4 %).
             Products that make means, and all sums, stay float32.
@@ -79,13 +79,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
             many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
-        missing_inputs: what a NaN in `mu_x` means. "error" (default): it is refused. "standard normal": an unknown
-            value N(0, 1), the prior of an input that was standardised; its variance goes through the network and widens
-            the prediction. "pass": NaN goes into the layers unchanged, as in pytagi; their output is then meaningless.
-            An `Embedding` refuses NaN in any case.
+        missing_inputs: the meaning of NaN in `mu_x`. "error" (default): an error is raised. "standard normal": an
+            unknown value N(0, 1), the prior of a standardised input; its variance is propagated through the network and
+            widens the prediction. "pass": NaN goes into the layers unchanged, as in pytagi; their output is then
+            meaningless. An `Embedding` always raises an error for NaN.
         device: "cpu" or "cuda:<index>"; assigning it calls `to_device`.
         checkpoint_blocks: as above; may be set at any time, and `backward` then needs a new forward pass first.
-        precision: as above, and likewise.
+        precision: as above; may be set at any time, likewise.
 
     Raises:
         ValueError: layers that do not fit together, or belong to another network; the message names the sizes. Or
@@ -198,7 +198,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             change_storage(self, ParameterArena)
 
     def _attach_again(self) -> None:
-        """Attaches the chain anew, as its kernels or operations have changed; parameters stay in their memory."""
+        """Attaches the chain again after its kernels or operations have changed; parameters stay in their memory."""
         self._chain.attach(self.kernels)
         self.passes.invalidate(Change.OPERATIONS)
 
@@ -271,10 +271,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
                 library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
-                may have no samples, as the last one of a rank: then the outputs, an output update and `backward` are
+                may have no samples, like the last one of a rank. Then the outputs, an output update and `backward` are
                 empty too, and `step` does nothing.
-            var_x: variances of the inputs, as many; None for a deterministic input. A variance just below 0, within
-                rounding errors of float32, counts as 0.
+            var_x: variances of the inputs, the same number; None for a deterministic input. A variance just below 0,
+                within rounding errors of float32, counts as 0.
 
         Returns:
             (mu, var): means and variances of the outputs, flat float32, sample by sample; fresh arrays. From a GPU
@@ -341,7 +341,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Deltas of the `backward` calls inside, and of those up to the next `step`, add up instead of being replaced.
 
         Deltas are sums over samples, and parameters do not change in between. So the step is that of one large batch,
-        except that BatchNorm2d normalises each micro-batch by itself.
+        except that BatchNorm2d normalises each micro-batch separately.
 
             with net.accumulate():
                 for x, y in micro_batches[:-1]:
@@ -374,7 +374,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def step(self) -> None:
         """Adds the deltas to the parameters, each capped at sqrt(s)/c: c = 0.1, 2, 3 for batches of 1, 2-255, more.
 
-        In a layer that takes each time step of a sequence by itself, every time step counts as a sample.
+        In a layer that works on every time step of a sequence alone, every time step counts as a sample.
 
         The deltas are those of the `backward` calls since the last step. Before the first one there are none, and
         nothing changes. A second step without another `backward` applies the same batch sums again, with the
@@ -427,7 +427,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.parameters_changed()
 
     def parameters_changed(self) -> None:
-        """To be called when parameters were written to in place: `backward` then needs a new forward pass.
+        """Call this after writing to parameters in place: `backward` then needs a new forward pass.
 
         Assignments (`layer.mu_w = ...`), steps, and all methods that load or change parameters do so themselves.
         """
@@ -445,19 +445,19 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         For every parameter, with the variance S0 of its prior,
 
-            mean: stays                variance: S = min(factor S, S0)
+            mean: unchanged            variance: S = min(factor S, S0)
 
         A posterior N(m, S) whose density is raised to the power 1/factor is N(m, factor S): each observation so far,
         and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
-        new evidence; variances fall like 1/epochs, and learning freezes. S0 is the limit, as there cannot be less
-        evidence than none: the variance of a parameter that has not been observed since grows back to S0. A parameter
+        new evidence; variances fall like 1/epochs, and learning stops. S0 is the limit, because evidence cannot be
+        negative: the variance of a parameter that has not been observed since then grows back to S0. A parameter
         with variance 0 is known, and does not change.
 
         S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
         (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
-        follows from the arguments of the present layers. A variance above S0 stays as it is. Running statistics and the
-        memory of recurrent layers stay too. A checkpoint needs nothing but the variances. A run that is resumed in the
-        middle of an epoch has already forgotten at the start of that epoch, and must not do so again. An
+        follows from the arguments of the present layers. A variance above S0 does not change. Running statistics and
+        the memory of recurrent layers do not change, either. A checkpoint needs only the variances. If a run is resumed
+        within an epoch, do not call this method again for that epoch. An
         `EvidenceSchedule` counts each sample a set number of times, instead of forgetting what was counted too often.
 
         Args:
@@ -609,7 +609,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Raises:
             KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
-                or not variances. The message names all of them, and the network is as it was.
+                or not variances. The message names all of them, and the network does not change.
             RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
@@ -621,9 +621,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             functions = net.sample(20, seed=0)
             curves = [function.predict(x)[0] for function in functions]
 
-        A parameter N(m, S) becomes m + sqrt(S) e, with e ~ N(0, 1). A function gives outputs without variance, at all
-        inputs by the same parameters: its values at two inputs belong together, which `predict` does not say. Use them
-        for paths, maxima, Thompson sampling and expectations of what is not linear in the outputs.
+        A parameter N(m, S) becomes m + sqrt(S) e, with e ~ N(0, 1). A function has outputs without variance, and uses
+        the same parameters at all inputs. So its values at several inputs have the right correlation, which `predict`
+        does not return. Use functions for paths, maxima, Thompson sampling and expectations of nonlinear functions of
+        the outputs.
 
         The draws have the mean and variance of `predict` only approximately. With `MixtureReLU` standard deviations
         agree to about 10 %. With `ReLU` those of the draws can be ten times as large: `predict` counts a unit whose
@@ -634,7 +635,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         are in evaluation mode, and on the CPU or GPU of this network. They take as much memory as n copies.
 
         Args:
-            n: how many, at least 0. seed: of the draws; None: another one each time.
+            n: number of networks, at least 0. seed: seed of the draws; None: another one each time.
 
         Raises:
             ValueError: a negative n, or a network in shards, whose parameters are on other ranks too.
@@ -835,7 +836,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Smooths the training steps since the last call: states and outputs, given all observations.
 
         A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
-        (`get_lstm_states` returns them). The `SLinear` behind the last `SLSTM`, which must end the network, makes the
+        (`get_lstm_states` returns them). The `SLinear` after the last `SLSTM`, which must end the network, makes the
         outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
         call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
 
@@ -844,7 +845,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             `SLinear`. If `num_samples` is larger than the number of steps, the rest are outputs of `SLinear` for h = 0.
 
         Raises:
-            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right behind the
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right after the
                 last SLSTM, or does not end the network, so that its results would not be the outputs.
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.

@@ -49,7 +49,7 @@ def check_gpu(device: str, say: Callable[[Row], None] = lambda row: None) -> lis
     """Runs all checks on one GPU. After a check that fails, which becomes a row like the others, the next one is run.
 
     Args:
-        device: "cuda" or "cuda:<index>". say: is called with each row as soon as it is known.
+        device: "cuda" or "cuda:<index>". say: is called with each row when it is known.
 
     Raises:
         RuntimeError: there is no such GPU; the message says why.

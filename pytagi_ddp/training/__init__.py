@@ -5,7 +5,7 @@
     trainer.evaluate((x_test, labels_test))
     trainer.predict(x_test).probabilities
 
-`net.fit(x, y, likelihood)` is the short way.
+`net.fit(x, y, likelihood)` does the same in one call.
 """
 
 from pytagi_ddp.training.callback import Callback, CallbackError

@@ -1,4 +1,4 @@
-"""The batches of a rank, of whatever a program has: arrays, a loader, or any iterable; and what was observed there."""
+"""The batches of a rank from arrays, a loader or any iterable, and their observations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KINDS = "a tuple (x, y) of arrays, a BatchLoader, FolderLoader or ArrayLoader, o
 def as_batches(
     data: Any, batch_size: int, share: int, shares: int, seed: int = 0, evaluation: bool = False
 ) -> Iterable[Any]:
-    """`data` as batches (x, y) of one share of them; arrays are divided here.
+    """The batches (x, y) of one share of `data`. Arrays are divided here.
 
     Raises:
-        TypeError: something else than `KINDS`. ValueError: a loader that was made for another number of ranks.
+        TypeError: not one of `KINDS`. ValueError: a loader that was made for another number of ranks.
     """
     if isinstance(data, tuple):
         if len(data) != 2:
@@ -43,7 +43,7 @@ def as_batches(
 
 
 def length(batches: Iterable[Any]) -> int | None:
-    """How many batches there are; None: nobody knows."""
+    """The number of batches; None: it is unknown."""
     try:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:
@@ -68,12 +68,12 @@ def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
 
 
 def samples_of(batches: Iterable[Any]) -> int | None:
-    """Samples of all ranks in an epoch, where the loader knows."""
+    """Samples of all ranks in an epoch; None: the loader does not know."""
     return batches.num_samples if isinstance(batches, RankBatches) else None
 
 
 def observed(y: Any, several: bool) -> Any:
-    """Observations as NumPy's arrays; of the parts of a `Joint` a tuple, where None stands for a part without any."""
+    """Observations as NumPy arrays; for a `Joint` a tuple of its parts, None for a part without observations."""
     if several:
         return tuple(None if part is None else to_numpy(part, "y") for part in y)
     return to_numpy(y, "y")
@@ -85,12 +85,12 @@ def rows_of(y: Any, rows: slice) -> Any:
 
 
 def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:
-    """The likelihood of these observations, where only one is meant.
+    """The likelihood of these observations, if only one is possible.
 
     Classes 0 to n - 1, all of which occur, and n outputs: `Categorical`. True and False: `Bernoulli`.
 
     Raises:
-        ValueError: others may be meant.
+        ValueError: several are possible.
     """
     y = getattr(batches, "y", getattr(getattr(batches, "dataset", None), "labels", None))
     if isinstance(y, np.ndarray):

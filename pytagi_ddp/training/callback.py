@@ -1,4 +1,4 @@
-"""What a program adds to the training loop."""
+"""Functions that a program adds to the training loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Callback:
                 print(trainer.epoch, trainer.results["val_nll"], trainer.network[0].mu_w.mean())
 
     Callbacks are called in the order in which they are given. They may change the trainer's `results` and its
-    `likelihood`, and call `trainer.stop()`. The moments are the same on all ranks, but for `batch_end`: a rank may have
-    fewer batches than another. An exception ends the training on all ranks with a `CallbackError`; in `batch_end` it is
-    raised on its rank, which ends the job.
+    `likelihood`, and call `trainer.stop()`. All ranks call the same methods equally often, except `batch_end`: a rank
+    may have fewer batches than another. An exception ends the training on all ranks with a `CallbackError`. In
+    `batch_end` it is raised on its own rank only, and the library then ends the job.
 
     Attributes:
-        on_all_ranks: whether the methods are called on every rank, and may communicate. False: on rank 0 alone.
+        on_all_ranks: whether the methods are called on every rank, and may communicate. False: on rank 0 only.
     """
 
     on_all_ranks = False
@@ -31,26 +31,26 @@ class Callback:
         """The network, its schedule and the data are ready; `trainer.stack` is closed at the end, whatever happens."""
 
     def epoch_begin(self, trainer: Any) -> None:
-        """`trainer.epoch` epochs are done, and `trainer.batch` batches of the coming one: 0, unless it was resumed."""
+        """`trainer.epoch` epochs are done, and `trainer.batch` batches of the next one: 0, unless it was resumed."""
 
     def batch_end(self, trainer: Any) -> None:
-        """A step was made: `trainer.step` in all, `trainer.batch` in this epoch."""
+        """A step was made. `trainer.step` counts all steps, `trainer.batch` those of this epoch."""
 
     def evaluation_begin(self, trainer: Any) -> None:
-        """The steps of an epoch are made, and `trainer.results` are those of the training; validation follows."""
+        """The steps of an epoch are done, and `trainer.results` has the training results; validation follows."""
 
     def epoch_end(self, trainer: Any) -> None:
         """`trainer.epoch` epochs are done; `trainer.results` are those of the last one, over all ranks."""
 
     def fit_end(self, trainer: Any) -> None:
-        """The training is over; `trainer.stopped` says whether a signal has stopped it in the middle of an epoch."""
+        """The training is over; `trainer.stopped` is True if a signal has stopped it within an epoch."""
 
 
 class CallbackError(RuntimeError):
     """A callback has raised an exception. The message names the callback, the moment and the exception.
 
     Attributes:
-        moment: the name of the method. But for "batch_end", all ranks raise this.
+        moment: the name of the method. All ranks raise this error, except for "batch_end".
     """
 
     moment = ""
@@ -64,7 +64,7 @@ def call(callback: Callback, moment: str, trainer: Any) -> None:
     """Calls a method of a callback on this rank, if it is one of those that run it.
 
     Raises:
-        CallbackError: it has raised an exception.
+        CallbackError: the callback has raised an exception.
     """
     if trainer.ranks.rank and not callback.on_all_ranks:
         return

@@ -1,4 +1,4 @@
-"""When a training writes checkpoints, and how it goes on from one."""
+"""Checkpoints of a training: when they are written, and how a training resumes from one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ AVERAGE = "average.safetensors"
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint after every epoch, and goes on from one, bit for bit: see `CheckpointManager`.
+    """Writes a checkpoint after every epoch, and resumes from one: see `CheckpointManager`.
 
-    With the same number of ranks and of threads, a training that is resumed ends with the bits of one that was never
-    stopped, also in the middle of an epoch. The batches have to come in the same order: those of arrays, `BatchLoader`
-    and `FolderLoader` do, as they follow from the seed and the epoch; of other iterables the first ones are skipped.
+    With the same number of ranks and of threads, a resumed training ends with the same bits as one that was never
+    stopped, also if it was stopped within an epoch. For this, the batches must have the same order. The order of
+    arrays, `BatchLoader` and `FolderLoader` follows from the seed and the epoch. Other iterables must repeat their
+    order; the batches that were learnt before are skipped.
 
-    With an average of posteriors (`average_last`), a checkpoint holds the network and the average. The network that was
-    evaluated, the average with its statistics, is written to `average.safetensors`: `net.load` reads it.
+    With an average of posteriors (`average_last`), a checkpoint contains the network and the average. The network that
+    was evaluated, the average with its statistics, is written to `average.safetensors`: `net.load` reads it.
 
     Args:
-        folder: of the checkpoints; None: none are written.
+        folder: folder for the checkpoints; None: none are written.
         every: steps after which one is written within an epoch; None: after epochs only.
-        keep: how many are kept; None: all.
-        on_signal: whether SIGTERM and SIGUSR1 stop the training behind the present step, with a checkpoint: see
-            `StopOnSignal`. `trainer.stopped` is True then.
-        resume: whether to go on from the newest checkpoint in the folder, if there is one: if all epochs are done, with
-            a warning and without a step. Or a checkpoint, or a folder of them. False: it is a new training, and a
-            folder with checkpoints is an error.
-        settings: JSON values that have to be equal in a run that goes on, besides the global batch; None: the seed, and
-            the number of samples.
+        keep: number of checkpoints that are kept; None: all.
+        on_signal: whether SIGTERM and SIGUSR1 stop the training after the current step, with a checkpoint: see
+            `StopOnSignal`. `trainer.stopped` is then True.
+        resume: True: continue from the newest checkpoint in the folder, if there is one; if all epochs are done, warn and
+                train nothing. A path: continue from this
+            checkpoint, or from the newest one in this folder. False: start a new training; if the folder has
+            checkpoints, an error is raised.
+        settings: JSON values that must be equal when a run is resumed, in addition to the global batch; None: the seed,
+            and the number of samples.
         allow_changes: whether to warn about settings that differ, instead of raising an error.
 
     Raises:
@@ -47,7 +49,7 @@ class Checkpoints(Callback):
     """
 
     on_all_ranks = True
-    _goes_first = True  # what others write and draw may fail, and they know from here where a training goes on
+    _goes_first = True  # other callbacks may fail, and they learn from this one where a training resumes
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Checkpoints(Callback):
             trainer.stop_on_signal()
 
     def batch_end(self, trainer: Any) -> None:
-        # The last step of an epoch is left to epoch_end.
+        # After the last step of an epoch, epoch_end writes the checkpoint.
         if self._every and trainer.step % self._every == 0 and trainer.batch != trainer.batches_per_epoch:
             self._save(trainer)
 
@@ -135,6 +137,6 @@ class Checkpoints(Callback):
         """Raises ValueError if the folder for the checkpoints of a new training already contains some."""
         if self._manager and self._manager.latest(fall_back=True):
             raise ValueError(
-                f"{self._manager.folder} has checkpoints of another training, which this one would delete by and by: "
-                "continue that one with resume, or give another folder"
+                f"{self._manager.folder} has checkpoints of another training, which this one would delete: "
+                "continue that one with resume=True, or give another folder"
             )

@@ -1,4 +1,4 @@
-"""Ends a training that no longer gets better."""
+"""Ends a training that no longer improves."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pytagi_ddp.training.callback import Callback
 
 
 class EarlyStopping(Callback):
-    """Ends the training when a metric has not become better for `patience` epochs, and restores the best epoch.
+    """Ends the training when a metric has not improved for `patience` epochs, and restores the best epoch.
 
-    A training that is resumed from a checkpoint begins to count anew.
+    If a training is resumed from a checkpoint, the count starts again at 0.
 
     Args:
-        patience: epochs in a row without a better value after which the training ends.
+        patience: number of successive epochs without improvement after which the training ends.
         metric: one of the trainer's `results`. None: "val_nll", and "train_nll" without validation data.
-        least: what counts as better is a value that is below the best one by more than this.
+        least: a value is an improvement if it is below the best one by more than this.
         largest: whether larger values are better.
-        restore: whether the network gets back the parameters and statistics of the best epoch at the end.
+        restore: whether the parameters and statistics of the best epoch are restored at the end.
 
     Attributes:
         best: the best value. best_epoch: its epoch, counted from 1; 0: there is none.
 
     Raises:
-        ValueError: patience below 1; a metric that the results do not have.
+        ValueError: patience below 1; a metric that is not among the results.
     """
 
     on_all_ranks = True

@@ -1,4 +1,4 @@
-"""What a training leaves behind: a log of JSON lines, and its curves as a picture."""
+"""The log of a training as JSON lines, and its curves as a picture."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ SLOW = 0.1  # a rank that takes so much longer than the median is named
 class Log(Callback):
     """Writes `log.jsonl`, a JSON object per line with "event" and "time", and draws `curves.png`.
 
-    Events are "start" with the settings, "epoch" with the results, and "stop" where a signal ended the training. Of
-    several ranks, "epoch" has "step_seconds", those of a step on each rank without waiting for others; and "slow_ranks"
-    names ranks, with their nodes, whose steps take more than 10 % longer than the median, so that all wait for them. On
-    GPUs with NCCL these are times of the host. A log
-    that is there is kept as `log-1.jsonl`, or with the next number; a training that was resumed adds to it. Where
-    matplotlib is not installed there are no curves. `pandas.read_json("log.jsonl", lines=True)` reads the log as a
-    table, `pytagi_ddp.plot.read_epochs` its epochs.
+    Events are "start" with the settings, "epoch" with the results, and "stop" if a signal ended the training. With several
+    ranks, "epoch" has "step_seconds", the seconds of a step on each rank without waiting for others, and "slow_ranks"
+    names ranks, with their nodes, whose steps take more than 10 % longer than the median. With NCCL these are times of
+    the host. A new
+    training renames an existing log to `log-1.jsonl`, or the next free number; a resumed training appends to it. Curves
+    need matplotlib. `pandas.read_json("log.jsonl", lines=True)` reads the log as a table, and
+    `pytagi_ddp.plot.read_epochs` reads its epochs.
 
     Args:
-        folder: where; None: a new folder `runs/<date and time>`.
-        track: programs that are told the same: "tensorboard", "wandb", "mlflow", or a `Tracker`.
-        settings: what the "start" holds, as JSON can hold it; None: the options of the trainer.
+        folder: folder for the files; None: a new folder `runs/<date and time>`.
+        track: programs that also get the events: "tensorboard", "wandb", "mlflow", or a `Tracker`.
+        settings: JSON values of the event "start"; None: the options of the trainer.
 
     Attributes:
         folder: as given, or the new one.
 
     Raises:
-        ValueError: an unknown name to track by. ImportError: what tracks is not installed.
+        ValueError: an unknown name in `track`. ImportError: its program is not installed.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Log(Callback):
             self.write("stop", epoch=trainer.epoch, batch=trainer.batch, step=trainer.step)
 
     def begin(self, append: bool = False) -> None:
-        """Makes the folder, and keeps a log that is there, or adds to it.
+        """Makes the folder, and renames an existing log or appends to it.
 
-        A line that a full disk or a kill has cut short is ended there.
+        If a full disk or a kill has truncated the last line, it is ended there.
 
         Raises:
             OSError: the folder or the file cannot be written.
@@ -92,7 +92,7 @@ class Log(Callback):
                 file.write(b"" if file.read() == b"\n" else b"\n")
 
     def write(self, event: str, **values: Any) -> None:
-        """Adds a line; `values` must be what JSON knows."""
+        """Adds a line; `values` must be JSON values."""
         assert self.folder is not None
         with (self.folder / LOG_NAME).open("a") as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")
@@ -103,7 +103,7 @@ class Log(Callback):
         """Draws the curves of all epochs in the log.
 
         Returns:
-            The picture; None where matplotlib is not installed, or could not draw, which a line on standard error says.
+            The picture; None if matplotlib is not installed, or could not draw (a line on standard error says so).
         """
         assert self.folder is not None
         try:
@@ -115,7 +115,7 @@ class Log(Callback):
             plot.learning_curves(figure.add_subplot(), log)
             check_replaceable(self.folder / PLOT_NAME)
             figure.savefig(self.folder / PLOT_NAME, dpi=150)
-        except Exception as error:  # whatever it is: the training is worth more than its picture
+        except Exception as error:  # any error: the training is more important than its picture
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
             return None
         return self.folder / PLOT_NAME
@@ -133,13 +133,13 @@ def of_ranks(step_seconds: Sequence[tuple[str, float]]) -> dict[str, Any]:
 
 
 def _new_folder() -> Path:
-    """Makes `runs/<date and time>`, with a number behind it where several runs begin in the same second."""
+    """Makes `runs/<date and time>`, with a number at the end if several runs begin in the same second."""
     base = Path("runs", time.strftime("%Y-%m-%d_%H-%M-%S"))
     number, folder = 1, base
     while True:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:  # maybe only just made by another run
+        except FileExistsError:  # another run may just have made it
             number += 1
             folder = base.with_name(f"{base.name}_{number}")

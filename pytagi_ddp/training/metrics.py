@@ -1,4 +1,4 @@
-"""How good predictions are: sums over the samples of all batches and ranks."""
+"""Scores of predictions: sums over the samples of all batches and ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Metric = Callable[[Any, Any], ArrayLike]
 
 
 def standard_metrics(prediction: Any) -> dict[str, Metric]:
-    """The metrics of predictions of this kind: "nll" always, "error" of classes, "rmse" of numbers."""
+    """The metrics of predictions of this kind: "nll", and "error" for classes or "rmse" for numbers."""
     found: dict[str, Metric] = {"nll": negative_log_likelihood}
     if hasattr(prediction, "probabilities"):
         found["error"] = is_wrong
@@ -32,7 +32,7 @@ def negative_log_likelihood(prediction: Any, y: Any) -> np.ndarray:
 
 
 def is_wrong(prediction: Any, y: Any) -> np.ndarray:
-    """1 where the most probable class is not the one that was observed, NaN where that is missing."""
+    """1 if the most probable class is not the observed one, else 0; NaN if the observation is missing."""
     p = prediction.probabilities
     chosen = p > 0.5 if isinstance(prediction, BinaryPrediction) else p.argmax(-1)
     observed = to_numpy(y, "y").reshape(chosen.shape)
@@ -47,16 +47,16 @@ def squared_error(prediction: Any, y: Any) -> np.ndarray:
 class Sums:
     """Sums of metrics over the batches of this rank.
 
-    Outputs are collected, and predictions made of many batches at once: that takes less time than a small batch learns.
+    Outputs are collected, and predictions are made for many batches at once, which takes less time.
 
     Args:
-        metrics: functions by their names; of "rmse" the root of the mean is the result.
-        prediction: makes a prediction of moments (samples, ...).
+        metrics: functions by their names; the result of "rmse" is the root of the mean.
+        prediction: returns the prediction for moments (samples, ...).
     """
 
     def __init__(self, metrics: Mapping[str, Metric], prediction: Callable[[np.ndarray, np.ndarray], Any]):
         self._metrics, self._prediction = metrics, prediction
-        self._sums = np.zeros((len(metrics), 2))  # of values, and how many they are
+        self._sums = np.zeros((len(metrics), 2))  # of values, and their number
         self._collected: list[tuple[np.ndarray, np.ndarray, Any]] = []
         self._size = self.samples = 0
 
@@ -69,7 +69,7 @@ class Sums:
             self._settle()
 
     def _settle(self) -> None:
-        """Adds the metrics of what was collected to the sums."""
+        """Adds the metrics of the collected outputs to the sums."""
         if not self._collected:
             return
         collected, self._collected, self._size = self._collected, [], 0

@@ -1,4 +1,4 @@
-"""How far an epoch is: a bar for a terminal or a notebook, or a line every few seconds for a file."""
+"""The progress of an epoch: a bar for a terminal or a notebook, or a line every few seconds for a file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ REFRESH = 0.1  # seconds between two states of a bar
 
 
 class Progress(Callback):
-    """Shows how far an epoch is, samples per second and the time that is left; and each epoch's results in a line.
+    """Shows the progress of an epoch, samples per second and the time left, and the results of each epoch in a line.
 
     Args:
         mode: "bar": on standard error. "lines": on standard output, at most every `seconds`. "auto": a bar on a
             terminal or in a notebook, and nothing elsewhere.
         seconds: time between two lines.
-        unit: what the samples are called.
+        unit: name of the samples.
 
     Raises:
-        ValueError: another mode.
+        ValueError: an unknown mode.
     """
 
     def __init__(self, mode: str = "auto", seconds: float = 10.0, unit: str = "samples"):

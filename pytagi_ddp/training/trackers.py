@@ -28,7 +28,7 @@ class Tracker:
 
 
 class TensorBoard(Tracker):
-    """Results of epochs as scalars, settings as text, in files beside the log: `tensorboard --logdir runs`."""
+    """Results of epochs as scalars, settings as text, in files next to the log: `tensorboard --logdir runs`."""
 
     modules = ("tensorboardX", "torch.utils.tensorboard")
 

@@ -1,4 +1,4 @@
-"""One training loop for networks on one process, and for all ways to train on many ranks."""
+"""One training loop for networks on one process and for all parallel strategies."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from pytagi_ddp.training.batches import (
 )
 from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
 
-# How often a sample counts. Networks for classes err least with a cold posterior. For numbers with a known noise that
+# How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise it
 # would make error bars too small: `benchmarks.quality counts` measures both.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
 Net = Sequential | TrainedOnRanks | DataParallel
 
 
 class Observed(Protocol):
-    """What the trainer calls of a likelihood. Programs may have one of their own."""
+    """The methods of a likelihood that the trainer calls. Programs may define their own."""
 
     def update(self, output_states: Any, y: Any, delta_states: Any, weight: float = 1.0) -> None: ...
     def prediction(self, mu: Any, var: Any) -> Any: ...
 
 
 class Trainer:
-    """Trains a network: epochs, evidence, statistics of BatchNorm2d, metrics, and what callbacks add.
+    """Trains a network: epochs, evidence, statistics of BatchNorm2d, metrics, and callbacks.
 
         trainer = Trainer(net, Gaussian(0.1), epochs=20, callbacks=[EarlyStopping(patience=3)])
         history = trainer.fit((x, y), (x_validation, y_validation))
@@ -59,56 +59,56 @@ class Trainer:
     The network is a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`. All ranks
     run the same program.
 
-    **Data** are a tuple (x, y) of arrays, tensors or tables, the same on every rank, which takes its share of each
-    batch (with `Joint`, y is a tuple of arrays); or a `BatchLoader`, `FolderLoader` or `ArrayLoader`, made with the
-    rank and number of ranks; or any other iterable of batches (x, y), such as a `DataLoader` of PyTorch, with the
-    samples of this rank alone. Ranks may have different numbers of batches. `set_epoch`, of an iterable or its sampler,
-    is called before each epoch.
+    **Data** may be a tuple (x, y) of arrays, tensors or tables. It is the same on every rank, and each rank takes its
+    share of each batch. (With `Joint`, y is a tuple of arrays.) A `BatchLoader`, `FolderLoader` or `ArrayLoader` is
+    made with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch,
+    has the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or
+    its sampler is called before each epoch.
 
-    `batch_size` is that of a rank, so R ranks learn R times as many samples in a step. Data are taken as they are:
-    standardise them before.
+    `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
+    data: standardise them before.
 
-    **Evidence.** An `EvidenceSchedule` lets each sample count a set number of times, however many epochs there are. A
-    network that has one keeps it, and these epochs are planned behind the steps that it has made. With `evidence=None`
-    steps are those of plain TAGI, and `forget` is the factor by which earlier evidence counts less before each of the
-    first 70 % of the epochs, but not before the first one. Where ranks add deltas (`average=False`), a step is that of
-    one process with the samples of all ranks. Where they average them, the balance of the schedule is the same, and it
-    is reached more slowly: with a schedule, prefer `average=False`.
+    **Evidence.** With an `EvidenceSchedule`, each sample counts a set number of times, however many epochs there are.
+    If the network already has a schedule, it is kept, and continues with these epochs. With `evidence=None` steps are
+    those of plain TAGI, and `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the
+    first. If ranks add deltas (`average=False`), a step is that of one process with the samples of all ranks. If they
+    average deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
-    an observation; "train_error" of classes, or "train_rmse" of numbers, and those of `metrics`, also with "val_";
-    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d also "bn_seconds",
-    "bn_mean_shift" and "bn_var_ratio", medians of what `update_bn` found. Values of "train_" are those of predictions
-    before the sample was learnt; those of an epoch that was resumed in its middle are of the rest of it.
+    an observation; "train_error" for classes, or "train_rmse" for numbers, and those of `metrics`, also with "val_";
+    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d there are also "bn_seconds",
+    "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`. Values of "train_" are those of
+    predictions made before the sample was learnt. If an epoch was resumed, they are those of the rest of the epoch.
 
     Args:
         net: the network.
-        likelihood: how outputs are observed. None: `Categorical` for all classes 0 to n - 1 with n outputs, and
-            `Bernoulli` for bools; anything else is an error that says what to give.
-        epochs: passes over the data, in all: those before a checkpoint included.
-        batch_size: samples of a step on each rank (or in each pipeline), of arrays.
-        seed: of the order of the samples of arrays, the same on every rank.
+        likelihood: how outputs are observed. None: `Categorical` for the classes 0 to n - 1 with n outputs, and
+            `Bernoulli` for bools; other observations raise an error.
+        epochs: passes over the data in total, including those before a checkpoint.
+        batch_size: samples of a step on each rank (or in each pipeline), for arrays.
+        seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 2 for numbers), prior_factor,
             first, last, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
-        bn_batches: training batches that give BatchNorm2d its statistics before each evaluation; 0: the running ones
-            are kept.
-        average_last: share of the steps of each epoch, the last ones, whose posteriors are averaged. The average is
-            evaluated, and in the end the network gets it. 0: there is none. Not for networks in shards or stages.
-        metrics: more metrics by name: functions (prediction, y) that return a number for each observation, of which
-            the mean is the result; NaN does not count. The prediction is that of the likelihood.
+        bn_batches: number of training batches from which the statistics of BatchNorm2d are computed before each
+            evaluation; 0: the running statistics are used.
+        average_last: share of each epoch's steps, the last ones, whose posteriors are averaged. The average is
+            evaluated, and at the end the network's parameters become the average. 0: no average. Not for networks in
+            shards or stages.
+        metrics: more metrics by name: functions (prediction, y) that return a number for each observation. The result
+            is their mean, without NaN. The prediction is that of the likelihood.
         callbacks: see `Callback`.
 
     Attributes:
         net, likelihood, epochs, callbacks: as given, or chosen. network: the `Sequential` in `net`, on this rank.
-        epoch, batch, step: epochs that are done, batches of the present one, and steps in all.
+        epoch, batch, step: completed epochs, batches of the current one, and steps in total.
         results: of the last epoch. history: those of all epochs of this run.
         step_seconds: (rank and node, seconds of a step in which it did not wait for others), of each of several ranks
             in the last epoch.
         stopped: whether a signal has stopped the training.
         average: the `PosteriorAverage`, or None.
         ranks: the `Communicator` of all ranks.
-        stack: an `ExitStack` that is closed at the end of `fit`, whatever happens.
+        stack: an `ExitStack` that is closed at the end of `fit`, also after an error.
 
     Raises:
         ValueError, TypeError: options that are out of range, exclude each other, or do not fit the network.
@@ -144,6 +144,8 @@ class Trainer:
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
         if forget != 1 and (evidence is not None or not forget >= 1):
             raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
+        if likelihood is not None and not hasattr(likelihood, "prediction"):
+            raise TypeError(f"likelihood is one of pytagi_ddp.likelihoods, as Gaussian(0.1); got {likelihood!r:.60}")
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"callbacks are instances of Callback, got {callback!r:.60}")
@@ -169,11 +171,11 @@ class Trainer:
         self.history, self.results = [], {}
         self.step_seconds: list[tuple[str, float]] = []
 
-    # -- what callbacks ask ------------------------------------------------------------------------------------
+    # -- for callbacks ------------------------------------------------------------------------------------------
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the training, as JSON can hold them."""
+        """The options of the training as JSON values."""
         options = {"likelihood": repr(self.likelihood), "epochs": self.epochs, "seed": self.position.seed}
         options |= {"global_batch": self.global_batch, "forget": self._forget, "average_last": self._share}
         schedule = self.network.schedule
@@ -181,7 +183,7 @@ class Trainer:
 
     @property
     def position(self) -> TrainingPosition:
-        """Where the training is."""
+        """The position in the training."""
         samples = self.samples_done if counts_samples(self._train) else None
         return TrainingPosition(self.epoch, self.batch, self.step, getattr(self._train, "seed", self.seed), samples)
 
@@ -197,12 +199,12 @@ class Trainer:
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples of all ranks in an epoch; None: the iterable does not say."""
+        """Samples of all ranks in an epoch; None: unknown for an iterable."""
         return samples_of(self._train)
 
     @property
     def global_batch(self) -> int | None:
-        """Samples of a step on all ranks; None: the iterable does not say."""
+        """Samples of a step on all ranks; None: unknown for an iterable."""
         size = getattr(self._train, "batch_size", None)
         return size * self._shares if isinstance(size, int) else None
 
@@ -223,16 +225,16 @@ class Trainer:
 
     @property
     def savable(self) -> Any:
-        """What a `CheckpointManager` takes: the network, or the one in a `DataParallel`."""
+        """The argument for a `CheckpointManager`: the network, or the one in a `DataParallel`."""
         return self.network if isinstance(self.net, DataParallel) else self.net
 
     @property
     def averages(self) -> bool:
-        """Whether what was evaluated is an average of posteriors."""
+        """Whether an average of posteriors was evaluated."""
         return self._evaluated is not None
 
     def running(self) -> dict[str, float]:
-        """The metrics of this rank in this epoch so far; none where a rank of a pipeline has no outputs."""
+        """The metrics of this rank in this epoch so far; none on ranks of a pipeline without outputs."""
         return self._sums.means() if self._sums.samples else {}
 
     def stop(self) -> None:
@@ -240,18 +242,18 @@ class Trainer:
         self._stop = True
 
     def request_stop(self) -> None:
-        """Ends the training after the present step, on all ranks, if `stop_on_signal` was called; as a signal does."""
+        """Ends the training after the current step on all ranks, as a signal does, if `stop_on_signal` was called."""
         self._asked = True
         if isinstance(self.net, TrainedOnRanks):
             self.net.request_stop()
 
     def stop_on_signal(self) -> None:
-        """From now on, SIGTERM and SIGUSR1 end this training after the present step."""
+        """From now on, SIGTERM and SIGUSR1 end this training after the current step."""
         self._watches = True
         self.stack.enter_context(StopOnSignal(self))
 
     def go_on_from(self, position: TrainingPosition, batches: int, samples: int | None = None) -> None:
-        """Takes up a training there: for callbacks, in `fit_begin`.
+        """Continues a training from this position; for callbacks, in `fit_begin`.
 
         Args:
             position: where it was. batches: how many batches of the present size are done in its epoch.
@@ -279,7 +281,7 @@ class Trainer:
         return self.net.state_dict() if self._evaluated is None else self._evaluated
 
     def put_back(self, kept: Any) -> None:
-        """Gives the network what `keep` returned; on all ranks."""
+        """Restores what `keep` returned; on all ranks."""
         if isinstance(self.net, ShardedNetwork):
             self.net.take(kept)
         else:
@@ -287,7 +289,7 @@ class Trainer:
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
-        """Inside, the network holds what was evaluated: the average with its statistics, where there is one."""
+        """Inside, the network has the parameters that were evaluated: those of the average, if there is one."""
         if self._evaluated is None or self.average is None:
             yield
             return
@@ -298,7 +300,7 @@ class Trainer:
     # -- training ----------------------------------------------------------------------------------------------
 
     def fit(self, train: Any, validation: Any = None) -> list[dict[str, float]]:
-        """Trains for as many epochs as asked for; collective.
+        """Trains for `epochs` epochs; collective.
 
         Args:
             train, validation: see the class.
@@ -318,7 +320,7 @@ class Trainer:
             if self.epochs > 1 and isinstance(batches, Iterator):
                 raise ValueError(
                     f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
-                    "batches, or an object whose __iter__ begins anew"
+                    "batches, or an object whose __iter__ starts again"
                 )
         if self._share and not self.in_step:
             raise ValueError(
@@ -349,7 +351,7 @@ class Trainer:
         return self.history
 
     def _plan(self) -> None:
-        """Makes the schedule, or plans these epochs behind the steps of the one that the network has."""
+        """Makes a schedule, or adds these epochs to the schedule of the network."""
         schedule = self.network.schedule
         if self._evidence is None:
             if schedule is not None:
@@ -372,7 +374,7 @@ class Trainer:
             EvidenceSchedule(self.network, steps, self.epochs, **{"count": count, **given})
             return
         schedule.steps_per_epoch = steps
-        schedule.epochs = -(-schedule.steps // steps) + self.epochs  # those that are done, and these
+        schedule.epochs = -(-schedule.steps // steps) + self.epochs  # completed epochs, and these
         for name, value in given.items():
             setattr(schedule, name, value)
 
@@ -408,7 +410,7 @@ class Trainer:
         self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
         self._call("evaluation_begin")
         self.results |= self.refresh_statistics()
-        if self.average is not None and self.average.n_averaged:  # not if it was resumed behind the last batch
+        if self.average is not None and self.average.n_averaged:  # not if it was resumed after the last batch
             with self.average.average_parameters():
                 self.refresh_statistics()
                 self._validate(validation)
@@ -420,14 +422,14 @@ class Trainer:
         self._call("epoch_end")
 
     def _learn_all(self) -> None:
-        """The steps of an epoch, from the present batch on."""
+        """The steps of an epoch, from the current batch on."""
         at_end = [callback for callback in self.callbacks if overridden(callback, "batch_end")]
         averaged = self.batches_per_epoch
         after = None if averaged is None else averaged - max(1, round(self._share * averaged))
         if self.average is not None and after is None:
             raise ValueError("average_last needs training data with a length")
         self.net.train()
-        # At its end, ranks that have no more batches take part in the steps of others, and merge what they merge.
+        # At its end, ranks without further batches take part in the steps and merges of the others.
         with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
             for x, y in epoch_of(self._train, self.epoch, self.batch, self.position.samples):
                 samples = len(x)
@@ -445,7 +447,7 @@ class Trainer:
                 if self._watches and self._is_asked():
                     break
         self.stopped = self._watches and self._is_asked()
-        if not self.in_step:  # the rank with the most batches says how many there were
+        if not self.in_step:  # the rank with the most batches determines their number
             batch = max(self.ranks.all_gather_object(self.batch))
             self.batch, self.step = batch, self.step + batch - self.batch
 
@@ -453,7 +455,7 @@ class Trainer:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
 
     def _learn(self, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The passes of a batch; returns the flat outputs before, which are empty where a pipeline has none."""
+        """The passes of a batch; returns its flat outputs, which are empty on ranks of a pipeline without outputs."""
         net, likelihood, schedule = self.net, self.likelihood, self.network.schedule
         assert likelihood is not None
         weight = 1.0 if schedule is None else schedule.weight
@@ -498,10 +500,10 @@ class Trainer:
     # -- evaluation --------------------------------------------------------------------------------------------
 
     def refresh_statistics(self) -> dict[str, float]:
-        """Computes the statistics of BatchNorm2d for the present parameters, by `update_bn`; collective.
+        """Computes the statistics of BatchNorm2d for the current parameters, by `update_bn`; collective.
 
         Returns:
-            The time, and how far the former statistics were off; nothing without BatchNorm2d or `bn_batches`.
+            The time, and the errors of the previous statistics; empty without BatchNorm2d or `bn_batches`.
         """
         start = time.perf_counter()
         changes = self.net.update_bn(self._train, self._bn_batches) if self._bn_batches else []
@@ -522,10 +524,10 @@ class Trainer:
             self.results |= {f"val_{name}": value for name, value in self.evaluate(batches).items()}
 
     def evaluate(self, data: Any) -> dict[str, float]:
-        """The metrics of data, over all ranks, with the network as it is: "nll", "error" or "rmse", and `metrics`.
+        """The metrics of the current network on data, over all ranks: "nll", "error" or "rmse", and `metrics`.
 
         Args:
-            data: as for `fit`; of arrays, every rank evaluates its share, and every sample counts once. Collective.
+            data: as for `fit`. Every rank evaluates its share of arrays, and every sample counts once. Collective.
 
         Raises:
             ValueError: no likelihood was given, and `fit` has not chosen one. Others as `fit`.
@@ -541,14 +543,14 @@ class Trainer:
                 if self._has_outputs:
                     self._score(sums, mu, var, observed(y, self._several), samples)
         if isinstance(self.net, TrainedOnRanks):
-            self.net.barrier()  # where a pass is collective, shares of other sizes take other numbers of passes
+            self.net.barrier()  # if passes are collective, shares of other sizes need other numbers of passes
         return sums.over_ranks(self.ranks)[0]
 
     def predict(self, x: ArrayLike) -> Any:
         """The distribution of observations at x, a `Prediction`: its mean, variance, probabilities, intervals.
 
         Args:
-            x: inputs, a row for each sample; on each rank its own, of a pipeline the same on all of its ranks.
+            x: inputs, a row for each sample. Each rank may have its own; all ranks of a pipeline give the same.
 
         Raises:
             ValueError: no likelihood was given, and `fit` has not chosen one. Others as `Sequential.predict`.
@@ -559,7 +561,7 @@ class Trainer:
 
 
 def share_of(net: Net) -> tuple[int, int]:
-    """(index, number) of the shares of the data. The ranks of one pipeline have one share together."""
+    """(index, number) of the shares of the data. All ranks of a pipeline have the same share."""
     if not isinstance(net, TrainedOnRanks):
         return 0, 1
     group = net.data_group if isinstance(net, PipelineSequential) else net.communicator

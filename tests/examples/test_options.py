@@ -48,7 +48,7 @@ def test_switches():
         (["--checkpoint-every", "5"], "--checkpoint-every needs a folder: give it by --checkpoint-dir"),
         (["--checkpoint-on-signal"], "--checkpoint-on-signal needs a folder: give it by --checkpoint-dir"),
         (["--keep-last", "2"], "--keep-last needs a folder: give it by --checkpoint-dir"),
-        (["--allow-changes"], "--allow-changes is for a run that goes on: give --resume"),
+        (["--allow-changes"], "--allow-changes is for a resumed run: give --resume"),
         (["--keep-last", "0"], "argument --keep-last: must be at least 1, got 0"),
         (["--resume"], "--resume needs a checkpoint: name it, or give its folder by --checkpoint-dir"),
     ],

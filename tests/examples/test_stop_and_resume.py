@@ -147,7 +147,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(tmp_path, number, to_rank):
     assert (result.returncode, result.stderr) == (0, "")
     lines = [line for line in result.stdout.splitlines() if "resume" in line]
     place = re.fullmatch(
-        r"stopped by a signal after batch (\d+)/100 of epoch 1/2; the same command with --resume goes on from there",
+        r"stopped by a signal after batch (\d+)/100 of epoch 1/2; the same command with --resume continues from there",
         *lines,
     )
     entry, _ = newest(tmp_path / "c")

@@ -87,7 +87,7 @@ def test_a_forecaster_is_not_changed():
     ("options", "message"),
     [
         ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1; got 1.5"),
-        ({"start": 0.99}, "no forecast of 4 steps fits behind the first 158 of 160 time steps"),
+        ({"start": 0.99}, "no forecast of 4 steps fits after the first 158 of 160 time steps"),
         ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
         ({"refit": 0}, "refit must be a whole number of at least 1, got 0"),
         ({"start": 0.05}, "y is too short"),

@@ -266,7 +266,7 @@ REFUSED = [
     ({}, (Y[:6],), {}, "y has 6 time steps, and at least 7 are needed: lags=1 and horizon=6"),
     ({"lags": 90}, (Y,), {}, "y is too short: .* fewer lags or folds"),
     ({}, (np.where(np.arange(100) == 3, np.inf, Y),), {}, "y is infinite at step 3"),
-    ({}, (np.full(100, np.nan),), {}, "series 0 has no value with another one in the 6 time steps"),
+    ({}, (np.full(100, np.nan),), {}, "series 0 has no value that is followed by another one within 6 time steps"),
     ({}, (Y,), {"known": Y[:99]}, "known has 99 time steps, and y has 100"),
     ({"horizon": 0}, (Y,), {}, "horizon must be a whole number of at least 1, got 0"),
     ({"horizon": 1.5}, (Y,), {}, "horizon must be a whole number"),

@@ -162,7 +162,7 @@ def test_layers_that_a_smoother_would_leave_out(behind):
     net = nn.Sequential(nn.SLSTM(2, 2), *behind())
     train(net, 1, 1)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="right behind the last SLSTM"):
+        with pytest.raises(RuntimeError, match="right after the last SLSTM"):
             net.smoother()
     assert net.layers[0].recorded == 2
 

@@ -182,7 +182,7 @@ def test_other_orders_are_given_by_names():
     state = {"2.weight": 2 * w, "2.bias": w[0], "10.weight": 10 * w, "10.bias": w[0]}
     nn.load_torch_state_dict(net, state, names=["10", "2"])
     assert net.layers[0].mu_w[0] == 10
-    with pytest.raises(ValueError, match=r"2 stands behind 10 .* give names="):
+    with pytest.raises(ValueError, match=r"2 follows 10 .* give names="):
         nn.load_torch_state_dict(net, {key: state[key] for key in sorted(state)})
     with pytest.raises(KeyError, match="no module 3; it has 2, 10"):
         nn.load_torch_state_dict(net, state, names=["2", "3"])

@@ -294,6 +294,7 @@ def test_else_the_message_says_which_to_give(outputs, y):
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"average_last": 1.5}, "average_last is a share from 0 to 1"),
         ({"forget": 2.0}, "needs evidence=None"),
+        ({"likelihood": 0.1}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got 0.1"),
         ({"callbacks": ["log"]}, "callbacks are instances of Callback, got 'log'"),
         ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
     ],

@@ -1,10 +1,10 @@
 # cython: wraparound=False
-"""Short ways through the public calls of a training step, for their common case: all is as when a pass was recorded.
+"""C versions of the public calls of a training step, used if arguments and modes match a recorded pass.
 
-When passes are replayed (_replay.pyx), a step of a small network spends most of its time around them: on checks of
-arguments, conversions, views and copies. Here all of that is C. `Sequential` and `OutputUpdater` call these functions
-first. Whatever is out of the ordinary, errors included, is left to the general way: then a function here changes
-nothing that matters, and returns None or False.
+When passes are replayed (_replay.pyx), a step of a small network spends most of its time on checks of arguments,
+conversions, views and copies. Here these are C. `Sequential` and `OutputUpdater` call these functions first. In all
+other cases, including errors, a function here changes no result and returns None or False; then the caller runs the
+general code.
 """
 
 cimport numpy as cnp
@@ -45,7 +45,7 @@ cdef dict settings = threads.__dict__  # its "_threads" is the number of threads
 
 
 cdef class _Pass:
-    """A recorded forward pass, and the passes back from it."""
+    """A recorded forward pass, and its backward passes."""
     cdef Plan plan
     cdef object key, out  # (batch size, mode, input `State`), and the output `State`: objects of the network
     cdef cnp.ndarray mu, var, out_mu, out_var  # their arrays; var may be None
@@ -55,17 +55,17 @@ cdef class _Pass:
 
 
 cdef class Express:
-    """The short ways through the calls of one network, to which the network offers (`offer_...`) what was recorded.
+    """The fast path of one network. The network registers its recordings by `offer_...`.
 
     Attributes:
         one_thread: the guard of the network, which sets it.
     """
     cdef public OneThread one_thread
     cdef dict passes  # (size of the input, whether it has variances, training) -> _Pass
-    cdef _Pass last  # the pass that ran or was offered last
+    cdef _Pass last  # the pass that ran or was registered last
     cdef Plan step_plan
     cdef cnp.ndarray factors, non_finite
-    cdef list mu_kept, var_kept  # the copies of large outputs that were given out last, see `copied`
+    cdef list mu_kept, var_kept  # the copies of large outputs that were returned last, see `copied`
     cdef uint64_t thread  # the thread that recorded, and its number of threads
     cdef object num_threads
 
@@ -73,16 +73,16 @@ cdef class Express:
         self.clear()
 
     def clear(self):
-        """Forgets all that was offered."""
+        """Drops all registered recordings."""
         self.passes, self.last, self.step_plan = {}, None, None
         self.mu_kept, self.var_kept = [], []
 
     cdef bint as_recorded(self):
-        """Whether this is the thread that recorded, with as many threads; else `Graphs` may have a recording."""
+        """Whether this thread recorded, with the same number of threads; else `Graphs` may have a recording."""
         return self.thread == this_thread() and self.num_threads == settings["_threads"]
 
     cdef record(self):
-        """Notes the present thread, and drops what another one, or another number of threads, has recorded."""
+        """Stores the current thread, and drops recordings of another thread or another number of threads."""
         if not self.as_recorded():
             self.clear()
             self.thread, self.num_threads = this_thread(), settings["_threads"]
@@ -152,7 +152,7 @@ cdef class Express:
             self.last.backward[key] = (plan, start, end)
 
     def backward(self, net, passes):
-        """`Sequential.backward`; returns whether this was the common case, and it is done."""
+        """`Sequential.backward`; returns whether this was the common case, and has been done."""
         cdef _Pass found = self.last
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
@@ -195,7 +195,7 @@ cdef class Express:
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
     def step(self, passes, float samples, float rate):
-        """`Sequential.step` with so many samples and a pull to the prior: whether all deltas were finite.
+        """`Sequential.step` for a number of samples, with a pull to the prior: whether all deltas were finite.
 
         None if it was not done.
         """
@@ -219,18 +219,18 @@ cdef class Express:
 
 
 cdef bint in_rows(array, Py_ssize_t batch):
-    """Whether the shape of an array is sure to fit so many samples; the general way knows images and sequences."""
+    """Whether the shape of an array fits this number of samples; the general code knows images and sequences."""
     return type(array) is cnp.ndarray and (
         cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
 
 
 cdef int threads_for(Py_ssize_t size):
-    """How many threads go through so many numbers."""
+    """The number of threads for a loop over this number of values."""
     return threads.threads_in_force() if size >= LARGE else 1
 
 
 cdef int look(array, Py_ssize_t size):
-    """Flags (INFINITE, ...) for what there is in an array, as float32; all of them if `take` cannot read it."""
+    """Flags (INFINITE, ...) for the contents of an array as float32; all flags if `take` cannot read it."""
     if type(array) is cnp.ndarray and cnp.PyArray_SIZE(array) == size and cnp.PyArray_ISCARRAY_RO(array):
         if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT64:
             return look_at(<const char*>cnp.PyArray_DATA(array), is_single(array), size, threads_for(size))
@@ -278,7 +278,7 @@ cdef bint is_single(cnp.ndarray array):
 
 
 cdef object copied(cnp.ndarray source, list kept):
-    """A flat copy of contiguous float32 values, in an array that nobody else has.
+    """A flat copy of contiguous float32 values, in an array without other references.
 
     For a large copy that is the array of the last call, in `kept`, if the program has let go of it: new memory comes
     from the operating system page by page, which takes longer than the copy.
@@ -298,13 +298,13 @@ cdef object copied(cnp.ndarray source, list kept):
 
 
 cdef enum:
-    SOME = 1024  # observations that the loop gets at a time: so many are converted to float32 on the stack
+    SOME = 1024  # observations in a call of the loop; they are converted to float32 on the stack
     ARRAY = 7  # words of a flat array: its owner (2 words), number of elements, size of one, address, length, stride
 
 cdef struct Observed:  # the arguments of an update
     const float* mu  # of the outputs, as var and jcb
     const float* var
-    const float* jcb  # NULL stands for 1
+    const float* jcb  # NULL means 1
     const char* obs  # observations
     const char* var_obs
     bint obs_single, var_obs_single  # whether observations and their variances are float32, or else float64
@@ -320,7 +320,7 @@ cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
 
 
 def has_update():
-    """Whether `offer_update` has been called with success."""
+    """Whether `offer_update` was successful."""
     return update_entry is not NULL
 
 
@@ -335,7 +335,7 @@ def offer_update(intptr_t entry, words):
 
 
 def update(states, mu_obs, var_obs, deltas):
-    """`OutputUpdater.update`; returns whether this was the common case, and it is done."""
+    """`OutputUpdater.update`; returns whether this was the common case, and has been done."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
     cdef Observed all
@@ -376,7 +376,7 @@ cdef void observe(const Observed* all, Py_ssize_t size, int threads) noexcept no
 
 
 cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-    """Makes the deltas of outputs start:end."""
+    """Computes the deltas of outputs start:end."""
     cdef intptr_t[1 + 7 * ARRAY] words
     cdef intptr_t[7] addresses
     cdef float[SOME] obs
@@ -400,7 +400,7 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
     set_control_word(control)
 
 
-# `categorical` calls the loop likelihood._categorical, as `update` calls its one.
+# `categorical` calls the loop likelihood._categorical, as `update` calls its loop.
 cdef enum:
     ROWS = 9  # words of an array of rows: as `ARRAY`, with two lengths and two strides
     CATEGORICAL = 1 + 5 * ROWS + 2 * ARRAY + 2  # words of a call
@@ -410,7 +410,7 @@ cdef Entry categorical_entry = NULL
 
 
 def has_categorical():
-    """Whether `offer_categorical` has been called with success."""
+    """Whether `offer_categorical` was successful."""
     return categorical_entry is not NULL
 
 
@@ -425,7 +425,7 @@ def offer_categorical(intptr_t entry, words):
 
 
 def categorical(states, labels, weight, deltas, Py_ssize_t classes):
-    """`Categorical.update`; returns whether this was the common case, and it is done."""
+    """`Categorical.update`; returns whether this was the common case, and has been done."""
     cdef Py_ssize_t batch, rows
     cdef cnp.npy_intp size
     cdef int[SOME] room
@@ -442,7 +442,7 @@ def categorical(states, labels, weight, deltas, Py_ssize_t classes):
     if rows * classes != size or rows > SOME or batch * <Py_ssize_t>states.seq_len != rows or threads_of_loop(size) > 1:
         return False
     if jcb is None:
-        jcb = states._ones[1]  # at least as many, or the general way makes them
+        jcb = states._ones[1]  # at least this number, else the general code makes them
         if type(jcb) is not cnp.ndarray or cnp.PyArray_SIZE(jcb) < size:
             return False
     if not (plain(mu, size) and plain(var, size) and plain(jcb, cnp.PyArray_SIZE(jcb)) and holds_deltas(block, size)):
@@ -483,12 +483,12 @@ def categorical(states, labels, weight, deltas, Py_ssize_t classes):
 
 
 cdef int threads_of_loop(Py_ssize_t size):
-    """How many threads a loop over so many numbers gets (`compile.loop`)."""
+    """The number of threads for a loop over this number of values (`compile.loop`)."""
     return threads.threads_in_force() if size >= PARALLEL_MIN else 1
 
 
 cdef intptr_t classes_from(cnp.ndarray labels, int* room, Py_ssize_t rows, Py_ssize_t classes):
-    """The address of classes as int32: where they lie, or of a copy in `room`; 0 if one is out of range, or no class."""
+    """The address of classes as int32, in the array or in a copy in `room`; 0 if one is not a class in range."""
     cdef Py_ssize_t k
     cdef const int* small = <const int*>cnp.PyArray_DATA(labels)
     cdef const int64_t* large = <const int64_t*>small
@@ -508,18 +508,18 @@ cdef intptr_t classes_from(cnp.ndarray labels, int* room, Py_ssize_t rows, Py_ss
 
 
 cdef void put(intptr_t* words, intptr_t address, Py_ssize_t n) noexcept nogil:
-    """Sets the words of a flat array of so many numbers of 4 bytes."""
+    """Sets the words of a flat array of n numbers of 4 bytes."""
     words[2], words[3], words[4], words[5], words[6] = n, 4, address, n, 4
 
 
 cdef void put_rows(intptr_t* words, intptr_t address, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
-    """Sets the words of an array of so many rows of n numbers of 4 bytes."""
+    """Sets the words of an array with rows of n numbers of 4 bytes."""
     words[2], words[3], words[4] = rows * n, 4, address
     words[5], words[6], words[7], words[8] = rows, n, 4 * n, 4
 
 
 cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t start, Py_ssize_t n) noexcept nogil:
-    """The address of numbers start:start + n in float32: where they lie, or of a converted copy in `room`."""
+    """The address of numbers start:start + n in float32, in the array or in a converted copy in `room`."""
     if single:
         return <intptr_t>(<const float*>data + start)
     take_double(<const double*>data + start, room, n)
@@ -527,18 +527,18 @@ cdef intptr_t as_single(const char* data, bint single, float* room, Py_ssize_t s
 
 
 cdef bint holds(deltas, Py_ssize_t batch, Py_ssize_t size):
-    """Whether a buffer of deltas has so many samples and values. (Its attribute `size` would be a Python call.)"""
+    """Whether a buffer of deltas has these numbers of samples and values. (Attribute `size` would be a Python call.)"""
     cdef Py_ssize_t units = deltas.actual_size
     return deltas.block_size == batch and units * batch == size
 
 
 cdef bint holds_deltas(cnp.ndarray block, cnp.npy_intp size):
-    """Whether deltas of so many units can be written to a block: a row for those of means, and one for variances."""
+    """Whether deltas of this number of units fit a block with a row for means and one for variances."""
     return cnp.PyArray_NDIM(block) == 2 and cnp.PyArray_DIM(block, 0) == 2 and cnp.PyArray_DIM(block, 1) >= size \
         and cnp.PyArray_TYPE(block) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY(block)
 
 
 cdef bint plain(cnp.ndarray array, cnp.npy_intp size):
-    """Whether an array consists of so many float32 that lie side by side."""
+    """Whether an array consists of this number of contiguous float32 values."""
     return cnp.PyArray_SIZE(array) == size and cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 \
         and cnp.PyArray_ISCARRAY_RO(array)

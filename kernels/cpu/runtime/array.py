@@ -41,7 +41,7 @@ def visible(array):
 
 
 def snapshot(array):
-    """A flat copy for the user, which later work does not change (on a GPU: copied while the host goes on)."""
+    """A flat copy for the user, which later work does not change (on a GPU: copied while the host continues)."""
     return array.flatten()
 
 

@@ -93,7 +93,7 @@ def _jit(
     folder = cache_folder()
     compiled = inner(function, fastmath, apart, parallel)
     if folder is not None and not numba.config.DISABLE_JIT:
-        # Serial and parallel code of one function would share a cache entry, hence a folder each.
+        # Serial and parallel code of one function would share a cache entry, so each has its own folder.
         share(compiled, folder / ("parallel" if parallel else "serial"))
     return compiled
 

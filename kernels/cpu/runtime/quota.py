@@ -1,7 +1,7 @@
 """How much CPU time the control groups of this process allow it.
 
 A container or a batch system may give a process 1.5 cores' time on a machine of 64 cores. With more threads than that,
-all of them stand still for the rest of each period (0.1 s) as soon as the quota is used up.
+all of them are stopped for the rest of each period (0.1 s) as soon as the quota is used up.
 """
 
 import contextlib

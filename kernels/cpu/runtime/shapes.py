@@ -13,7 +13,7 @@ class Shapes:
     """Checks the arguments of the loop `function`. Shapes that have fitted before are not checked again.
 
     Args:
-        declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter stands for the same
+        declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter means the same
             length in all words, and a digit for itself. "=s" is a number, called s. "_" is anything.
         fits: a further condition on these lengths and numbers.
 

@@ -36,7 +36,7 @@ WAIT_SECONDS = 10.0  # after that, the other process is assumed to be stopped, a
 
 
 class FileLock:
-    """A lock between processes of a user that can only delay them: if it is not available, work goes on without it.
+    """A lock between processes of a user that can only delay them: if it is not available, work continues without it.
 
     Nobody else can open the file, and so hold the lock.
 
@@ -164,7 +164,7 @@ def _is_private(folder: str | Path) -> bool:
     try:
         check_private(folder)
     except PermissionError as error:
-        warn(f"compiled loops are made anew by every process: {error}", RuntimeWarning)
+        warn(f"every process compiles its loops again: {error}", RuntimeWarning)
         return False
     except OSError:
         return False

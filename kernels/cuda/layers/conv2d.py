@@ -5,7 +5,7 @@ unfolded image is written to memory.
 By the compiled code (compute capability 9.0, a tile of eight k of a block of 128 x 64) fetching, with the addresses of
 the taps, takes 150 of the 1930 instructions of a thread forward and 130 of 1310 backward. Unfolding would instead write
 and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at batch 128, 64 channels and 32 x 32 pixels,
-0.4 ms at 3 TB/s, beside the 0.7 ms that the product itself takes at 40 TFLOP/s.
+0.4 ms at 3 TB/s; the product itself takes 0.7 ms at 40 TFLOP/s.
 """
 
 from pytagi_ddp.kernels.cuda.products.convolution import check_backward, check_forward, multiply_packed, sizes_of

@@ -100,7 +100,7 @@ def pinned(size: int, dtype=np.float32) -> np.ndarray:
 
 
 class SideStream:
-    """A stream beside the current one of GPU `index`."""
+    """A second stream of GPU `index`, in addition to the current one."""
 
     def __init__(self, index: int):
         self._index = index
@@ -110,7 +110,8 @@ class SideStream:
     def run(self, function: Callable[[int], None]):
         """Calls `function` with the stream's handle, to queue work that runs after all that is queued so far.
 
-        Returns an event that marks the end of that work. Work queued later runs beside it, except after `join`.
+        Returns an event that marks the end of that work. Work queued later runs concurrently with it, except after
+        `join`.
         """
         refuse_host_transfer("work on a second stream")
         with on_device(self._index):
@@ -180,7 +181,7 @@ class Arrays(DeviceArrays):
             return array.get()
 
     def snapshot(self, array) -> Arrival:
-        """A flat copy for the user, which later work does not change; it is made while the host goes on."""
+        """A flat copy for the user, which later work does not change; it is made while the host continues."""
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
         refuse_host_transfer(TO_HOST)

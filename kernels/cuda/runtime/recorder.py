@@ -45,7 +45,7 @@ def refuse_host_transfer(what: str) -> None:
 
 @contextmanager
 def recording(for_replay: bool = False) -> Iterator[Work]:
-    """Collects the work that this thread queues in the block. for_replay: `replay` is to stand in for the whole block.
+    """Collects the work that this thread queues in the block. for_replay: `replay` replaces the whole block.
 
     Raises:
         RuntimeError: another recording of this thread is under way; with for_replay, also see `refuse_host_transfer`.

@@ -48,7 +48,7 @@ class AbortHook:
     """Ends the MPI job from ``sys.excepthook`` and ``threading.excepthook``.
 
     A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
-    compiler, Python would drop the exception and go on.
+    compiler, Python would drop the exception and continue.
 
     Nothing interrupts it: in a hook, further Ctrl-C have no effect, and one that comes just before lets the hook begin
     again. Should Python leave a hook all the same, `unreported` tells whoever ends the program.

@@ -75,7 +75,7 @@ def comparable(data: np.ndarray, op: str, keep: bool = False) -> Iterator[np.nda
     Args:
         data: array of numbers; changed inside the block, and changed back at its end.
         op: of `Communicator.all_reduce`.
-        keep: yield a copy instead, so that `data` stays as it is.
+        keep: yield a copy instead, so that `data` does not change.
     """
     if op not in ("max", "min") or data.dtype.kind != "f":
         yield data

@@ -122,7 +122,7 @@ class Communicator(CommunicatorBase, ABC):
             send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every
                 rank, in host memory or on a GPU.
             receive: writable one of the size of a block, of the same dtype, in the same memory. It may be this rank's
-                own block of ``send``; the other blocks stay as they are.
+                own block of ``send``; the other blocks do not change.
             op: as `all_reduce`.
 
         Raises:
@@ -189,7 +189,7 @@ class Communicator(CommunicatorBase, ABC):
         return Handle(self, what, receive, work, reduction=True, source=parts, everywhere=False)
 
     def reduce(self, buffer: np.ndarray, op: str = "sum", root: int = 0) -> None:
-        """Combines ``buffer`` over all ranks into that of rank ``root``; the others' buffers stay as they are.
+        """Combines ``buffer`` over all ranks into that of rank ``root``; the buffers of the others do not change.
 
         Args:
             buffer, op: as `all_reduce`.

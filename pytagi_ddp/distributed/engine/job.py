@@ -105,7 +105,7 @@ class Job(MPIMember):
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
         asked = world.allgather(debug.is_asked_for())
-        node = self._unlink_on_node(world)  # as soon as all are there: who is killed before leaves a file behind
+        node = self._unlink_on_node(world)  # as soon as all have opened it: a rank that is killed before leaves a file
         if len(set(asked)) > 1:  # those that ask would compare each collective with ranks that do not
             raise LaunchError(
                 f"PYTAGI_DDP_DEBUG is set on rank {asked.index(True)}, and not on rank {asked.index(False)}: set it on "
@@ -160,7 +160,7 @@ class Job(MPIMember):
         return requests
 
     def leave(self) -> None:
-        """Leaves the job at the end of the interpreter: tells the others, and waits until they leave too.
+        """Leaves the job at the end of the interpreter: notifies the others, and waits until they leave too.
 
         Other ranks may still have work that needs no communication, so the limit is long: ``PYTAGI_DDP_EXIT_TIMEOUT``
         seconds, or an hour. Then the job is ended, as it must be when a node was cut off. A rank that waits in a

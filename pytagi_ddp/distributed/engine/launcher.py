@@ -1,7 +1,7 @@
 """Which launcher started this process, which MPI library it will load, and whether the two belong together.
 
 This is checked before MPI is initialised. With a launcher of one MPI and the library of another, the job either dies
-inside ``MPI_Init``, where Python cannot catch it, or every process is told that it is rank 0 of 1, so that R processes
+inside ``MPI_Init``, where Python cannot catch it, or every process becomes rank 0 of 1, so that R processes
 train R separate networks.
 """
 

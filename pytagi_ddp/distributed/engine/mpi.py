@@ -48,7 +48,7 @@ class MPICommunicator(Communicator):
 
     Args:
         timeout: seconds that the ranks may wait for each other in one piece of a collective.
-        cuda_aware: hand arrays of a GPU to the MPI library as they are.
+        cuda_aware: pass arrays of a GPU directly to the MPI library.
         group: the ranks; None: all ranks of the job.
 
     Raises:

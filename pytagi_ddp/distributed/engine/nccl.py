@@ -26,8 +26,9 @@ class NCCLCommunicator(Communicator):
     """All ranks of a job, one on each GPU, for arrays there.
 
     A collective is one call of NCCL on a communication stream. It waits for the work that was queued before, and work
-    queued after it (or after its handle's `wait`) waits for it; the host goes on at once. A `Watchdog` polls for errors
-    and time-outs. Host arrays and objects go through MPI, which also connects the ranks; one process needs no MPI.
+    queued after it (or after its handle's `wait`) waits for it; the host continues at once. A `Watchdog` polls for
+    errors and time-outs. Host arrays and objects go through MPI, which also connects the ranks; one process needs no
+    MPI.
 
     Args:
         host: the same ranks, for host arrays and objects; closed with this communicator.
@@ -163,7 +164,8 @@ class NCCLCommunicator(Communicator):
 
 
 class _StreamWork:
-    """A collective on the GPU, which runs beside other work there until `wait`; this does not block the host."""
+    """A collective on the GPU, which runs concurrently with other work there until `wait`; this does not block the
+    host."""
 
     def __init__(self, stream: SideStream, done: Progress):
         self._stream, self._progress = stream, done

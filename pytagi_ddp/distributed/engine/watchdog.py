@@ -22,7 +22,7 @@ class Progress(Protocol):
 class Watchdog(threading.Thread):
     """A thread that polls each operation until it is done.
 
-    Without it, failures would go unnoticed: the host queues a collective and goes on, or waits in a call of CUDA that
+    Without it, failures would go unnoticed: the host queues a collective and continues, or waits in a call of CUDA that
     no signal interrupts. When an operation fails or is late, `abort` frees all that wait for it, and the thread ends
     with the error, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
 

@@ -452,7 +452,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 if loader is None:
                     raise TypeError("update_bn() on the first stage needs batches, got None")
                 yield from batches_of(loader, num_batches)
-                self._pass("update_bn()", np.empty(0))  # tells the others that there are no more
+                self._pass("update_bn()", np.empty(0))  # signals the others that there are no more
             else:
                 while samples := self._pass("update_bn()", None):
                     yield range(samples)  # they have gone through this stage already

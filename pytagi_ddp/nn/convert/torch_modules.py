@@ -201,7 +201,7 @@ class _Converter:
         return Conv2d(**arguments, padding_type=self._padding_type(*window))
 
     def _padding_type(self, kernel: int, stride: int, padding: int) -> int:
-        """3 where windows leave pixels behind the last one."""
+        """3 if pixels remain after the last window."""
         sides = self._image.values()
         return 3 if any((side + 2 * padding - kernel) % stride for side in sides) else 1
 

@@ -139,7 +139,7 @@ def _in_order(modules: Mapping[str, Any]) -> list[str]:
         (head, here), (other, there) = (name.rpartition(".")[::2] for name in (first, second))
         if head == other and here.isdecimal() and there.isdecimal() and int(here) > int(there):
             raise ValueError(
-                f"{second} stands behind {first} in the state dictionary, which is not the order of a forward pass "
+                f"{second} follows {first} in the state dictionary, which is not the order of a forward pass "
                 "(a file may have sorted its names): give names=[...]"
             )
     return names

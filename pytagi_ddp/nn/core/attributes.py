@@ -1,7 +1,7 @@
 """What layers, networks and their wrappers say about attributes that they do not have.
 
 An assignment to one would have no effect, so it is refused. Names of PyTorch, Keras and scikit-learn are answered by
-what to do here instead. Names of earlier versions go on working.
+what to do here instead. Names of earlier versions continue to work.
 """
 
 import sys
@@ -107,7 +107,7 @@ class Moved:
     """A value that has another name since version 0.2.0: reading it by the old one gives a DeprecationWarning, too.
 
     Args:
-        place: what stands for it now, for the warning. function: gives it, for an object.
+        place: its replacement, for the warning. function: returns it for an object.
     """
 
     def __init__(self, place: str, function: Callable[..., Any]):

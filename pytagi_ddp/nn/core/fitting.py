@@ -1,4 +1,4 @@
-"""`fit` of networks. The loop stands in `pytagi_ddp.training`, which imports networks: it is handed in from above."""
+"""`fit` of networks. The loop is in `pytagi_ddp.training`, which imports networks, so the package passes it in."""
 
 from __future__ import annotations
 

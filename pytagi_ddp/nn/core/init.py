@@ -39,7 +39,7 @@ def manual_seed(seed: int) -> None:
     """Seed the generator of all initial parameters.
 
     Args:
-        seed: An integer in [-2**31, 2**32); a negative one stands for its 32-bit two's complement.
+        seed: An integer in [-2**31, 2**32); a negative one means its 32-bit two's complement.
 
     Raises:
         TypeError: `seed` is not an integer.

@@ -55,10 +55,10 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
         training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
             layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which stay as they are. (Its gamma and beta
+            training is frozen: it normalises by its running statistics, which do not change. (Its gamma and beta
             still learn, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
             that is built from copies.
-        frozen: whether steps leave the parameters as they are, see `freeze`; of a block: all parameters in it.
+        frozen: whether steps do not change the parameters, see `freeze`; for a block: all parameters in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
             a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
@@ -126,7 +126,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
                 layer.freeze()
 
-        Means and variances stay as they are, also in `forget_evidence`. Predictions still use both, and deltas still
+        Means and variances do not change, also in `forget_evidence`. Predictions still use both, and deltas still
         flow through the layer to earlier ones. Assignments, `load` and `load_state_dict` change the values.
 
         BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
@@ -227,7 +227,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         """Marks the layer as part of the network `owner`; one whose network is gone becomes what a copy of it is.
 
         Raises:
-            ValueError: it belongs to another network, or stands twice in this one.
+            ValueError: it belongs to another network, or occurs twice in this one.
         """
         if self._owner is not None:
             raise ValueError(
@@ -298,7 +298,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return {}
 
     def _own_settings(self) -> dict[str, Any]:
-        """`settings`, without those of layers inside, which stand for themselves in files."""
+        """`settings`, without those of inner layers, which have their own entries in files."""
         return self.settings() if next(self.leaves()) is self else {}
 
     def __repr__(self) -> str:

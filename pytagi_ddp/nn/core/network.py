@@ -1,4 +1,4 @@
-"""What files and tools ask of a network: they stand below `Sequential`, which calls them."""
+"""The interface of a network for files and tools, which `Sequential` calls."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ class TrainableNetwork(Network, Protocol):
     """The same, and what its passes need.
 
     Attributes:
-        passes, _chain: of `nn.run.passes` and `nn.layers.chain`, which stand above this file.
+        passes, _chain: of `nn.run.passes` and `nn.layers.chain`, which this file must not import.
     """
 
     passes: Any

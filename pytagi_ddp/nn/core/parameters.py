@@ -35,7 +35,7 @@ class Parameters:
     """Weights and biases of a layer, as views into rows that may belong to the whole network.
 
     Args:
-        rows: flat arrays of one length: weights, then biases. None stands for a row that is not on this rank, in a
+        rows: flat arrays of one length: weights, then biases. None: the row is not on this rank, in a
             network in shards: the batch sums, or the variances in a backward pass.
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.

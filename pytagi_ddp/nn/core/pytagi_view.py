@@ -1,7 +1,7 @@
 """Further attributes that programs written for pytagi read.
 
 In pytagi nearly all of them can be assigned, often without any effect. Here an assignment does what it says, or raises
-an AttributeError that tells what to do instead.
+an AttributeError that says what to do instead.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class RunningStatistics(BaseLayer):
 
     Attributes:
         num_sums: how many sums there are.
-        shared_sums: memory of them, behind the reduced counters of the buffer; the network provides it.
+        shared_sums: their memory, after the reduced counters of the buffer; the network provides it.
         pool_at_step: whether running state waits for the sums of all ranks, until `update_running`.
         reduce_sums: adds the sums of all ranks' batches, in place, or None.
         on_moments: is given this rank's rows, mean and sums of squares about it, or None.

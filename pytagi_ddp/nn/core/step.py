@@ -45,7 +45,7 @@ class Change(Enum):
 
 
 class Step:
-    """What of a training step has been done, and what the batch sums in the arena's `delta` stand for.
+    """The state of a training step, and the meaning of the batch sums in the arena's `delta`.
 
     Attributes:
         batch: samples of the forward pass that a backward pass would continue, maybe 0; None: there is none.

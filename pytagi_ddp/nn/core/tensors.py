@@ -81,7 +81,7 @@ class TensorSpec:
 
     @property
     def end(self) -> int:
-        """Position behind the last value of the range."""
+        """Position after the last value of the range."""
         return self.offset + self.stop
 
     def clipped(self, begin: int, end: int) -> TensorSpec:
@@ -127,7 +127,7 @@ def table_of(leaves: Mapping[str, HasTensors]) -> tuple[TensorSpec, ...]:
 
 
 def _placed(number: int, key: str, leaf: HasTensors, ends: dict[Kind, int]) -> Iterator[TensorSpec]:
-    """The tensors of a layer, behind those that end at `ends`."""
+    """The tensors of a layer, after those that end at `ends`."""
     begin, of_weights, of_biases = ends["learned"], leaf.num_weights, leaf.num_biases
     if of_weights or of_biases:
         places = ((begin, of_weights), (begin + of_weights, of_biases))

@@ -14,7 +14,7 @@ class Window(NamedTuple):
 
     Attributes:
         padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only. Both refuse an
-            image that the windows do not fill exactly; 3 pads as 1 does, and ignores the rest behind the last window.
+            image that the windows do not fill exactly; 3 pads as 1 does, and ignores the rest after the last window.
     """
 
     layer: str

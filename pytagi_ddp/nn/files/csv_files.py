@@ -36,7 +36,7 @@ def _numbers(path: Path, count: int) -> np.ndarray:
     """The `count` numbers in a text file, read without taking more memory than they need.
 
     Raises:
-        ValueError: not so many, or something else.
+        ValueError: a wrong number of values, or values that are not numbers.
     """
     file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
     try:

@@ -19,7 +19,7 @@ FORMAT_OF_VALUES = "pytagi_ddp 2"  # the checksum covers the values, not the hea
 FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise, and the architecture holds sizes instead of settings
 MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
 _BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
-DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # where the checksum stands, in hexadecimal digits
+DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # place of the checksum, in hexadecimal digits
 
 
 class Contents(NamedTuple):
@@ -40,7 +40,7 @@ def packed(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 
 
 def with_checksum(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
-    """`packed` for a header, which says where each tensor is, and the values behind it."""
+    """`packed` for a header, which has the place of each tensor, and the values after it."""
     # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **metadata}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()

@@ -21,8 +21,8 @@ class StateDict(dict[str, tuple[np.ndarray, ...]]):
     """Key of a layer -> (mu_w, var_w, mu_b, var_b), flat float32 arrays, empty where there are none.
 
     A key is `<layer name>.<place>`, as in pytagi: `Linear.2`, `Conv2d.main.3.0` (child 0 of the main block of layer
-    3), `BatchNorm2d.shortcut.4.2`. Running statistics stand under `<key>.running` as (mean, var, empty, empty), what a
-    layer carries from call to call under `<key>.carried`. `==` compares all arrays.
+    3), `BatchNorm2d.shortcut.4.2`. Running statistics have the key `<key>.running`, as (mean, var, empty, empty); the
+    state that a layer carries from call to call has the key `<key>.carried`. `==` compares all arrays.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -49,7 +49,7 @@ def held(model: Network) -> Iterator[TensorSpec]:
 
 
 def without_cuda(key: str) -> str:
-    """A key as it is on every device: pytagi writes `LinearCuda.2` on a GPU."""
+    """A key without the device: pytagi writes `LinearCuda.2` on a GPU."""
     return re.sub(r"^(\w+?)Cuda(?=\.)", r"\1", key)
 
 

@@ -17,13 +17,13 @@ from pytagi_ddp.nn.core.validate import as_bools, check_integers
 
 
 class MultiheadAttention(BaseLayer):
-    """The output of a time step is a mean of the values of (earlier) steps, weighted by how well keys match its query.
+    """The output of a time step is a mean of the values of (earlier) steps, weighted by the match of key and query.
 
         q, k, v = linear maps of the input, for H heads of D = embed_dim / H units each (k and v: num_kv_heads)
         A[t, l] = q[t] k[l] / sqrt(D)         S = Remax of A over l (causal: l <= t)         o[t] = sum_l S[t, l] v[l]
 
     and, with `out_proj`, one more linear map of the heads side by side. Products have the moments of independent
-    factors. Remax propagates deltas by its whole Jacobian, as a row of shares does not change when its scores are
+    factors. Remax propagates deltas by its whole Jacobian, because a row of shares does not change if its scores are
     scaled. Deltas of the parameters are those of `Linear`, summed over batch and time steps; the cap of a step
     (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k and v, does not divide the scores, and
     takes the wrong arrays for deltas; this is the layer that it intends.)
@@ -35,8 +35,8 @@ class MultiheadAttention(BaseLayer):
         bias: with biases or without.
         gain_weight, gain_bias, init_method: of the prior, as in `Linear`; it is drawn for q, k, v and `out_proj` in
             turn.
-        seq_len: time steps of the input. Needed if this is the first layer, or if all layers before take every time
-            step by itself; otherwise the layer before determines them.
+        seq_len: time steps of the input. Needed if this is the first layer, or if all layers before work on every time
+            step alone; otherwise the layer before determines them.
         causal: whether a step sees only itself and earlier ones.
         use_rope: whether q and k are rotated by angles that grow with the time step t (rotary positions): pairs
             (2d, 2d + 1) by t rope_theta^(-2d/D). Without it the order of the steps that a step sees makes no

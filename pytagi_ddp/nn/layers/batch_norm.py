@@ -39,9 +39,9 @@ class BatchNorm2d(RunningStatistics, Norm):
     (ds is as above; its change would be of order 1/N). Deep convolutional networks learn better with it: after 10
     epochs of 10,000 images of CIFAR-10 a ResNet8 had 39 % test error, and 44 and 50 % with constants (two seeds).
 
-    In a channel whose values are all equal, m_z equals b up to a rounding error. With b = 0 the sign of that error
-    decides whether a ReLU passes the unit and its variance, or neither. There results differ between devices, and from
-    pytagi, which sums up the mean in another order.
+    If all values of a channel are equal, m_z equals b up to a rounding error. With b = 0 the sign of this error decides
+    whether a ReLU passes the unit and its variance, or neither. Then results differ between devices, and from pytagi,
+    which adds in another order.
 
     Args:
         num_features: channels of an image input, or units of a flat one.
@@ -50,7 +50,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         bias: with biases or without.
         gain_weight, gain_bias: factors on the prior standard deviations sqrt(1/num_features).
         through_statistics: whether deltas take into account that the statistics of a batch depend on its units; may
-            be assigned. It cannot go together with `DDPSequential(..., sync_batch_norm=True)`.
+            be assigned. It cannot be combined with `DDPSequential(..., sync_batch_norm=True)`.
 
     Raises:
         ValueError: an input with neither num_features channels nor num_features units, or (in training) a batch
@@ -123,11 +123,11 @@ class BatchNorm2d(RunningStatistics, Norm):
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
-        """True where the kernels compute the activation in front, which they do again in the backward pass."""
+        """True if the kernels compute the activation before this layer, which they repeat in the backward pass."""
         return bool(self.kernels.batch_norm.activations)
 
     def takes_statistics(self, saved: Saved) -> bool:
-        """Whether the forward pass takes statistics of its batch."""
+        """Whether the forward pass computes statistics of its batch."""
         return self.training and not saved.recomputed
 
     def forward(self, state: State, saved: Saved) -> State:
@@ -141,8 +141,8 @@ class BatchNorm2d(RunningStatistics, Norm):
         """`forward` without the last call of a kernel, which the next operation may fuse with its own.
 
         Args:
-            activation: one of those in front that kernels can compute, to be done here.
-            made: partial moments of the (activated) input, if the operation in front has made them.
+            activation: the activation before this layer, if kernels compute it here.
+            made: partial moments of the (activated) input, if the previous operation has computed them.
         """
         n, kernels = self.num_features, self.kernels.batch_norm
         x = saved.with_variance(state).reshape(-1, n)

@@ -23,10 +23,10 @@ def listing(owner: str, parts: Mapping[Any, Any]) -> str:
 
 
 def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
-    """The layers that a constructor was given, one by one or as one list or tuple.
+    """The arguments of a constructor as layers; they may be one list or tuple.
 
     Raises:
-        ValueError: none. TypeError: something that is not a layer.
+        ValueError: there are none. TypeError: an argument that is not a layer.
     """
     one = arguments[0] if len(arguments) == 1 else None
     layers = list(one) if isinstance(one, list | tuple) else list(arguments)
@@ -112,7 +112,7 @@ class Reorder(BaseLayer):
 
 
 class Chain:
-    """Layers in order. Between them stand changes of image order, where a layer needs its input in another order.
+    """Layers in order, with changes of image order between them if a layer needs its input in another order.
 
     Attributes:
         layers: the layers, as the user gave them.
@@ -130,10 +130,9 @@ class Chain:
         self._first_learned: int | None = None  # position of the first operation with parameters
 
     def default_input_shape(self) -> Shape | None:
-        """The input shape of the first layer that defines it; only layers that keep the shape may stand before it.
+        """The input shape of the first layer that defines it; only layers that keep the shape may precede it.
 
-        It is that of every time step if a layer that states how many there are stands behind layers that take each by
-        itself.
+        If a layer with `seq_len` follows layers that work on every time step alone, it is the shape of a time step.
         """
         for layer in self.layers:
             shape = layer.default_input_shape()
@@ -165,10 +164,10 @@ class Chain:
             shape: the input's.
             channels_last: order of the chain's output; None leaves it as the last layer makes it.
             first_in_place: whether an activation at the start may overwrite the input.
-            image: what flat units at the end of the chain stand for.
+            image: the image that flat units at the end of the chain represent.
 
         Raises:
-            ValueError: layers that do not fit together, or one behind others that takes a network's input only.
+            ValueError: layers that do not fit together, or a layer that is not the first one but must be.
         """
         self.operations = []
         in_place = first_in_place
@@ -299,7 +298,7 @@ class Chain:
     def backward(self, delta: Delta, saved: Saved, onto: Delta | None = None) -> Delta | None:
         """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
 
-        onto: what the deltas of the input are added to, if these are needed: see `fused.backward_onto`.
+        onto: deltas to which those of the input are added, if these are needed: see `fused.backward_onto`.
         """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)

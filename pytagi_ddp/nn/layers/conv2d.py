@@ -14,9 +14,9 @@ class Conv2d(Convolution):
         in_channels, out_channels, kernel_size: the weights are (out_channels, in_channels, k, k).
         bias: with one bias per output channel or without.
         stride, padding: window step and zeros around the image.
-        padding_type: 1 pads all four sides, 2 only the right and the bottom. Both refuse an image that the windows do
-            not fill exactly; 3 pads as 1 does, and ignores the pixels behind the last window, as PyTorch does.
-        in_width, in_height: image size; needed where the layer before (if any) does not give an image.
+        padding_type: 1 pads all four sides, 2 only the right and the bottom. With both, windows must fill the image
+            exactly; 3 pads as 1 does, and ignores the pixels after the last window, as PyTorch does.
+        in_width, in_height: image size; needed if the layer before does not give an image, or is missing.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.
 

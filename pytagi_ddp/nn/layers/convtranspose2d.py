@@ -19,11 +19,11 @@ class ConvTranspose2d(Convolution):
         stride: output pixels from one window to the next.
         padding: rows and columns of pixels that are cut off.
         padding_type: 1 (and 3) cuts at all four sides, 2 only at the right and the bottom.
-        in_width, in_height: image size; needed where the layer before (if any) does not give an image.
+        in_width, in_height: image size; needed if the layer before does not give an image, or is missing.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.
 
-    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd forms of `Conv2d` serve here too.
+    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd forms of `Conv2d` are used here, too.
 
     Raises:
         ValueError: sizes that make no window, an input with other channels, or a padding that leaves no pixel.

@@ -22,11 +22,11 @@ class Embedding(BaseLayer):
 
     summed over the occurrences of category c; only rows of categories that occur change. (pytagi multiplies ds by s[c]
     once, and on CPUs sums over all steps.) The output is a sequence, (input_size, embedding_dim) per sample: a `Linear`
-    with embedding_dim inputs takes each position by itself, one with input_size x embedding_dim inputs all of them.
+    with embedding_dim inputs works on each position alone, one with input_size x embedding_dim inputs on all of them.
 
     It must be the first layer of a network. Variances of inputs are ignored, and deltas of inputs are 0. The whole
-    table takes part in every step and, with several ranks, in the all-reduce; docs/embedding.md says what a large table
-    costs.
+    table takes part in every step and, with several ranks, in the all-reduce. docs/embedding.md has the cost of a large
+    table.
 
     Args:
         num_embeddings: categories, at most 2^24.

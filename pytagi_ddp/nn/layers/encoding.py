@@ -17,24 +17,24 @@ AS_IT_IS = (0.0, 1.0)  # the edges of an input that is passed on, and the ends o
 
 
 class PiecewiseLinearEncoding(BaseLayer):
-    """Bins of each input: the bin between the edges e_k and e_k+1 gives how far the input has come through it,
+    """Encodes each input by bins. The bin between the edges e_k and e_k+1 has the output
 
         u_k = (z - e_k)/(e_k+1 - e_k), clipped to 0 from below and to 1 from above.
 
-    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding goes on as
-    a straight line. A dense layer behind it learns a piecewise-linear function of each input. That suits tables, whose
-    targets often change within a small part of a column; quantiles of the column are the usual edges.
+    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding continues
+    as a straight line. A dense layer after it learns a piecewise-linear function of each input. That suits tables,
+    whose targets often change within a small part of a column; quantiles of the column are the usual edges.
 
-    For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact; that
-    bins of one input depend on each other is left out, as between all units.
+    For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact. The
+    dependence between bins of one input is neglected, as between all units.
 
     With `ends`, a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k. That can give its
     outputs the scale of other inputs.
 
-    In a sequence, (time steps, features) per sample, edges for as many inputs as features encode each time step.
+    In a sequence, (time steps, features) per sample, there are edges for each feature, and each time step is encoded.
 
     Args:
-        edges: for each input, two or more increasing numbers; None: the input is passed on as it is.
+        edges: for each input, two or more increasing numbers; None: the input is not encoded.
         ends: for each input, (bottom, top) of each of its bins; None, for an input or for all: (0, 1).
 
     Raises:
@@ -125,7 +125,7 @@ class PiecewiseLinearEncoding(BaseLayer):
 
 
 def _checked(number: int, edges: ArrayLike) -> list[float]:
-    """The edges of an input as float32 has them."""
+    """The edges of an input, rounded to float32."""
     try:
         values = np.asarray(edges, np.float32)
     except (TypeError, ValueError):
@@ -139,7 +139,7 @@ def _checked(number: int, edges: ArrayLike) -> list[float]:
 
 
 def _checked_ends(number: int, ends: ArrayLike, bins: int) -> list[list[float]]:
-    """The ends of the bins of an input as float32 has them."""
+    """The ends of the bins of an input, rounded to float32."""
     try:
         values = np.asarray(ends, np.float32)
     except (TypeError, ValueError):

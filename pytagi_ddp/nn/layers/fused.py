@@ -1,6 +1,6 @@
 """Fused operations: each does the work of two or three neighbouring layers of a network.
 
-A chain puts them in place of its layers, with the same results. No layer knows of its neighbours. The layers'
+A chain uses them instead of its layers, with the same results. No layer knows its neighbours. The layers'
 contexts hold the same as without, so that each layer's own backward pass follows.
 """
 
@@ -25,7 +25,7 @@ class Step:
     """A single layer, not fused.
 
     Attributes:
-        layer: what hooks are called for.
+        layer: the layer whose hooks are called.
     """
 
     def __init__(self, layer: BaseLayer):
@@ -56,7 +56,8 @@ class ConvolutionWithMoments(Step):
 
 
 class ActivatedNorm(Step):
-    """A normalisation that also computes the activation before it, and leaves its last call to the sum of a block.
+    """A normalisation that also computes the activation before it, and whose last call can be fused with the sum of a
+    block.
 
     Args:
         norm: the layer. activation: the one in front, or None.
@@ -93,7 +94,7 @@ def _is_of_package(function: Any) -> bool:
 
 
 def joined(operations: Sequence[BaseLayer]) -> list[Step]:
-    """The steps that run in place of `operations`, which are attached."""
+    """The steps that run instead of `operations`, which are attached."""
     steps: list[Step] = []
     taken: Activation | None = None
     behind: Sequence[BaseLayer | None] = [*operations[1:], None, None]

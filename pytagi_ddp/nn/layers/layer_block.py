@@ -17,7 +17,7 @@ from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
 class LayerBlock(LayerSequence, BaseLayer):
     """Layers run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
 
-    The block trains exactly as its layers would without it, whatever their number and kind.
+    The block is trained exactly as its layers would be without it.
 
     `block[0]`, `block[1:]`, `len(block)` and `for layer in block` are those of the tuple `block.layers`.
 

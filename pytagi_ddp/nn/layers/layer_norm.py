@@ -18,8 +18,8 @@ class LayerNorm(RowNorm):
         mean = sum m / n                    var = (sum (m - mean)^2 + sum s) / (n - 1)
 
     and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape).
-    Statistics always come from the present sample, and are constants in the backward pass. In a sequence, a 1-D shape
-    of [features] normalises each time step by itself.
+    Statistics are those of the current sample, and are constants in the backward pass. In a sequence, a 1-D shape of
+    [features] normalises each time step separately.
 
     Args:
         normalized_shape: [units], or [channels, height, width] of an image.

@@ -22,13 +22,13 @@ GATES = 4
 class LSTM(BaseLayer):
     """Long short-term memory: reads a sequence, (time steps, features) per sample, and returns its hidden states.
 
-        f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with W and b of its own; x = [input, h before]
+        f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with its own W and b; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)
 
     with the moments of `Linear`, of linearised activations and of products of Gaussians. The covariances of i with c,
     and of o with tanh(C) due to the input, are taken into account; gates and earlier states, and the uses of a weight
-    at different time steps, are taken as independent. Deltas go back through h and C to the gates, the inputs and the
-    earlier time steps. Batch sums are over samples and time steps; the cap (`Sequential.step`) counts samples.
+    at different time steps, are treated as independent. Deltas are propagated through h and C to the gates, the inputs
+    and the earlier time steps. Batch sums are over samples and time steps; the cap (`Sequential.step`) counts samples.
 
     Every sequence begins with h = C = 0. A layer of one time step that is called with one sample continues from the
     call before instead. It keeps the moments of h and C after the forward pass, in training and evaluation alike
@@ -43,9 +43,9 @@ class LSTM(BaseLayer):
         seq_len: time steps.
         bias: with biases or without.
         gain_weight, gain_bias, init_method: of the prior, as in `Linear`.
-        cell_path: whether deltas go back in time through C, too, as the chain rule says. False leaves that path out, as
-            pytagi does; the deltas of the weights then have errors as large as the deltas themselves.
-        recurrent: False treats every time step as a sequence of its own, which begins at 0, as pytagi 0.2.1 does with
+        cell_path: whether deltas are also propagated back in time through C, as the chain rule requires. False leaves
+            this path out, as pytagi does; the deltas of the weights then have errors as large as the deltas themselves.
+        recurrent: False treats every time step as a separate sequence, which begins at 0, as pytagi 0.2.1 does with
             more than one time step.
 
     Raises:

@@ -37,7 +37,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, whole: Shape, sizes: Sequence[int]) -> "Parts":
-        """The parts of `whole` that have so many units each."""
+        """The parts of `whole` with these numbers of units."""
         rows = whole.height * whole.width if whole.channels_last else whole.steps
         return cls(rows, (0, *accumulate(size // rows for size in sizes)))
 
@@ -165,7 +165,7 @@ class Parallel(BaseLayer):
         whole = self._sum_of(outputs) if self.merge == "sum" else self._concatenation_of(outputs)
         for slot, part, out in zip(slots, parts, outputs, strict=True):
             like = whole if self.merge == "sum" else out.ordered(whole.channels_last)
-            # The units of a dense branch beside an image are those of the image, channels first.
+            # The units of a dense branch that is merged with an image are those of the image, channels first.
             if (
                 slot is not None
                 and out.channels_last != like.channels_last
@@ -183,7 +183,7 @@ class Parallel(BaseLayer):
         ]
 
     def _sum_of(self, outputs: list[Shape]) -> Shape:
-        # Flat units may stand for those of an image or a sequence.
+        # Flat units may be those of an image or a sequence.
         images, sequences = ({getattr(out, kind) for out in outputs} - {None} for kind in ("image", "sequence"))
         if len({out.size for out in outputs}) > 1 or len(images) > 1 or len(sequences) > 1:
             raise ValueError(f"{self._told(outputs)}; they must be equal")
@@ -252,7 +252,7 @@ class Parallel(BaseLayer):
         return {"branches": branches, "merge": self.merge, "split": self.split}
 
     def _own_settings(self) -> dict[str, Any]:
-        """Merge, split, and where the identities stand; layers inside stand for themselves."""
+        """Merge, split, and the positions of identities; inner layers have their own settings."""
         identities = [k for k, branch in enumerate(self.branches) if branch is None]
         return {"merge": self.merge, "split": self.split, "identities": identities}
 

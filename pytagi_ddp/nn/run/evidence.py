@@ -81,7 +81,7 @@ class EvidenceSchedule:
 
     **More epochs.** After the last planned step, a stays at `last`, and the training can continue for any number of
     epochs, with the same balance. `extend(epochs)`, or an assignment to `epochs`, makes a new plan: the next steps have
-    the rates that they would have in a training of so many epochs from the start.
+    the rates of a training with this number of epochs from the start.
 
     A network has one schedule, `net.schedule`, and another one replaces it; `remove` (or `net.schedule = None`) ends
     it. A copy or pickle of the network has a copy of its schedule. A copy of a schedule by itself belongs to no network

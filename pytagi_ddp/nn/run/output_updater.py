@@ -52,7 +52,7 @@ class OutputUpdater:
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
-            TypeError: not numbers, or something else in place of a buffer.
+            TypeError: not numbers, or an argument that is not a buffer.
             RuntimeError: the network has not been called yet.
         """
         try:

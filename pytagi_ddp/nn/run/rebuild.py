@@ -16,7 +16,7 @@ from pytagi_ddp.nn.run.memory import gigabytes
 def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
     """Reduces a network to its layers `start` to `stop` (exclusive); the other layers are released.
 
-    Parameters, statistics and keys (`Linear.7`) of the layers stay as they are. The part takes as its input what the
+    Parameters, statistics and keys (`Linear.7`) of the layers do not change. The part takes as its input what the
     layer in front of it gives, in the same order of memory. So the `output_z_buffer` of the part in front fits, and so
     do the deltas that come back. Deltas that wait for a step are lost.
 

@@ -42,7 +42,7 @@ class LayerInspection:
         capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
             the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
             that it left.
-        frozen: whether steps leave the parameters as they are (`BaseLayer.freeze`); shown behind the name.
+        frozen: whether steps do not change the parameters (`BaseLayer.freeze`); shown after the name.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Inspection:
 def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
-    twin = copy.deepcopy(net)  # so that passes leave the network as it is
+    twin = copy.deepcopy(net)  # so that passes do not change the network
     twin.eval()
     twin.checkpoint_blocks = False
     for key, leaf in twin.named_leaves():

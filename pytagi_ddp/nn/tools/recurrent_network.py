@@ -53,7 +53,7 @@ def smooth(net: Network, least_steps: int) -> tuple[np.ndarray, np.ndarray]:
     linear = next((leaf for leaf in behind if isinstance(leaf, SLinear)), None)
     if linear is not None and [*_written_out(net.layers)][-2:] != [layers[-1], linear]:
         raise RuntimeError(
-            "smoother() makes outputs of smoothed h by an SLinear right behind the last SLSTM, at the end of the "
+            "smoother() makes outputs of smoothed h by an SLinear right after the last SLSTM, at the end of the "
             "network; this one has other layers there, which would be left out:\n"
             + "".join(f"{layer.get_layer_info()}\n" for layer in net.layers)
         )

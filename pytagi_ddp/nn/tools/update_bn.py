@@ -138,7 +138,7 @@ def check_num_batches(num_batches: int | None) -> None:
 def sum_moments(
     model: TrainableNetwork, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
 ) -> np.ndarray:
-    """(count, sums, sums of squares) of every norm's input, one behind the other in float64, over all batches."""
+    """(count, sums, sums of squares) of every norm's input, one after the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
     to_host = model.kernels.array.to_host
 
