@@ -32,10 +32,9 @@ class Checkpoints(Callback):
         keep: number of checkpoints that are kept; None: all.
         on_signal: whether SIGTERM and SIGUSR1 stop the training after the current step, with a checkpoint: see
             `StopOnSignal`. `trainer.stopped` is then True.
-        resume: True: continue from the newest checkpoint in the folder, if there is one; if all epochs are done, warn and
-                train nothing. A path: continue from this
-            checkpoint, or from the newest one in this folder. False: start a new training; if the folder has
-            checkpoints, an error is raised.
+        resume: True: continue from the newest checkpoint in the folder, if there is one. If all epochs are done, there
+            is a warning, and no step. A path: continue from this checkpoint, or from the newest one in this folder.
+            False: start a new training; if the folder has checkpoints, an error is raised.
         settings: JSON values that must be equal when a run is resumed, in addition to the global batch; None: the seed,
             and the number of samples.
         allow_changes: whether to warn about settings that differ, instead of raising an error.

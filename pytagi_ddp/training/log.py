@@ -25,13 +25,12 @@ SLOW = 0.1  # a rank that takes so much longer than the median is named
 class Log(Callback):
     """Writes `log.jsonl`, a JSON object per line with "event" and "time", and draws `curves.png`.
 
-    Events are "start" with the settings, "epoch" with the results, and "stop" if a signal ended the training. With several
-    ranks, "epoch" has "step_seconds", the seconds of a step on each rank without waiting for others, and "slow_ranks"
-    names ranks, with their nodes, whose steps take more than 10 % longer than the median. With NCCL these are times of
-    the host. A new
-    training renames an existing log to `log-1.jsonl`, or the next free number; a resumed training appends to it. Curves
-    need matplotlib. `pandas.read_json("log.jsonl", lines=True)` reads the log as a table, and
-    `pytagi_ddp.plot.read_epochs` reads its epochs.
+    Events are "start" with the settings, "epoch" with the results, and "stop" if a signal ended the training. With
+    several ranks, "epoch" has "step_seconds", the seconds of a step on each rank without waiting for others, and
+    "slow_ranks" names ranks, with their nodes, whose steps take more than 10 % longer than the median. With NCCL these
+    are times of the host. A new training renames an existing log to `log-1.jsonl`, or the next free number; a resumed
+    training appends to it. Curves need matplotlib. `pandas.read_json("log.jsonl", lines=True)` reads the log as a
+    table, and `pytagi_ddp.plot.read_epochs` reads its epochs.
 
     Args:
         folder: folder for the files; None: a new folder `runs/<date and time>`.

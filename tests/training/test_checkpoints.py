@@ -173,7 +173,7 @@ def test_other_ranks_batches_and_ways_in_the_middle_of_an_epoch_see_every_sample
         assert {result[0].samples for result in results} == {samples}
         assert bool(seen) == any("another course" in str(warning.message) for warning in caught)
         seen += [sample for result in results for sample in result[1]]
-        position, _, schedule = results[0]
+        position, _, schedule, _ = results[0]
         share = position.epoch + position.samples / len(X)
         assert abs(schedule.steps - share * schedule.steps_per_epoch) < 1.6, "the last batch of an epoch is a small one"
     assert sorted(seen[: len(X)]) == sorted(seen[len(X) :]) == list(range(len(X)))
