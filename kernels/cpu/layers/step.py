@@ -13,23 +13,22 @@ NONE, ONE = np.int32(0), np.int32(1)
 INFINITY, PIECE = np.float32(np.inf), 16_384
 
 
-def _count(mu, var, g, h, start, stop):
-    """How many parameters at [start, stop) are not finite, or have sums that are not."""
-    m, s, gs, hs = mu[start:stop], var[start:stop], g[start:stop], h[start:stop]
+def _count(g, h, start, stop):
+    """How many parameters at [start, stop) have sums that are not finite."""
+    gs, hs = g[start:stop], h[start:stop]
     bad = NONE
-    for i in range(m.size):
-        finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
-        bad += NONE if finite else ONE
+    for i in range(gs.size):
+        bad += NONE if abs(gs[i]) + abs(hs[i]) < INFINITY else ONE
     return bad
 
 
 count = inner(_count)
 
 
-@loop("n n n n 4 k k k")
-def _look(mu, var, g, h, factors, starts, stops, non_finite):
+@loop("n n 4 k k k")
+def _look(g, h, factors, starts, stops, non_finite):
     for k in prange(starts.size):
-        non_finite[k] = count(mu, var, g, h, starts[k], stops[k] if factors[0] else starts[k])
+        non_finite[k] = count(g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
 @loop("n n n n 4 k k k k k k k")
@@ -44,10 +43,10 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     found = 0
     for k in prange(pieces if scale else 0):
         begin, end = (first + k * PIECE, min(first + (k + 1) * PIECE, last)) if together else (starts[k], stops[k])
-        found += count(mu, var, g, h, begin, end)
+        found += count(g, h, begin, end)
     for k in range(starts.size):
         negative[k] = NONE
-        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if found else NONE
+        non_finite[k] = count(g, h, starts[k], stops[k]) if found else NONE
     applies = scale != 0 and found == 0
     for k in prange(starts.size):
         below = NONE
@@ -94,11 +93,11 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k whose sums are not finite.
 
     With the scale 0 there is no step, and all counts are 0.
     """
-    _look(*parameters, factors, starts, stops, non_finite)
+    _look(*parameters[2:], factors, starts, stops, non_finite)
 
 
 def step(

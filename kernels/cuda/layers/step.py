@@ -34,15 +34,14 @@ def any_of(counts, parts, scratch):
     return block_sum(met, scratch, THREADS)
 
 
-@kernel(floats, floats, floats, floats, floats, ints, ints, ints, threads=THREADS)
-def _look(mu, var, g, h, factors, starts, stops, non_finite):
+@kernel(floats, floats, floats, ints, ints, ints, threads=THREADS)
+def _look(g, h, factors, starts, stops, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
     bad = ZERO
     if factors[0] != ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
-            finite = abs(g[i]) + abs(h[i]) < INFINITY and abs(mu[i]) + abs(var[i]) < INFINITY
-            bad += ZERO if finite else ONE
+            bad += ZERO if abs(g[i]) + abs(h[i]) < INFINITY else ONE
     bad = tree_sum(bad, scratch, THREADS, 1)  # whole numbers up to 16384: exact
     if cuda.threadIdx.x == 0:
         non_finite[k] = int32(bad)
@@ -93,11 +92,11 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k whose sums are not finite.
 
     With the scale 0 there is no step, and all counts are 0.
     """
-    _look.launch(starts.size, *parameters, factors, starts, stops, non_finite)
+    _look.launch(starts.size, *parameters[2:], factors, starts, stops, non_finite)
 
 
 def step(
