@@ -98,15 +98,16 @@ def pulled(m, s, m0, s0, rate):
 
 @formula
 def stepped(m, s, g, h, cap, m0, s0, rate, pulls):
-    """`capped_step` and, where `pulls`, then `pulled`: (m, s, variance was negative).
+    """`capped_step` and, where `pulls`, then `pulled`: (m, s, variance was negative, not finite).
 
-    The result is finite where all arguments are: no change is larger than sqrt(s)/cap, which is far below the largest
-    float32.
+    If a delta is not finite, or the parameter would not be, the parameter does not change, and its variance does not
+    count as negative.
     """
     new_m, new_s, negative = capped_step(m, s, g, h, cap)
     if pulls:
         new_m, new_s = pulled(new_m, new_s, m0, s0, rate)
-    return new_m, new_s, negative
+    finite = (abs(g) + abs(h) < INFINITY) & (abs(new_m) + new_s < INFINITY)
+    return (new_m if finite else m), (new_s if finite else s), finite & negative, not finite
 
 
 @formula

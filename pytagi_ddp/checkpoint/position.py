@@ -18,8 +18,8 @@ class TrainingPosition:
         batch: number of batches of this epoch that the network has learnt.
         step: number of steps since the beginning, in all epochs.
         seed: seed of order and augmentation.
-        samples: samples of this epoch, of all ranks, that the network has learnt: where another number of ranks or
-            another batch size goes on, by `loader.set_epoch(epoch, samples=...)`. None: only batches were counted.
+        samples: samples of this epoch, of all ranks, that the network has learnt. With another number of ranks or
+            another batch size, continue by `loader.set_epoch(epoch, samples=...)`. None: only batches were counted.
 
     Raises:
         TypeError: something else than an integer. ValueError: a negative number.

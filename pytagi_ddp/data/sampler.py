@@ -113,7 +113,7 @@ class ShardedSampler:
     def batches(self, batch_size: int, start_batch: int = 0, first: int = 0) -> Iterator[IndexBatch]:
         """This rank's part of each global batch of the current epoch, from `start_batch` on.
 
-        Batch k begins at sample first + k * batch_size * world_size of the order. Another number of ranks goes on
+        Batch k begins at sample first + k * batch_size * world_size of the order. Another number of ranks continues
         behind s samples with start_batch, first = divmod(s, batch_size * world_size), and leaves none out.
 
         Raises:

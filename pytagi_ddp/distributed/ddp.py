@@ -43,7 +43,7 @@ class DDPSequential(TrainedOnRanks):
 
     With `every=k`, ranks communicate less often: each takes k steps with its own deltas (no averaging), then `merge`
     gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ. With
-    `max_wait`, a rank does not wait longer for a late one: it goes on, and what it learns meanwhile joins the next
+    `max_wait`, a rank does not wait longer for a late one: it continues, and what it learns meanwhile joins the next
     merge, see `pytagi_ddp.distributed.bounded_merge.BoundedMerge`. Call `merge` before the network is used.
 
     During a collective call (also `update_bn`), Ctrl-C takes effect at the end of the call; while the call waits for

@@ -209,7 +209,7 @@ class FederatedPosterior:
 
     @property
     def _one_thread(self) -> Any:
-        return self.net._one_thread
+        return self.net.passes.one_thread
 
     @alone
     def broadcast(self) -> bytes:
@@ -235,7 +235,7 @@ class FederatedPosterior:
     def merge(self, updates: Iterable[PosteriorUpdate | bytes]) -> MergedRound:
         """Merges the posteriors of clients into that of the network, and begins the next round.
 
-        If no client is left, nothing changes, and the round goes on.
+        If no client is left, nothing changes, and the round continues.
 
         Args:
             updates: of clients that started in this round, or at most `max_staleness` before; or their messages.

@@ -257,8 +257,8 @@ class Trainer:
 
         Args:
             position: where it was. batches: how many batches of the present size are done in its epoch.
-            samples: how many samples of all ranks are done in its epoch. Arrays and the library's loaders go on exactly
-                behind them, also where they are not whole batches of the present size.
+            samples: number of samples of all ranks that are done in its epoch. Arrays and the library's loaders
+                continue right after them, also if they are not whole batches of the current size.
         """
         if samples is not None and counts_samples(self._train):
             batches, self._first = divmod(min(samples, self._train.num_samples), self._train.global_batch)

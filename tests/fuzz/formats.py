@@ -541,6 +541,8 @@ READERS: dict[str, tuple[str, ...] | str] = {
     "pytagi_ddp.distributed.engine.rendezvous:_ranks_below": OF_THE_SYSTEM,
     "pytagi_ddp.distributed.engine.rendezvous:node_barrier": OF_THE_SYSTEM,
     "pytagi_ddp.distributed.engine.shared_memory:_mapped_files": OF_THE_SYSTEM,
+    "pytagi_ddp.distributed.engine.supervisor:_has_orphans": OF_THE_SYSTEM,
+    "pytagi_ddp.distributed.engine.supervisor:hosts_in": "the host file that the user names for mpirun",
     "pytagi_ddp.distributed.pipeline.files:StagedNetwork.load": ("safetensors",),
     "pytagi_ddp.files:read_file": THROUGH,
     "pytagi_ddp.files:read_private": THROUGH,

@@ -210,6 +210,7 @@ from pytagi_ddp import nn
 net = nn.Sequential(nn.LeakyReLU(), nn.Linear(1, 1, bias=False))
 net.layers[1].mu_w = [1]
 net.eval()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
 signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 count, value = 0, None
 while value is None:

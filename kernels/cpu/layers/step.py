@@ -13,8 +13,18 @@ NONE, ONE = np.int32(0), np.int32(1)
 INFINITY, PIECE = np.float32(np.inf), 16_384
 
 
-def _count(g, h, start, stop):
-    """How many parameters at [start, stop) have sums that are not finite."""
+def _count(mu, var, g, h, start, stop):
+    """How many parameters at [start, stop) are not finite, or have sums that are not."""
+    m, s, gs, hs = mu[start:stop], var[start:stop], g[start:stop], h[start:stop]
+    bad = NONE
+    for i in range(m.size):
+        finite = (abs(gs[i]) + abs(hs[i]) < INFINITY) & (abs(m[i]) + abs(s[i]) < INFINITY)
+        bad += NONE if finite else ONE
+    return bad
+
+
+def _count_sums(g, h, start, stop):
+    """How many sums at [start, stop) are not finite: half of the reading."""
     gs, hs = g[start:stop], h[start:stop]
     bad = NONE
     for i in range(gs.size):
@@ -22,13 +32,13 @@ def _count(g, h, start, stop):
     return bad
 
 
-count = inner(_count)
+count, count_sums = inner(_count), inner(_count_sums)
 
 
-@loop("n n 4 k k k")
-def _look(g, h, factors, starts, stops, non_finite):
+@loop("n n n n 4 k k k")
+def _look(mu, var, g, h, factors, starts, stops, non_finite):
     for k in prange(starts.size):
-        non_finite[k] = count(g, h, starts[k], stops[k] if factors[0] else starts[k])
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
 @loop("n n n n 4 k k k k k k k")
@@ -43,13 +53,13 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     found = 0
     for k in prange(pieces if scale else 0):
         begin, end = (first + k * PIECE, min(first + (k + 1) * PIECE, last)) if together else (starts[k], stops[k])
-        found += count(g, h, begin, end)
+        found += count_sums(g, h, begin, end)
     for k in range(starts.size):
         negative[k] = NONE
-        non_finite[k] = count(g, h, starts[k], stops[k]) if found else NONE
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if found else NONE
     applies = scale != 0 and found == 0
     for k in prange(starts.size):
-        below = NONE
+        below, bad = NONE, non_finite[k]
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # The loop only vectorises (7 times as fast) with slices and selections instead of offsets and branches.
         part = slice(starts[k], stops[k] if applies else starts[k])
@@ -57,13 +67,15 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
         m0, s0 = prior_mu[k], prior_var[k]
         if rate > 0:  # two loops, as one without a pull takes less time, and has the bits that it always had
             for i in range(m.size):
-                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
+                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
                 below += ONE if fell else NONE
+                bad += ONE if refused else NONE
         else:
             for i in range(m.size):
-                m[i], s[i], fell = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
+                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
                 below += ONE if fell else NONE
-        negative[k] = below
+                bad += ONE if refused else NONE
+        negative[k], non_finite[k] = below, bad
 
 
 @loop("n n k")
@@ -93,11 +105,11 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k whose sums are not finite.
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
 
     With the scale 0 there is no step, and all counts are 0.
     """
-    _look(*parameters[2:], factors, starts, stops, non_finite)
+    _look(*parameters, factors, starts, stops, non_finite)
 
 
 def step(
@@ -118,8 +130,9 @@ def step(
 
     Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
     caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0 (and were set to
-    1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no parameter of any
-    segment changes.
+    1e-5), and non_finite[k] how many of its parameters are not finite, or their sums. If any sum is not finite, the
+    step is refused: no parameter of any segment changes. With finite sums, a parameter that is not finite does not
+    change, and the others do.
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 

@@ -34,14 +34,15 @@ def any_of(counts, parts, scratch):
     return block_sum(met, scratch, THREADS)
 
 
-@kernel(floats, floats, floats, ints, ints, ints, threads=THREADS)
-def _look(g, h, factors, starts, stops, non_finite):
+@kernel(floats, floats, floats, floats, floats, ints, ints, ints, threads=THREADS)
+def _look(mu, var, g, h, factors, starts, stops, non_finite):
     scratch = cuda.shared.array(THREADS, float32)
     k = cuda.blockIdx.x
     bad = ZERO
     if factors[0] != ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
-            bad += ZERO if abs(g[i]) + abs(h[i]) < INFINITY else ONE
+            finite = abs(g[i]) + abs(h[i]) < INFINITY and abs(mu[i]) + abs(var[i]) < INFINITY
+            bad += ZERO if finite else ONE
     bad = tree_sum(bad, scratch, THREADS, 1)  # whole numbers up to 16384: exact
     if cuda.threadIdx.x == 0:
         non_finite[k] = int32(bad)
@@ -59,7 +60,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     if scale != ZERO and refused == ZERO:
         for i in range(starts[k] + cuda.threadIdx.x, stops[k], THREADS):
             gi, hi = scale * g[i], scale * h[i]
-            mu[i], var[i], fell = stepped(mu[i], var[i], gi, hi, cap, m0, s0, rate, rate > ZERO)
+            mu[i], var[i], fell, _ = stepped(mu[i], var[i], gi, hi, cap, m0, s0, rate, rate > ZERO)
             below += ONE if fell else ZERO
     below = tree_sum(below, scratch, THREADS, 1)
     if cuda.threadIdx.x == 0:
@@ -92,11 +93,11 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k whose sums are not finite.
+    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
 
     With the scale 0 there is no step, and all counts are 0.
     """
-    _look.launch(starts.size, *parameters[2:], factors, starts, stops, non_finite)
+    _look.launch(starts.size, *parameters, factors, starts, stops, non_finite)
 
 
 def step(

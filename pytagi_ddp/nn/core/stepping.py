@@ -53,7 +53,7 @@ class Stepping:
                 copy(np.array(values, np.float32), target)
 
     def look(self, parameters: Tensor, factors: Array) -> None:
-        """Counts in `non_finite` the parameters of each part whose batch sums are not finite."""
+        """Counts in `non_finite` the parameters of each part that are not finite, or their batch sums."""
         if self._parts:
             self._kernels.step.look(parameters, factors, self._starts, self._stops, self.non_finite)
 
@@ -82,7 +82,8 @@ class Stepping:
 def refusal(bad: int, of: int, where: str) -> FloatingPointError:
     """The error of a step that met `bad` deltas which are not finite, the first of them in the layer `where`."""
     return FloatingPointError(
-        f"{bad} of {of} parameters have a delta that is not finite, the first of them in {where}; there was no step, "
-        "and nothing has changed. Check the observations and their variances, and whether inputs, outputs or variances "
-        "of parameters are too large for float32: standardise the inputs, or make the prior smaller."
+        f"{bad} of {of} parameters have a delta that is not finite, or are not finite, the first of them in {where}; "
+        "with such deltas there was no step, and nothing has changed. Check the observations and their variances, and "
+        "whether inputs, outputs or variances of parameters are too large for float32: standardise the inputs, or make "
+        "the prior smaller."
     )
