@@ -352,6 +352,7 @@ CALLS: dict[str, Callable[[str], Results]] = {
     "exchange of statistics": lambda device: _one_rank(device, sync_batch_norm=True),
     "merge": lambda device: _one_rank(device, every=2),
     "merge of means": lambda device: _one_rank(device, every=2, merge="mean"),
+    "late merge": lambda device: _one_rank(device, every=2, max_wait=0),
 }
 
 
