@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
@@ -74,8 +74,8 @@ class Choice:
                 there[k].append(net)
         return there[:folds] if count > 1 else [some[:1] for some in there[:folds]]
 
-    def best(self, but: Collection[Training] = ()) -> Training:
-        return min((training for training in self.losses if training not in but), key=self.losses.__getitem__)
+    def best(self) -> Training:
+        return min(self.losses, key=self.losses.__getitem__)
 
     def best_encoded(self) -> Training | None:
         """The best training with encoded inputs among those that have been tried."""

@@ -30,9 +30,10 @@ LARGEST_SEED = 2**31 - 1
 TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
-# the noise of small tables: FEW is better there.
+# the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
+# learns the noise more slowly.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
-FEW = ((50, 50), 5)
+FEW, WIDE = ((50, 50), 5), ((400,), 40)
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -48,7 +49,7 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """The trainings to choose from; raises ValueError if a parameter is invalid."""
         given = self.hidden_layer_sizes
-        candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW]
+        candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW, WIDE]
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
         counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
@@ -87,15 +88,16 @@ class EnsembleEstimator(BaseEstimator):
 
         Args:
             learn: called with a training, samples and a seed.
-            trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW].
+            trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
             samples: arrays with one row per sample, inputs first. fold: number of each sample's fold.
             seeds: returns the given number of seeds.
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
         are chosen, then the bins of the inputs, then the width. One of the networks of a fold is replaced by one of
-        another training if their mean is better. If few epochs are best, their whole ensemble is compared with that of
-        the best other training: single networks of this are worse, but gain more by averaging.
+        another training if their mean is better. If few epochs are best, their whole ensemble is compared with those of
+        wide layers and of the best encoded inputs. Single networks of these are worse, but gain more by averaging. The
+        wide ensemble is used unless it is worse by more than the standard error of the difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
@@ -110,20 +112,23 @@ class EnsembleEstimator(BaseEstimator):
         choice = Choice(train, samples[0], fold, loss, count, self.max_time)
         if len(rows) == 1:
             return Chosen(choice.networks(trainings[0]))
-        for training in trainings:
+        for training in trainings[: len(CANDIDATES) + 1]:
             choice.consider(training)
         if self.n_bins is None:
             choice.encode(trainings[: len(CANDIDATES)][-1])
         if self.hidden_layer_sizes is None:
             choice.widen()
-        best, few = choice.best(), trainings[len(CANDIDATES) :]
-        if best in few:
-            best = choice.best(but=few)
-            ensembles = [choice.networks(training) for training in (*few, best)]
-            of_few, of_other = (_loss_of_all(loss, ensemble).mean() for ensemble in ensembles)
-            if of_few <= of_other:
-                return Chosen(ensembles[0])
-        return choice.mixed(best)
+        best = choice.best()
+        if len(trainings) <= len(CANDIDATES) or best != trainings[len(CANDIDATES)]:
+            return choice.mixed(best)
+        few, wide = choice.networks(best), choice.networks(trainings[-1])
+        of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
+        worse = of_wide - of_few
+        taken, least = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
+        if (encoded := choice.best_encoded()) is not None:
+            others = choice.networks(encoded)
+            taken = others if _loss_of_all(loss, others).mean() < least.mean() else taken
+        return Chosen(taken)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
         """The trainings with bins of the columns of x, if their number is given."""

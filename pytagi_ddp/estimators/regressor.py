@@ -76,8 +76,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
             samples better. With one fold and in `partial_fit` no sample is unseen, and it is (50,).
         epochs: of each network. None: 200,000 divided by the number of samples, at least 40 and at most 100. If
-            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: in many epochs, networks learn
-            the noise of some tables.
+            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. If this is better, many epochs
+            fit the noise, and the choice is between it and (400,) with 40 epochs.
         batch_size: samples in a step. Small batches keep steps accurate.
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
             one for each. Predictions are then Gaussian. None: the noise is learnt, as above.

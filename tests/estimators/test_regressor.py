@@ -178,15 +178,16 @@ def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates
     assert [net.layers[0].output_size for net in given.networks_] == [7] * 2
 
 
-@pytest.mark.parametrize(("noise", "few", "expected"), [(0, 6, 7), (3, 6, 6), (3, 1, 7)])
-def test_few_epochs_where_many_epochs_learn_the_noise(noise, few, expected, monkeypatch):
+@pytest.mark.parametrize(("noise", "few", "wide", "expected"), [(0, 6, 30, 7), (3, 6, 1, 6), (3, 1, 30, 30)])
+def test_few_epochs_or_a_wide_layer_where_many_epochs_learn_the_noise(noise, few, wide, expected, monkeypatch):
     monkeypatch.setattr(ensemble, "CANDIDATES", [((7,), 100), ((8, 8), 100)])
     monkeypatch.setattr(ensemble, "FEW", ((few, few), 3))
+    monkeypatch.setattr(ensemble, "WIDE", ((wide,), 10))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 8))
     y = 3 * np.abs(x[:, 0]) + x @ np.ones(8) + noise * rng.normal(size=120)
     chosen = TAGIRegressor(n_folds=3, n_seeds=2, random_state=0, heteroscedastic=False, n_bins=0).fit(x, y)
-    assert [net.layers[0].output_size for net in chosen.networks_[::2]] == [expected] * 3  # others may be mixed in
+    assert [net.layers[0].output_size for net in chosen.networks_] == [expected] * 6
 
 
 @pytest.mark.parametrize("heteroscedastic", [False, True])
