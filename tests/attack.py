@@ -22,11 +22,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = 60.0  # seconds of a generator in a round, at most
-CALLS, CASES = 200, 10  # sequences of calls, and jobs, that run as one piece
+CALLS = 200  # sequences of calls that run as one piece
 
 COMMANDS: dict[str, Callable[[int, float], list[str]]] = {
     "calls": lambda seed, seconds: ["tests.attack", "--calls", str(seed)],
@@ -34,24 +35,27 @@ COMMANDS: dict[str, Callable[[int, float], list[str]]] = {
     "threads": lambda seed, seconds: [
         *("tests.kernels.threads", "--cases", "1000000", "--seconds", f"{seconds:.0f}", "--seed", str(seed)),
     ],
-    "faults": lambda seed, seconds: ["tests.mpi.random_faults", "--count", str(CASES), "--seed", str(seed * CASES)],
-    "signals": lambda seed, seconds: ["tests.mpi.random_signals", "--count", str(CASES), "--seed", str(seed * CASES)],
-    "ways": lambda seed, seconds: ["tests.distributed.random_ways", *limited(seed, seconds)],
-    "kills": lambda seed, seconds: ["tests.training.random_kills", *limited(seed, seconds)],
-    "restarts": lambda seed, seconds: ["tests.mpi.random_restarts", "--count", str(CASES), "--seed", str(seed * CASES)],
+}
+CASES = {
+    "faults": "tests.mpi.random_faults",
+    "signals": "tests.mpi.random_signals",
+    "ways": "tests.distributed.random_ways",
+    "kills": "tests.training.random_kills",
+    "restarts": "tests.mpi.random_restarts",
 }
 
 
-def limited(seed: int, seconds: float) -> list[str]:
-    """Options of a generator that ends by itself; cases begin at a number that no other round reaches."""
-    return ["--count", "1000000", "--seconds", f"{seconds:.0f}", "--seed", str(seed * 10_000)]
+def of_cases(module: str, seed: int, seconds: float) -> list[str]:
+    """The arguments of a generator of numbered cases; they begin at a number that no other round reaches."""
+    return [module, "--count", "1000000", "--seconds", f"{seconds:.0f}", "--seed", str(seed * 10_000)]
+
+
+COMMANDS |= {name: partial(of_cases, module) for name, module in CASES.items()}
 
 
 def tried(name: str, text: str) -> int:
     """How many trials a generator says that it has made."""
-    words = {"files": " files, ", "calls": " sequences", "threads": " cases, ", "kills": " kills in "}.get(
-        name, " cases in "
-    )
+    words = {"files": " files, ", "calls": " sequences", "threads": " cases, "}.get(name, " cases in ")
     numbers = [line.partition(words)[0].split()[-1] for line in text.splitlines() if words in line]
     return sum(int(number) for number in numbers if number.isdecimal())
 

@@ -16,8 +16,8 @@ from tests.training import random_kills
         ("restarts", "10 cases in 60 s, 0 of them wrong\n", 10),
         ("signals", "10 cases in 60 s, 1 of them wrong\n", 10),
         ("calls", "200 sequences of calls\n", 200),
-        ("ways", "5 cases in 3 s, 0 of them wrong: ddp 3, whole 2\n", 5),
-        ("kills", "36 kills in 92 s, 2 of 24 cases wrong: ddp 24\n", 36),
+        ("ways", "5 cases in 3 s, 0 of them wrong\n", 5),
+        ("kills", "24 cases in 92 s, 2 of them wrong; 36 kills\n", 24),
         ("calls", "Traceback\n", 0),
     ],
 )

@@ -8,12 +8,9 @@ process that has all samples, up to rounding; those of all ranks are equal; and 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,6 +25,7 @@ from pytagi_ddp.distributed.pipeline.schedule import micro_batch_rows
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
 from pytagi_ddp.nn.core.step import Change
+from tests import random_cases
 from tests.battery.example import Example
 from tests.battery.layers import examples_of, layers_of
 from tests.nn.networks import random_batch
@@ -267,29 +265,7 @@ def run(case: Case) -> tuple[list[str], str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.distributed.random_ways", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--count", type=int, default=500, help="number of cases")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="ends after so many")
-    options = parser.parse_args(arguments)
-    start, ways, failed = time.monotonic(), Counter[str](), 0
-    for seed in range(options.seed, options.seed + options.count):
-        case = draw(seed)
-        try:
-            wrong, story = run(case)
-        except Exception as error:
-            wrong, story = [type(error).__name__], str(error)
-        if wrong:
-            failed += 1
-            print(f"{case}\n    {', '.join(wrong)}: {story}\n", flush=True)
-        ways[case.way] += 1
-        if time.monotonic() - start > options.seconds:
-            break
-    counts = ", ".join(f"{way} {count}" for way, count in sorted(ways.items()))
-    print(f"{ways.total()} cases in {time.monotonic() - start:.0f} s, {failed} of them wrong: {counts}")
-    return min(failed, 99)
+    return random_cases.main(arguments, "tests.distributed.random_ways", draw, run, WAYS)
 
 
 if __name__ == "__main__":

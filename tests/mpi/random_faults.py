@@ -10,7 +10,6 @@ trains to its end, all ranks to the same parameters. The exit code is the number
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,12 +18,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 from pytagi_ddp.distributed.engine import shared_memory
+from tests import random_cases
 from tests.mpi import other_user
 from tests.mpi.run import Hang, MpiJob, Outlived, Result, mpirun_command
 
@@ -302,45 +300,15 @@ def judge(case: Case, result: Result) -> list[str]:
     return wrong
 
 
-def table(outcomes: Sequence[tuple[Case, list[str]]]) -> str:
-    """Returns the number of cases by kind of fault and outcome."""
-    columns = ["ok", *sorted({word for _, wrong in outcomes for word in wrong})]
-    counts = Counter((case.kind, word) for case, wrong in outcomes for word in wrong or ["ok"])
-    lines = [f"{'fault':<24}" + "".join(f"{column:>16}" for column in columns)]
-    for kind in KINDS:
-        if any(case.kind == kind for case, _ in outcomes):
-            lines.append(f"{kind:<24}" + "".join(f"{counts[kind, column]:>16}" for column in columns))
-    return "\n".join(lines)
-
-
-def run_all(seeds: Sequence[int], verbose: bool = False) -> list[tuple[Case, list[str]]]:
-    """Runs cases, `AT_ONCE` at a time, and prints each that went wrong."""
-
-    def one(seed: int) -> tuple[Case, list[str]]:
-        case = draw(seed)
-        wrong, story = run(case)
-        if wrong or verbose:
-            print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
-        return case, wrong
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(one, seeds))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mpi.random_faults", description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=200, help="number of cases")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--verbose", action="store_true", help="print what every job said")
-    options = parser.parse_args(arguments)
-    before, start = set(shared_memory.leftovers()), time.monotonic()
-    outcomes = run_all(range(options.seed, options.seed + options.count), options.verbose)
-    print(table(outcomes))
-    seconds, left = time.monotonic() - start, set(shared_memory.leftovers()) - before
-    failed = sum(bool(wrong) for _, wrong in outcomes)
-    names = ", ".join(sorted(file.name for file in left)) or "none"
-    print(f"{len(outcomes)} cases in {seconds:.0f} s, {failed} of them wrong; files left in /dev/shm: {names}")
-    return min(failed, 99)
+    before = set(shared_memory.leftovers())
+
+    def left(outcomes: Sequence[random_cases.Outcome]) -> str:
+        files = sorted(file.name for file in set(shared_memory.leftovers()) - before)
+        return f"; files left in /dev/shm: {', '.join(files) or 'none'}"
+
+    name = "tests.mpi.random_faults"
+    return random_cases.main(arguments, name, draw, run, KINDS, "kind", at_once=AT_ONCE, more=left)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,15 @@ number of cases that went otherwise (up to 99).
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 
+from tests import random_cases
 from tests.mpi.programs import restarted
 from tests.mpi.run import Hang, MpiJob, Outlived, Result
 
@@ -111,40 +108,17 @@ def judge(wanted: list[str], result: Result) -> list[str]:
     return wrong
 
 
-def table(outcomes: Sequence[tuple[Case, list[str], int]]) -> str:
-    """Returns the number of cases by way of training and outcome, and of deaths by their moment."""
-    columns = ["ok", *sorted({word for _, wrong, _ in outcomes for word in wrong})]
-    counts = Counter((case.way, word) for case, wrong, _ in outcomes for word in wrong or ["ok"])
-    lines = [f"{'way':<16}" + "".join(f"{column:>18}" for column in columns)]
-    lines += [f"{way:<16}" + "".join(f"{counts[way, column]:>18}" for column in columns) for way in WAYS]
-    points = Counter(death[2] for case, _, _ in outcomes for death in case.deaths)
-    restarts = sum(number for _, _, number in outcomes)
-    moments = ", ".join(f"{point} {points[point]}" for point in restarted.POINTS)
-    return "\n".join([*lines, f"deaths by moment: {moments}; {restarts} restarts"])
+def moments(outcomes: Sequence[random_cases.Outcome]) -> str:
+    """How many deaths there were by their moment, and restarts."""
+    points = Counter(death[2] for outcome in outcomes for death in outcome.case.deaths)
+    restarts = sum(outcome.story.count(" follows in ") for outcome in outcomes)
+    return f"; {restarts} restarts, deaths by moment: " + ", ".join(
+        f"{name} {points[name]}" for name in restarted.POINTS
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mpi.random_restarts", description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=200, help="number of cases")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--verbose", action="store_true", help="print what every job said")
-    options = parser.parse_args(arguments)
-    begin, outcomes = time.monotonic(), []
-
-    def one(seed: int) -> None:
-        case = draw(seed)
-        wrong, story = run(case)
-        outcomes.append((case, wrong, story.count(" follows in ")))
-        if wrong or options.verbose:
-            print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
-
-    with contextlib.suppress(KeyboardInterrupt), ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(one, range(options.seed, options.seed + options.count)):
-            pass
-    failed = sum(bool(wrong) for _, wrong, _ in outcomes)
-    print(table(outcomes))
-    print(f"{len(outcomes)} cases in {time.monotonic() - begin:.0f} s, {failed} of them wrong")
-    return min(failed, 99)
+    return random_cases.main(arguments, "tests.mpi.random_restarts", draw, run, WAYS, at_once=AT_ONCE, more=moments)
 
 
 if __name__ == "__main__":

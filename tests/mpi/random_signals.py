@@ -9,18 +9,17 @@ once, and its exit code is 130. The exit code of this program is the number of c
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tests import random_cases
 from tests.mpi.programs import signalled
 from tests.mpi.run import Hang, MpiJob, Outlived, Result
 
@@ -144,36 +143,9 @@ def judge(case: Case, result: Result, seconds: float) -> list[str]:
     return wrong
 
 
-def table(outcomes: Sequence[tuple[Case, list[str]]]) -> str:
-    """Returns the number of cases by way of training and outcome."""
-    columns = ["ok", *sorted({word for _, wrong in outcomes for word in wrong})]
-    counts = Counter((case.way, word) for case, wrong in outcomes for word in wrong or ["ok"])
-    lines = [f"{'way':<16}" + "".join(f"{column:>16}" for column in columns)]
-    lines += [
-        f"{way:<16}" + "".join(f"{counts[way, column]:>16}" for column in columns)
-        for way in (*signalled.WAYS, *signalled.ALONE)
-    ]
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mpi.random_signals", description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=200, help="number of cases")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--verbose", action="store_true", help="print what every job said")
-    options = parser.parse_args(arguments)
-    start, outcomes = time.monotonic(), []
-    with contextlib.suppress(KeyboardInterrupt):  # says how far it has come
-        for seed in range(options.seed, options.seed + options.count):
-            case = draw(seed)
-            wrong, story = run(case)
-            outcomes.append((case, wrong))
-            if wrong or options.verbose:
-                print(f"{case}\n    {', '.join(wrong) or 'ok'}: {story}\n", flush=True)
-    failed = sum(bool(wrong) for _, wrong in outcomes)
-    print(table(outcomes))
-    print(f"{len(outcomes)} cases in {time.monotonic() - start:.0f} s, {failed} of them wrong")
-    return min(failed, 99)
+    kinds = (*signalled.WAYS, *signalled.ALONE)
+    return random_cases.main(arguments, "tests.mpi.random_signals", draw, run, kinds)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from tests.mpi.random_faults import (
     draw,
     judge,
     run,
-    table,
 )
 from tests.mpi.run import Result
+from tests.random_cases import Outcome, table
 
 SAMPLE = (1, 5, 7, 13, 15, 16, 19, 26)
 NO_FAULTS = (44, 45, 46, 47)
@@ -90,7 +90,7 @@ def test_cases_follow_from_their_number_and_cover_every_kind():
 def test_the_judge(result, wrong):
     case = Case(0, 2, {}, "exception", 1, "before step", 3, 0.0, LONG_TIMEOUT)
     assert judge(case, result) == wrong
-    rows = table([(case, wrong)]).splitlines()
+    rows = table([Outcome(case, wrong, "")], "kind", KINDS).splitlines()
     assert rows[1].split() == (["exception", "1"] if not wrong else ["exception", "0", "1"])
 
 

@@ -8,7 +8,6 @@ was being written. The exit code is the number of cases that went otherwise (up 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
@@ -18,7 +17,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import DDPSequential
 from pytagi_ddp.training import Checkpoints, Trainer
+from tests import random_cases
 from tests.training import data
 from tests.training.data import LABELS, X, network, state_of
 
@@ -109,8 +108,8 @@ def in_child(case: Case, folder: Path, said: Path) -> int:
     os._exit(0)
 
 
-def run(case: Case) -> tuple[list[str], str, int]:
-    """Runs a case; returns what was wrong, what is known about it, and how often it was killed."""
+def run(case: Case) -> tuple[list[str], str]:
+    """Runs a case; returns what was wrong, and what is known about it, first how often it was killed."""
     with tempfile.TemporaryDirectory() as place:
         folder, said = Path(place, "checkpoints"), Path(place, "said")
         begin = time.monotonic()
@@ -124,7 +123,7 @@ def run(case: Case) -> tuple[list[str], str, int]:
                     if time.monotonic() > deadline:
                         os.kill(pid, signal.SIGKILL)
                         os.waitpid(pid, 0)
-                        return ["HANG"], "", killed
+                        return ["HANG"], f"{killed} kills"
                     time.sleep(0.002)
             else:
                 time.sleep(share * took)
@@ -135,34 +134,18 @@ def run(case: Case) -> tuple[list[str], str, int]:
                 break
         found = said.read_text()
         if found != expected:
-            return ["OTHER BITS"], found, killed
+            return ["OTHER BITS"], f"{killed} kills\n{found}"
         ours = {path.name for path in Path(place, "whole").iterdir()}
         left = {path.name for path in folder.iterdir()} - ours
-        return (["FILES"], str(sorted(left)), killed) if len(left) > killed else ([], "", killed)
+        return ["FILES"] * (len(left) > killed), f"{killed} kills, more files: {sorted(left)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.training.random_kills", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--count", type=int, default=100, help="number of cases")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="ends after so many")
-    options = parser.parse_args(arguments)
-    start, ways, failed, kills = time.monotonic(), Counter[str](), 0, 0
-    for seed in range(options.seed, options.seed + options.count):
-        case = draw(seed)
-        wrong, story, killed = run(case)
-        kills += killed
-        if wrong:
-            failed += 1
-            print(f"{case}\n    {', '.join(wrong)}: {story}\n", flush=True)
-        ways[case.way] += 1
-        if time.monotonic() - start > options.seconds:
-            break
-    counts = ", ".join(f"{way} {count}" for way, count in sorted(ways.items()))
-    print(f"{kills} kills in {time.monotonic() - start:.0f} s, {failed} of {ways.total()} cases wrong: {counts}")
-    return min(failed, 99)
+    def kills(outcomes: Sequence[random_cases.Outcome]) -> str:
+        numbers = [outcome.story.partition(" kills")[0] for outcome in outcomes]
+        return f"; {sum(int(number) for number in numbers if number.isdecimal())} kills"
+
+    return random_cases.main(arguments, "tests.training.random_kills", draw, run, list(WAYS), more=kills)
 
 
 if __name__ == "__main__":
