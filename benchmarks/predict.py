@@ -40,10 +40,8 @@ CLUSTERS = ("ethernet", "hundred_gigabit", "gpu")
 LATENCY = 50e-6  # of a message through two network namespaces
 SMALL = 16  # images of a step of a rank
 RULES = {"sum": "sum", "precision_weighted": "merge"}  # of `benchmarks.quality.batches`
-LIMITS = (
-    4,
-    16,
-)  # ranks of `SMALL` images from where a sum loses one point of test error, and 3 (results/quality-batches)
+# Ranks of `SMALL` images from where a sum loses one point of test error, and three (results/quality-batches.jsonl).
+LIMITS = 4, 16
 
 
 class Link(NamedTuple):
