@@ -194,10 +194,11 @@ cdef class Express:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
-    def step(self, passes, float samples, float rate):
+    def step(self, passes, float samples, float rate, cnp.ndarray made):
         """`Sequential.step` for a number of samples, with a pull to the prior: whether all deltas were finite.
 
-        None if it was not done.
+        None if it was not done. made: an int64, which counts the steps with finite deltas, or None; no interrupt comes
+        between a step and its count.
         """
         cdef Py_ssize_t k
         if self.step_plan is None or not self.as_recorded():
@@ -215,6 +216,8 @@ cdef class Express:
         for k in range(cnp.PyArray_SIZE(self.non_finite)):
             if bad[k]:
                 return False
+        if made is not None:
+            (<long long*>cnp.PyArray_DATA(made))[0] += 1
         return True
 
 

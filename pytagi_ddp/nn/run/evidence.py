@@ -113,7 +113,7 @@ class EvidenceSchedule:
     posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
     """
 
-    __slots__ = ("_net", "_plan", "_settings", "_steps", "_unseen")
+    __slots__ = ("_net", "_plan", "_settings", "_unseen", "made")
 
     steps_per_epoch = Setting[int | None]()
     epochs = Setting[int | None]()
@@ -141,7 +141,7 @@ class EvidenceSchedule:
         self._net: ref[HasSchedule] | None = None
         self._settings: dict[str, Any] = {}
         self._set(dict(zip(SETTINGS, settings, strict=True)))
-        self._steps = 0
+        self.made = np.zeros(1, np.int64)  # number of steps; the fast path of a step counts here
         self._unseen: tuple[Array | None, Array | None] | None = None  # of the last step: arguments of `moves_on`
         network.schedule = self
 
@@ -182,8 +182,8 @@ class EvidenceSchedule:
         if self._unseen:
             (samples, refused), self._unseen = self._unseen, None
             made = (samples is None or np.asarray(samples)[0] > 0) and (refused is None or not np.any(refused))
-            self._steps += bool(made)
-        return self._steps
+            self.made[0] += bool(made)
+        return int(self.made[0])
 
     def moves_on(self, samples: Array | None = None, refused: Array | None = None) -> None:
         """Called with each step.
@@ -193,7 +193,7 @@ class EvidenceSchedule:
         """
         steps = self.steps
         if samples is None and refused is None:
-            self._steps = steps + 1
+            self.made[0] = steps + 1
         else:
             self._unseen = samples, refused
 
@@ -227,13 +227,13 @@ class EvidenceSchedule:
         """
         state = checked_state(state_dict)
         self._set(state)
-        self._steps, self._unseen = state["steps"], None
+        self.made[0], self._unseen = state["steps"], None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._net, self._settings = None, {}
+        self._net, self._settings, self.made = None, {}, np.zeros(1, np.int64)
         self.load_state_dict(state)
 
     def __repr__(self) -> str:

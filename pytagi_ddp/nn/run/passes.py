@@ -279,31 +279,26 @@ class Passes(Step):
         if schedule is not None:
             self._arena.check()  # raises what the step before has met; there is no step then
             rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
-        if schedule is None:
-            self._apply(samples, average, rate)
-            return
-        with held_back():  # both move, or neither
-            self._apply(samples, average, rate)
-            if average is not None:  # the samples of all ranks are where the deltas are
-                schedule.moves_on(self._kernels.array.snapshot(self._arena.tail[:1]), self._arena.unchecked)
-            elif samples:
-                schedule.moves_on(None, self._arena.unchecked)
-
-    def _apply(self, samples: int, average: bool | None, rate: float) -> None:
-        all_finite = self.express.step(self, samples, rate) if average is None else None
+        made = schedule.made if schedule is not None and samples else None
+        all_finite = self.express.step(self, samples, rate, made) if average is None else None
         if all_finite is None:
             self._walk_step(samples, average, rate)
         elif not all_finite:
             self._arena.finish()
 
     def _walk_step(self, samples: int, average: bool | None, rate: float) -> None:
-        with held_back(), self.one_thread:
+        with held_back(), self.one_thread:  # parameters and schedule move, or neither
             self.one_thread.stepped()
             self.invalidate(Change.PARAMETERS)
             if average is not None:
                 self._arena.step_pooled(average, rate)
+                if self.schedule is not None:  # the samples of all ranks are where the deltas are
+                    samples_of_all = self._kernels.array.snapshot(self._arena.tail[:1])
+                    self.schedule.moves_on(samples_of_all, self._arena.unchecked)
                 return
             self._arena.step(samples, rate=rate, run=partial(self._run, "step", (), ()))
+            if self.schedule is not None and samples:
+                self.schedule.moves_on(None, self._arena.unchecked)
             if not self._frames:  # Express knows nothing of frames
                 self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
