@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.clean_tree import copy_c_code, source_tree
+
 TESTS = ("tests/kernels", "tests/nn", "tests/battery")
 OF_NUMBERS = "signed-integer-overflow,shift,integer-divide-by-zero,bounds,float-cast-overflow"
 UNDEFINED = f"-O1 -g -fsanitize={OF_NUMBERS} -fno-sanitize-recover={OF_NUMBERS}"
@@ -38,17 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize", description=__doc__.partition("\n")[0])
     parser.add_argument("kind", choices=[*BUILDS])
     options, given = parser.parse_known_args(arguments)  # the rest are arguments of pytest
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     with tempfile.TemporaryDirectory(prefix="sanitized-") as place:
-        for name in files.split("\0"):
-            if name and (ROOT / name).exists():
-                (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, Path(place) / name, follow_symlinks=False)
-        environment = os.environ | {"CC": "gcc", "PYTHONPATH": place}
+        tree = source_tree(Path(place, "tree"))
+        copy_c_code(tree)
+        environment = os.environ | {"CC": "gcc", "PYTHONPATH": str(tree)}
         build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
-        subprocess.run(build, cwd=place, env=environment | BUILDS[options.kind], check=True)
+        subprocess.run(build, cwd=tree, env=environment | BUILDS[options.kind], check=True)
         test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "0", *(given or TESTS)]
-        return subprocess.run(test, cwd=place, env=environment | runs(options.kind), check=False).returncode
+        return subprocess.run(test, cwd=tree, env=environment | runs(options.kind), check=False).returncode
 
 
 if __name__ == "__main__":
