@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Checkpoint:
         settings: as they were given to `CheckpointManager.save`.
         version: version of this library.
         schedule: `state_dict` of the network's `EvidenceSchedule`; None if it had none.
+        extra: values of the program, as they were given to `CheckpointManager.save`.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class Checkpoint:
     settings: dict[str, Any]
     version: str
     schedule: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def metadata(
@@ -50,11 +52,12 @@ def metadata(
     world_size: int,
     settings: dict[str, Any] | None,
     schedule: EvidenceSchedule | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> dict[str, str]:
     """The entries of the file's header that `describe` reads.
 
     Raises:
-        TypeError: settings that JSON cannot hold.
+        TypeError: settings, or extra values, that JSON cannot hold.
     """
     values: dict[str, Any] = {
         "position": asdict(position),
@@ -64,6 +67,8 @@ def metadata(
     }
     if schedule is not None:
         values["schedule"] = schedule.state_dict()
+    if extra:
+        values["extra"] = extra
     return {key: json.dumps(value, default=_plain) for key, value in values.items()}
 
 
@@ -136,12 +141,13 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
         raise ValueError(f"{path} is not a checkpoint: it has no position in a training run")
     try:
         position, world_size, settings, version = (json.loads(meta[key]) for key in KEYS)
-        if (type(world_size), type(settings), type(version)) != (int, dict, str):
-            raise TypeError("ranks, settings and version must be an integer, an object and a text")
+        extra = json.loads(meta.get("extra", "{}"))
+        if (type(world_size), type(settings), type(version), type(extra)) != (int, dict, str, dict):
+            raise TypeError("ranks, settings, version and extra must be an integer, an object, a text and an object")
         if position.keys() | {"samples"} != {field.name for field in fields(TrainingPosition)}:  # not in version 0.2
             raise ValueError(f"a position has {', '.join(field.name for field in fields(TrainingPosition))}")
         schedule = checked_state(json.loads(meta["schedule"])) if "schedule" in meta else None
-        return Checkpoint(path, TrainingPosition(**position), world_size, settings, version, schedule)
+        return Checkpoint(path, TrainingPosition(**position), world_size, settings, version, schedule, extra)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: its metadata are invalid: {error}") from error
 

@@ -79,6 +79,7 @@ class CheckpointManager:
         settings: dict[str, Any] | None = None,
         gather: bool = False,
         average: PosteriorAverage | None = None,
+        extra: dict[str, Any] | None = None,
     ) -> Path | None:
         """Writes a checkpoint: on rank 0, while the other ranks return at once; of a sharded network on all ranks.
 
@@ -93,6 +94,7 @@ class CheckpointManager:
             gather: for a sharded network on nodes that share no folder: rank 0 gets all tensors and writes one ordinary
                 file. It needs the memory for that.
             average: the average of this network's posteriors, to be saved with it.
+            extra: JSON values of the program, which `load` returns as `Checkpoint.extra`; they are not compared.
 
         Returns:
             The file, None on other ranks; of a sharded network the folder (or file), on every rank.
@@ -109,7 +111,7 @@ class CheckpointManager:
         _check_kind(model)
         _check_average(model, average)
         if isinstance(model, ShardedNetwork):
-            return (self._save_gathered if gather else self._save_folder)(model, position, settings)
+            return (self._save_gathered if gather else self._save_folder)(model, position, settings, extra)
         owner = _owner(model)
         if isinstance(owner, ShardedNetwork):
             raise RuntimeError(
@@ -124,8 +126,8 @@ class CheckpointManager:
         if isinstance(owner, DDPSequential) and owner.rank > 0:
             return None
         beside, entries = average_entries(average)
-        extra = metadata(position, world_size, settings, network.schedule) | entries
-        data = persistence.to_bytes(network, extra, carried=world_size == 1, beside=beside)
+        header = metadata(position, world_size, settings, network.schedule, extra) | entries
+        data = persistence.to_bytes(network, header, carried=world_size == 1, beside=beside)
         return self._write(data, position, world_size)
 
     def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
@@ -136,16 +138,18 @@ class CheckpointManager:
 
     @held_back()
     def _save_gathered(
-        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None
+        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None, extra: Any
     ) -> Path:
         ranks = model.communicator.world_size
         with errors_of_all_ranks(model.communicator):
-            extra = metadata(position, ranks, settings, model.model.schedule)
-        data = model.to_bytes(extra)
+            header = metadata(position, ranks, settings, model.model.schedule, extra)
+        data = model.to_bytes(header)
         return on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
 
     @held_back()
-    def _save_folder(self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None) -> Path:
+    def _save_folder(
+        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None, extra: Any
+    ) -> Path:
         ranks = model.communicator.world_size
 
         def publish() -> Path:
@@ -154,10 +158,10 @@ class CheckpointManager:
             return path
 
         with errors_of_all_ranks(model.communicator):
-            extra = metadata(position, ranks, settings, model.model.schedule)
+            header = metadata(position, ranks, settings, model.model.schedule, extra)
         on_rank_0(model.communicator, self._prepare)
         name = FOLDER.format(position.step, "new")
-        hidden, index = sharded.write_folder(model, self.folder, name, extra)
+        hidden, index = sharded.write_folder(model, self.folder, name, header)
         return on_rank_0(model.communicator, publish)
 
     def _prepare(self) -> None:

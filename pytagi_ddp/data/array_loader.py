@@ -45,7 +45,8 @@ class ArrayLoader(RankBatches):
             if not array.ndim:
                 raise ValueError("x and y need a first dimension, which counts samples")
             if len(array) != len(self.x):
-                raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}")
+                several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
+                raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation

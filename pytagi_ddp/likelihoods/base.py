@@ -306,6 +306,25 @@ class Likelihood(ABC):
             raise ValueError(f"var holds variances and must not be negative, the smallest is {variances.min()}")
         return self._fitted_to(means, variances, y, weight)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The kind and the `noise_parameters`, as JSON can hold them."""
+        noise = {name: np.asarray(getattr(self, name)).tolist() for name in self.noise_parameters}
+        return {"kind": type(self).__name__, **noise}
+
+    def with_state_dict(self, state_dict: Mapping[str, Any]) -> Self:
+        """A likelihood with the `noise_parameters` of another one of its kind. This likelihood does not change.
+
+        Args:
+            state_dict: what `state_dict` returned.
+
+        Raises:
+            ValueError: another kind, or parameters that are out of range. TypeError: not numbers.
+        """
+        noise = dict(state_dict)
+        if (kind := noise.pop("kind", None)) != type(self).__name__ or noise.keys() != self.noise_parameters.keys():
+            raise ValueError(f"this is the state of a {kind}({', '.join(noise)}), and not of a {self!r}")
+        return self._with(**noise) if noise else self
+
     def _fitted_to(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: ArrayLike) -> Self:
         """`fitted_to` for checked float64 moments."""
         if not self.noise_parameters:

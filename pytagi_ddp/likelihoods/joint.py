@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,10 @@ class Joint(Likelihood):
     def _observed(self, y: Any) -> Iterator[tuple[Likelihood, int, int, Any]]:
         """(likelihood, first output, number of outputs, observations) of each part."""
         if not isinstance(y, list | tuple) or len(y) != len(self._parts):
-            raise ValueError(f"y must be a list with one entry for each of {len(self._parts)} parts of Joint")
+            raise ValueError(
+                f"y must be a tuple or list with one entry for each of {len(self._parts)} parts of Joint, as in "
+                "fit(x, (labels, numbers))"
+            )
         return ((*part, values) for part, values in zip(self._parts, y, strict=True))
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
@@ -65,6 +68,16 @@ class Joint(Likelihood):
             if values is None:
                 values = np.full(outputs.rows * (width if likelihood.outputs is None else 1), np.nan)
             likelihood._observe(replace(outputs, first=outputs.first + first, width=width), values, weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kind": "Joint", "parts": [part.state_dict() for part, _, _ in self._parts]}
+
+    def with_state_dict(self, state_dict: Mapping[str, Any]) -> Self:
+        states = state_dict.get("parts", ())
+        if len(states) != len(self._parts):
+            raise ValueError(f"this is the state of {len(states)} parts, and not of {self!r}")
+        pairs = zip(self._parts, states, strict=True)
+        return type(self)(*[(part.with_state_dict(state), width) for (part, _, width), state in pairs])
 
     def _fitted_to(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: ArrayLike) -> Self:
         if not any(part.noise_parameters for part, _, _ in self._parts):

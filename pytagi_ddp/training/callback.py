@@ -25,7 +25,7 @@ class Callback:
     """
 
     on_all_ranks = False
-    _goes_first = False
+    _saves = False
 
     def fit_begin(self, trainer: Any) -> None:
         """The network, its schedule and the data are ready; `trainer.stack` is closed at the end, whatever happens."""

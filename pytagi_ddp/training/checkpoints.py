@@ -9,6 +9,7 @@ from typing import Any
 
 from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
 
@@ -23,7 +24,8 @@ class Checkpoints(Callback):
     arrays, `BatchLoader` and `FolderLoader` follows from the seed and the epoch. Other iterables must repeat their
     order; the batches that were learnt before are skipped.
 
-    With an average of posteriors (`average_last`), a checkpoint contains the network and the average. The network that
+    A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted. With an average of
+    posteriors (`average_last`), a checkpoint contains the network and the average. The network that
     was evaluated, the average with its statistics, is written to `average.safetensors`: `net.load` reads it.
 
     Args:
@@ -33,8 +35,9 @@ class Checkpoints(Callback):
         on_signal: whether SIGTERM and SIGUSR1 stop the training after the current step, with a checkpoint: see
             `StopOnSignal`. `trainer.stopped` is then True.
         resume: True: continue from the newest checkpoint in the folder, if there is one. If all epochs are done, there
-            is a warning, and no step. A path: continue from this checkpoint, or from the newest one in this folder.
-            False: start a new training; if the folder has checkpoints, an error is raised.
+            is a warning, and no step; `fit` returns the results of the validation. A path: continue from this
+            checkpoint, or from the newest one in this folder. False: start a new training; if the folder has
+            checkpoints, an error is raised.
         settings: JSON values that must be equal when a run is resumed, in addition to the global batch; None: the seed,
             and the number of samples.
         allow_changes: whether to warn about settings that differ, instead of raising an error.
@@ -48,7 +51,7 @@ class Checkpoints(Callback):
     """
 
     on_all_ranks = True
-    _goes_first = True  # other callbacks may fail, and they learn from this one where a training resumes
+    _saves = True
 
     def __init__(
         self,
@@ -104,7 +107,9 @@ class Checkpoints(Callback):
 
     def _save(self, trainer: Any) -> None:
         if self._manager:
-            self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average)
+            likelihood = trainer.likelihood
+            extra = {"likelihood": likelihood.state_dict()} if isinstance(likelihood, Likelihood) else None
+            self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
 
     def _load(self, trainer: Any) -> None:
         path = None if isinstance(self._resume, bool) else Path(self._resume)
@@ -114,6 +119,8 @@ class Checkpoints(Callback):
             return
         if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
             self._refuse_others()
+        if "likelihood" in found.extra and isinstance(trainer.likelihood, Likelihood):
+            trainer.likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])
         position = found.position
         if position.epoch >= trainer.epochs:
             done = (

@@ -33,7 +33,7 @@ from pytagi_ddp.training.batches import (
     rows_of,
     samples_of,
 )
-from pytagi_ddp.training.callback import Callback, call, call_on_ranks, overridden
+from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise it
 # would make error bars too small: `benchmarks.quality counts` measures both.
@@ -152,7 +152,7 @@ class Trainer:
         self.net, self.likelihood, self.epochs, self.batch_size, self.seed = net, likelihood, epochs, batch_size, seed
         self._evidence, self._forget, self._bn_batches, self._share = evidence, forget, bn_batches, average_last
         self._metrics = dict(metrics or {})
-        self.callbacks = sorted(callbacks, key=lambda callback: not callback._goes_first)
+        self.callbacks = list(callbacks)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
         self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
         self._pipeline = net if isinstance(net, PipelineSequential) else None
@@ -339,8 +339,13 @@ class Trainer:
                     self.stack.enter_context(loader)
             self._call("fit_begin")
             try:
+                done = self.epoch >= self.epochs  # in the checkpoint from which this training resumes
                 while self.epoch < self.epochs and not self._ends():
                     self._run_epoch(own)
+                if done and own is not None:
+                    self.results = {"epoch": self.epoch}
+                    self._validate(own)
+                    self.history.append(self.results)
             except Exception as error:
                 if sys.version_info >= (3, 11):
                     error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
@@ -423,7 +428,7 @@ class Trainer:
 
     def _learn_all(self) -> None:
         """The steps of an epoch, from the current batch on."""
-        at_end = [callback for callback in self.callbacks if overridden(callback, "batch_end")]
+        at_end = [callback for callback in self._ordered("batch_end") if overridden(callback, "batch_end")]
         averaged = self.batches_per_epoch
         after = None if averaged is None else averaged - max(1, round(self._share * averaged))
         if self.average is not None and after is None:
@@ -493,9 +498,25 @@ class Trainer:
         kind = self.likelihood.prediction(np.zeros((1, outputs)), np.ones((1, outputs)))
         self._all_metrics = metric.standard_metrics(kind) | self._metrics
 
+    def _ordered(self, moment: str) -> list[Callback]:
+        """The callbacks in the order of their calls.
+
+        `Checkpoints` is first at a beginning, since the others learn from it where a training resumes. It is last at an
+        end, since it saves what they have changed.
+        """
+        at_end = moment.endswith("_end")
+        return sorted(self.callbacks, key=lambda callback: callback._saves is at_end)
+
     def _call(self, moment: str) -> None:
-        for callback in self.callbacks:
-            call_on_ranks(callback, moment, self)
+        error = None
+        for callback in self._ordered(moment):
+            if error is None or (callback._saves and moment == "epoch_end"):  # the epoch is done, and not lost
+                try:
+                    call_on_ranks(callback, moment, self)
+                except CallbackError as found:
+                    error = error or found
+        if error is not None:
+            raise error
 
     # -- evaluation --------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Noise parameters that are estimated: those of synthetic data, weights, missing observations, what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,7 @@ def test_the_true_noise_is_found(name):
         assert np.abs(getattr(found, parameter) - getattr(true, parameter)).max() < allowed * scale
     kept = {part: value for part, value in vars(start).items() if part[0] != "_" and part not in start.noise_parameters}
     assert kept.items() <= vars(found).items()
+    assert repr(start.with_state_dict(json.loads(json.dumps(found.state_dict())))) == repr(found)
 
 
 @pytest.mark.parametrize("name", ["Gaussian", "Censored", "Ordinal"])
@@ -212,3 +215,14 @@ def test_data_of_the_training_make_the_noise_too_small():
     assert outside == pytest.approx(0.5, rel=0.04)
     assert inside**2 == pytest.approx(0.25 - 2 * s[0].mean(), abs=0.03)
     assert inside < 0.42
+
+
+def test_the_state_of_another_likelihood_is_refused():
+    joint = lk.Joint((lk.Gaussian(), 2), lk.StudentT())
+    for state in (lk.Laplace().state_dict(), lk.Gaussian().state_dict() | {"df": 3}, joint.state_dict(), {}):
+        with pytest.raises(ValueError, match=r"this is the state of a .*, and not of a Gaussian\(sigma=1.0\)"):
+            lk.Gaussian().with_state_dict(state)
+    with pytest.raises(ValueError, match="this is the state of 0 parts"):
+        joint.with_state_dict(lk.Gaussian().state_dict())
+    with pytest.raises(ValueError, match="a positive sigma"):
+        lk.Gaussian().with_state_dict({"kind": "Gaussian", "sigma": -1.0})

@@ -11,7 +11,7 @@ import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Categorical, Gaussian
+from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, StudentT
 from pytagi_ddp.nn import DDPSequential
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Trainer
@@ -236,10 +236,40 @@ def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):
 @pytest.mark.parametrize("average_last", [0.0, 0.5])
 def test_a_training_that_is_done_stays_as_it_is(tmp_path, average_last):
     """As in a job that died, and was started again, after its last checkpoint."""
-    state = one(tmp_path, average_last=average_last)[1]
+    first, state, _ = one(tmp_path, average_last=average_last)
     with pytest.warns(UserWarning, match="was written after 3 epochs: to go on, ask for more than 3 epochs"):
         history, again, trainer = one(tmp_path, {"resume": True}, average_last=average_last)
-    assert (history, again, trainer.step) == ([], state, 18)
+    assert (again, trainer.step) == (state, 18)
+    assert history == [{name: value for name, value in first[-1].items() if name == "epoch" or name[:4] == "val_"}]
+
+
+class FitNoise(Callback):
+    """Estimates the noise after each epoch, as the page on regression does."""
+
+    on_all_ranks = True
+
+    def epoch_end(self, trainer):
+        trainer.likelihood = trainer.likelihood.fitted(trainer.net, X, trainer.Y)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Joint((Gaussian(), 2), StudentT())])
+def test_noise_that_a_callback_has_fitted_is_resumed(tmp_path, likelihood):
+    numbers = np.random.default_rng(0).normal(size=(len(X), 3))
+    y = numbers if isinstance(likelihood, Gaussian) else (numbers[:, :2], numbers[:, 2:])
+
+    def train(epochs, **options):
+        net = network()
+        trainer = Trainer(net, likelihood, epochs=epochs, callbacks=[Checkpoints(tmp_path, **options), FitNoise()])
+        trainer.Y = y
+        trainer.fit((X, y))
+        return state_of(net), trainer.likelihood.state_dict()
+
+    whole = train(4, keep=None)
+    assert whole[1] != likelihood.state_dict()
+    path = files(tmp_path)[min(files(tmp_path)) * 2]
+    assert train(4, resume=path) == whole
+    with pytest.raises(CallbackError, match=r"this is the state of a .*, and not of a Laplace\(scale=1.0\)"):
+        Trainer(network(), Laplace(), epochs=9, callbacks=[Checkpoints(None, resume=path)]).fit((X, numbers))
 
 
 def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tmp_path):

@@ -311,6 +311,10 @@ def test_data_and_networks_that_cannot_be():
         network().fit(synthetic_images(10, 10)[0])
     with pytest.raises(ValueError, match="x has 61 samples, and y has 60"):
         network().fit(X, LABELS[:60])
+    with pytest.raises(ValueError, match="y has 2: observations of several kinds are a tuple of arrays"):
+        network().fit(X, [LABELS, LABELS], likelihood=Joint(Categorical(2), Gaussian()))
+    with pytest.raises(ValueError, match=r"y must be a tuple or list with one entry .*fit\(x, \(labels, numbers\)\)"):
+        network().fit(X, LABELS, likelihood=Joint(Categorical(2), Gaussian()))
     with pytest.raises(ValueError, match="average_last needs all parameters on each rank, and a FSDPSequential"):
         run_threads(lambda: Trainer(FSDPSequential(network()), average_last=0.5), 2)
     with pytest.raises(TypeError, match=r"data are a tuple \(x, y\) of arrays, .*; got ndarray"):
