@@ -114,7 +114,7 @@ sphinx_gallery_conf = {
 
 # Public names, by what a docstring or a type may call them.
 MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
-MODULES = (*MODULES, "estimators", "forecasting")
+MODULES = (*MODULES, "likelihoods", "training", "estimators", "forecasting", "onnx")
 PUBLIC: dict[str, str] = {}
 for module in MODULES:
     namespace = import_module(f"pytagi_ddp.{module}")

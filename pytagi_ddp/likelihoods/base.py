@@ -70,13 +70,21 @@ class Outputs:
         weights = flat_float32(weight, "weight")
         if not np.all((weights >= 0) & np.isfinite(weights)):
             raise ValueError("weight must not be negative, NaN or infinite (0 leaves an observation out)")
+        return self.spread(weights, "weight", each)
+
+    def spread(self, values: np.ndarray, what: str, each: int) -> np.ndarray:
+        """Flat `values` as one number for all observations, or one for each of rows x `each`.
+
+        Raises:
+            ValueError: neither one, nor one for each sample, row or observation.
+        """
         whole = self.rows * each
-        if weights.size not in (1, self.samples, self.rows, whole):
+        if values.size not in (1, self.samples, self.rows, whole):
             raise ValueError(
-                f"weight must be one number, or one for each of {self.samples} samples or {whole} observations, "
-                f"got {weights.size}"
+                f"{what} must be one number, or one for each of {self.samples} samples or {whole} observations, "
+                f"got {values.size}"
             )
-        return weights if weights.size in (1, whole) else np.repeat(weights, whole // weights.size)
+        return values if values.size in (1, whole) else np.repeat(values, whole // values.size)
 
     def numbers(self, y: ArrayLike, what: str = "y", infinite: bool = False) -> np.ndarray:
         """Observations as flat float32, rows x width.
