@@ -79,7 +79,7 @@ napoleon_use_rtype = False
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),  # code in docstrings need not name a page
-    ("py:(class|data)", r"(?!pytagi_ddp\.(nn|data|distributed|checkpoint)\.[A-Z]\w+$).*"),  # types that have no page
+    ("py:(class|data)", r"(?!pytagi_ddp\.(nn|data|distributed|checkpoint|likelihoods|training)\.[A-Z]\w+$).*"),  # types that have no page
 ]
 toc_object_entries_show_parents = "hide"
 suppress_warnings = ["config.cache"]
@@ -114,7 +114,7 @@ sphinx_gallery_conf = {
 
 # Public names, by what a docstring or a type may call them.
 MODULES = ("nn", "distributed", "data", "checkpoint", "metric", "models", "cuda", "tagi_utils", "plot", "arrays")
-MODULES = (*MODULES, "estimators", "forecasting")
+MODULES = (*MODULES, "likelihoods", "training", "estimators", "forecasting", "onnx")
 PUBLIC: dict[str, str] = {}
 for module in MODULES:
     namespace = import_module(f"pytagi_ddp.{module}")

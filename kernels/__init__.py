@@ -1,7 +1,7 @@
 """Numeric kernels: `formulas` (scalar moment formulas), `cpu` and `cuda` (loops over them).
 
-A layer asks for its kernels once, by device, and then calls `kernels.linear.forward(...)` without knowing where it
-runs. `protocol` declares the modules and functions of kernels. This is the only place that looks at the device.
+A layer gets its kernels once, by device, and then calls `kernels.linear.forward(...)` on any device. `protocol`
+declares the modules and functions of kernels. Only this file depends on the device.
 """
 
 from functools import cache, partial

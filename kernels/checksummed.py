@@ -1,7 +1,7 @@
-"""Files of a cache, which end with a checksum of their content. A damaged file counts as missing, and is made again.
+"""Cache files that end with a checksum of their content. A damaged file counts as missing, and is made again.
 
-The checksum protects from accidents only. Compiled code is trusted, as it runs: so a file that another user than this
-one or root may have written counts as missing too.
+The checksum only detects accidental damage. Compiled code is executed, so a file that another user (except root) may
+have written also counts as missing.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ def with_checksum(content: bytes) -> bytes:
 
 
 def read_checksummed(path: str | Path) -> bytes | None:
-    """The content of a file made by `with_checksum`; None if it is missing, damaged, or not to be trusted."""
+    """The content of a file made by `with_checksum`; None if it is missing, damaged or not trusted."""
     try:
         data = read_private(path)
     except OSError:

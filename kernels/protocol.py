@@ -1,9 +1,9 @@
-"""The modules of kernels that every device offers, with their functions and arguments, declared once.
+"""The kernel modules of every device, with their functions and arguments.
 
 `cpu` and `cuda` have modules of these names, whose docstrings give formulas, shapes and errors. A device may add
-keyword-only options to the arguments here. Arrays are float32 and C-contiguous. The caller allocates the arrays that a
-kernel writes. A kernel raises a ValueError where arrays are of another type or order, or shapes do not fit together.
-`tests/kernels/test_protocol.py` checks that both devices keep to these declarations.
+keyword-only options. Arrays are float32 and C-contiguous. The caller allocates the arrays that a kernel writes. A
+kernel raises ValueError if arrays have another type or order, or shapes do not fit together.
+`tests/kernels/test_protocol.py` compares both devices with these declarations.
 """
 
 from collections.abc import Callable, Hashable
@@ -29,7 +29,7 @@ class ArrayFunctions(Protocol):
     """Memory of the device.
 
     Attributes:
-        asynchronous: whether kernels return before they are done; `synchronize` then waits for them.
+        asynchronous: whether kernels return before they are done; `synchronize` waits for them.
     """
 
     asynchronous: bool
@@ -44,7 +44,7 @@ class ArrayFunctions(Protocol):
     def place(self, source: np.ndarray, into: Array | None = None) -> Array: ...
     def address(self, array: Array) -> int: ...
     def synchronize(self) -> None: ...
-    def free_bytes(self) -> int | None: ...  # memory that is left for new arrays; None: the system decides
+    def free_bytes(self) -> int | None: ...  # free memory for new arrays; None: not limited here
 
 
 class Graphs(Protocol):
@@ -52,8 +52,8 @@ class Graphs(Protocol):
 
     Attributes:
         express: a fast path of the public calls of a step, see `kernels.cpu.runtime._express`. It returns None or False
-            where a call is not its common case.
-        plan: the record of the part that ran last, for `express` to replay, or None.
+            if a call is not the common case.
+        plan: the recording of the part that ran last, for `express`, or None.
     """
 
     express: Any
@@ -68,7 +68,7 @@ class Graph(Protocol):
     """Recording of parts of a training step.
 
     Attributes:
-        keeps_calls: whether a recording may contain Python calls. `call(function, *arguments)` makes such a call.
+        keeps_calls: whether a recording may contain Python calls, made by `call(function, *arguments)`.
     """
 
     Graphs: type[Graphs]
@@ -94,10 +94,10 @@ class Convolution(Protocol):
     """Convolutions or transposed convolutions.
 
     Attributes:
-        adds: whether `backward` can add to the content of `in_delta`. It then takes the option `added`.
-        gives_moments: whether `forward` can return `PartialMoments`. It then takes the option `moments`, the name of
-            the activation after the convolution ("": none), and `moments` and `statistics` of `BatchNorm` take the
-            option `made`.
+        adds: whether `backward` can add to the content of `in_delta`, by the option `added`.
+        gives_moments: whether `forward` can return `PartialMoments`, by the option `moments`, the name of the
+            activation after the convolution ("": none). `moments` and `statistics` of `BatchNorm` then have the option
+            `made`.
     """
 
     adds: bool
@@ -142,8 +142,8 @@ class BatchNorm(Protocol):
     """Batch normalisation.
 
     Attributes:
-        activations: names of the activations that these kernels can apply to the input of a `Normalization` themselves.
-            If there are any, `moments` and `statistics` take the option `activation`.
+        activations: names of the activations that these kernels can apply to the input of a `Normalization`. If there
+            are any, `moments` and `statistics` have the option `activation`.
     """
 
     activations: tuple[str, ...]
@@ -249,7 +249,7 @@ class Elementwise(Protocol):
 
 
 class OutputUpdate(Protocol):
-    # The fast path of `OutputUpdater.update` for its common case; returns whether it has made the update.
+    # The fast path of `OutputUpdater.update` for the common case; returns whether it has made the update.
     def express_update(self, states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool: ...
     def update(self, output: State, observed: State, delta: Delta) -> None: ...
     def update_using_indices(self, output: State, observed: State, index: Array, delta: Delta) -> None: ...
@@ -257,7 +257,7 @@ class OutputUpdate(Protocol):
 
 
 class Likelihood(Protocol):
-    # The fast path of `Categorical.update` for its common case; returns whether it has made the update.
+    # The fast path of `Categorical.update` for the common case; returns whether it has made the update.
     def express_categorical(self, states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool: ...
     def observe(
         self, kind: str, output: State, observed: Array, a: Array, b: Array, weight: Array, first: int, delta: Delta

@@ -1,4 +1,4 @@
-"""Arguments of kernels: arrays that belong together, in named fields, so that none can be taken for another.
+"""Arguments of kernels: related arrays in named fields.
 
 The fields are C-contiguous float32 arrays on the device of the kernel.
 """
@@ -14,8 +14,8 @@ class State(NamedTuple):
 
     Attributes:
         mu: means.
-        var: variances; None where the units are known to be deterministic (an input without variance).
-        jcb: Jacobian of the activations applied since the last layer with a backward pass; None where it is 1.
+        var: variances; None if the units are deterministic (an input without variance).
+        jcb: Jacobian of the activations since the last layer with a backward pass; None if it is 1.
     """
 
     mu: Array
@@ -36,7 +36,7 @@ class Delta(NamedTuple):
 
     Attributes:
         mu, var: deltas of means and of variances, in arrays of the same shape.
-        memory: the blocks of a pool that hold them, or None.
+        memory: their blocks of a pool, or None.
     """
 
     mu: Array
@@ -64,7 +64,7 @@ class Tensor(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the values of each feature, from which a shift is subtracted first.
+    """Sums over the values of each feature, minus a shift.
 
     Sums of several ranks may be added if they have the same shift.
 
@@ -80,7 +80,7 @@ class Sums(NamedTuple):
 
 
 class PartialMoments(NamedTuple):
-    """Moments of the tiles of a product, made by the product itself for the batch normalisation after it.
+    """Moments of the tiles of a product, computed by the product for the next batch normalisation.
 
     Attributes:
         values: means, and sums of squares about them, (2, tiles, features), in flat memory. The next product may
@@ -100,7 +100,7 @@ class Normalization(NamedTuple):
         mean, r: mean and reciprocal standard deviation of each feature.
         weights, bias: w and b.
         out: memory for the result, of the shape of x.
-        activation: one of `BatchNorm.activations` (see `kernels.protocol`), or "" where a = x.
+        activation: one of `BatchNorm.activations` (see `kernels.protocol`), or "" if a = x.
     """
 
     x: State
@@ -112,7 +112,7 @@ class Normalization(NamedTuple):
     activation: str = ""
 
 
-# Which matrix of a product is zero above its diagonal: none, the factor x, or the result.
+# The matrix of a product that is zero above its diagonal: none, the factor x, or the result.
 ALL, CAUSAL_FACTOR, CAUSAL_RESULT = range(3)
 
 
@@ -124,7 +124,7 @@ class Heads(NamedTuple):
         first, batch, head, row: element (i, j) of head h of sample b lies in their flat memory at
             first + b * batch + (h // share) * head + i * row + j.
         share: number of heads that share one matrix.
-        transposed: whether the transpose of each matrix is meant.
+        transposed: whether each matrix is the transpose of its memory.
     """
 
     units: State | Delta
@@ -151,7 +151,7 @@ def cut(memory: Array, *shapes: tuple[int, ...]) -> list[Array]:
 
 
 class LSTMSaved(NamedTuple):
-    """Tensors that the forward pass of an LSTM saves for the backward pass, in arrays (steps, batch, ...).
+    """Values that the forward pass of an LSTM saves for the backward pass, in arrays (steps, batch, ...).
 
     Attributes:
         mu, var: moments of the inputs of the gates: the layer's inputs, then the hidden state of the previous step.
@@ -182,7 +182,7 @@ class LSTMSaved(NamedTuple):
 
 
 class Record(NamedTuple):
-    """States of an LSTM at each time step, as a smoother needs them, in arrays (steps, outputs).
+    """States of an LSTM at each time step, for a smoother, in arrays (steps, outputs).
 
     Attributes:
         prior, posterior: (mu_h, var_h, mu_c, var_c), moments of the hidden and the cell state before and after the

@@ -1,4 +1,4 @@
-"""CPU kernels: BLAS products driven from Cython, everything else Numba loops over the formulas."""
+"""CPU kernels: BLAS products called from Cython, and Numba loops over the formulas."""
 
 from pytagi_ddp.kernels.cpu.layers import (
     activation,

@@ -1,6 +1,6 @@
 """CUDA kernels: the files, functions and argument order of `kernels.cpu`, over CuPy arrays (NumPy in the simulator).
 
-Importing this package touches neither numba.cuda nor CuPy; a module is imported when it is first asked for.
+Importing this package does not import numba.cuda or CuPy; modules are imported at their first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,5 @@
 """Scalar moment formulas, each written once: no arrays, no loops, float32 constants only.
 
-Every function is `@formula`: compiled into whatever loop calls it, on any device. Variances are variances.
+Every function is a `@formula`: compiled into the loops that call it, on any device. Variances are never standard
+deviations.
 """

@@ -1,9 +1,9 @@
 """Moments (mean, variance) after an activation and its Jacobian, from the mean m and variance s before it.
 
-Mixture*: exact moments of the rectified/clipped Gaussian. The rest linearise around the mean.
+Mixture*: exact moments of the rectified or clipped Gaussian. The others linearise around the mean.
 Source: Goulet, Nguyen & Amiri (2021), JMLR 22; cuTAGI.
 
-A new elementwise activation is a formula here and its name in `ELEMENTWISE`, below: the kernels of all devices follow.
+A new elementwise activation needs a formula here and its name in `ELEMENTWISE`; the kernels of all devices follow.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from pytagi_ddp.kernels.formulas.normal import X_MAX, exp, normal_tail_pdf, sigm
 f = np.float32
 ZERO, QUARTER, HALF, ONE, TWO = f(0), f(0.25), f(0.5), f(1), f(2)
 FLOOR = f(1e-6)  # smallest mean and variance that a mixture activation returns
-WIDE = f(8)  # standard deviation from which on a Gaussian is nearly flat between -1 and 1
+WIDE = f(8)  # standard deviation from which a Gaussian is nearly flat between -1 and 1
 TWO_5TH, FIFTEENTH = f(2 / 5), f(1 / 15)  # Hermite's quadrature over [-1, 1]
 R0, R1, R2 = f(2 / 3), f(34 / 105), f(2 / 35)  # and that of products with 1 - u^2
 SD_MIN = f(1e-18)  # keeps m/sd finite: a unit with zero variance takes the limit of the formulas
@@ -28,7 +28,7 @@ SD_MIN = f(1e-18)  # keeps m/sd finite: a unit with zero variance takes the limi
 @formula
 def relu_moments(m, s):
     """max(0, z), linearised: (m, s, 1) where m > 0, else (0, 0, 0)."""
-    off = m <= ZERO  # not so for NaN, which passes
+    off = m <= ZERO  # False for NaN, which is passed on
     return (ZERO if off else m), (ZERO if off else s), (ZERO if off else ONE)
 
 
@@ -42,7 +42,7 @@ def leaky_relu_moments(m, s, negative_slope):
 @formula
 def elu_moments(m, s, alpha):
     """(m, s, 1) where m > 0, else (alpha (e^m - 1), J^2 s, J) with J = alpha e^m."""
-    below = at_most(m, ZERO)  # e^m of what is above could overflow
+    below = at_most(m, ZERO)  # e^m of a larger m could overflow
     j = ONE if m > ZERO else alpha * exp(below)
     return (m if m > ZERO else alpha * math.expm1(below)), j * j * s, j
 
@@ -72,7 +72,7 @@ def softplus_moments(m, s):
 
 @formula
 def mean_excess(x):
-    """(Phi(-x), phi(x) - x Phi(-x), phi(x)) for 0 <= x <= 13: the second is how far a standard normal exceeds x."""
+    """(Phi(-x), phi(x) - x Phi(-x), phi(x)) for 0 <= x <= 13: the second is E[max(z - x, 0)] of a standard normal z."""
     tail, pdf = normal_tail_pdf(x)
     return tail, pdf - x * tail, pdf
 
@@ -107,9 +107,9 @@ def clipped_moments(m, s):
 
         min(m, 1) + sd (g_a - g_b)    s (J - a g_a - b g_b - (g_a - g_b)^2), plus 2 s b g_a above 1
 
-    as in `rectified_moments`. From sd = 8 on, where s times a difference would lose all digits, they are 1 - q and
-    q (2 - q) - r with the integrals q of P(z < u), r of (1 - u^2) p(u) and J of the density p over -1 < u < 1, by
-    Hermite's quadrature of values and two derivatives at both ends.
+    as in `rectified_moments`. From sd = 8 on, s times a difference would lose all digits. There they are 1 - q and q (2
+    - q) - r, with the integrals q of P(z < u), r of (1 - u^2) p(u) and J of the density p over -1 < u < 1, by Hermite's
+    quadrature of values and two derivatives at both ends.
     """
     sd = at_least(math.sqrt(s), SD_MIN)
     n = abs(m)
@@ -175,5 +175,5 @@ ELEMENTWISE: dict[str, Callable] = {
 
 
 def parameters_of(moments: Callable) -> tuple[str, ...]:
-    """Arguments of a formula in addition to (m, s): up to two settings of the layer, each one number for all units."""
+    """Arguments of a formula in addition to (m, s): up to two settings of the layer, numbers for all units."""
     return tuple(inspect.signature(getattr(moments, "py_func", moments)).parameters)[2:]

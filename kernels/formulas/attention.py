@@ -1,12 +1,12 @@
 """Attention of Gaussian units: the Jacobian of Remax over a row of scores, and rotary positions.
 
-The shares A_l = M_l/T of rectified scores M_l in their total T are those of `formulas.softmax.remax_mean`. Here their
-whole Jacobian goes back, with s_l the variance of M_l and m_T the mean of T:
+The shares A_l = M_l/T of rectified scores M_l in their total T are those of `formulas.softmax.remax_mean`. Deltas are
+propagated by their whole Jacobian, with s_l the variance of M_l and m_T the mean of T:
 
     dA_i/dz_l = D_l (i = l) + A_i c_l       D_l = A_l Phi_l m_T/(m_T m_l + s_l)       c_l = -m_l Phi_l/(m_T m_l + s_l)
 
-as cov(A_i, M_l) cov(M_l, z_l)/(s_l s_z). A row does not change when all its scores are scaled, so by the diagonal
-alone, which is what the activation `Remax` passes on, the deltas of scores would point elsewhere.
+as cov(A_i, M_l) cov(M_l, z_l)/(s_l s_z). Scaling all scores of a row does not change its shares. The diagonal alone,
+which the activation `Remax` uses, ignores this, and would give other deltas.
 """
 
 from pytagi_ddp.kernels.formulas.formula import formula

@@ -1,8 +1,8 @@
-"""Lower and upper bounds that carry NaN: what has gone wrong shows, on every device.
+"""Lower and upper bounds that propagate NaN on every device.
 
-`min` and `max` do not: on a GPU they are instructions that return whichever operand is a number, so that a network that
-has diverged would look finite. A comparison with NaN is false; the forms below then leave x as it is, and are the ones
-that vector instructions of CPUs have (minps, maxps).
+`min` and `max` do not: on a GPU their instructions return the operand that is a number, so that a diverged network
+would look finite. A comparison with NaN is false, so the forms below return x. They match vector instructions of CPUs
+(minps, maxps).
 """
 
 from pytagi_ddp.kernels.formulas.formula import formula
@@ -22,5 +22,5 @@ def at_most(x, bound):
 
 @formula
 def displaces(x, best):
-    """Whether x follows `best` as the largest so far: it is larger, or NaN, which no number displaces."""
+    """Whether x replaces `best` as the largest so far: it is larger, or NaN, which no number replaces."""
     return x > best or x != x

@@ -1,4 +1,4 @@
-"""Where a category is in a table."""
+"""The row of a category in a table."""
 
 import numpy as np
 
@@ -10,6 +10,6 @@ NONE = np.int32(-1)
 
 @formula
 def row_of(category, rows, padding):
-    """Its row; -1 if it has none, or is the padding. Fractions are cut off."""
+    """The row of a category; -1 if it has none, or is the padding. Fractions are truncated."""
     row = np.int32(category) if ZERO <= category < np.float32(rows) else NONE
     return NONE if row == padding else row

@@ -1,4 +1,4 @@
-"""Piecewise-linear encoding: how far a unit has come through each of its bins.
+"""Piecewise-linear encoding of a unit by bins.
 
 A bin from `low` to `high` gives bottom + (top - bottom) u, where u = (z - low)/(high - low) is clipped to 0 from below,
 except in the first bin of a unit, and to 1 from above, except in its last bin.
@@ -18,7 +18,7 @@ FOUR = np.float32(4)
 
 @formula
 def place_in_bin(z, low, high, bottom, top, first, last):
-    """What the bin gives for a number z, and the slope there."""
+    """The output of the bin for a number z, and the slope there."""
     u = (z - low) / (high - low)
     below = u < ZERO and not first
     above = u > ONE and not last
@@ -29,7 +29,7 @@ def place_in_bin(z, low, high, bottom, top, first, last):
 
 @formula
 def bin_moments(m, s, low, high, bottom, top, first, last):
-    """Mean and variance of what the bin gives for z ~ N(m, s), and the expected slope."""
+    """Mean and variance of the output of the bin for z ~ N(m, s), and the expected slope."""
     width, rise = high - low, top - bottom
     u, v = (m - low) / width, s / (width * width)
     mean, var, inside = u, v, ONE

@@ -1,7 +1,7 @@
-"""Observations of any kind at an output N(m, s): dm = d log Z/dm and ds = d^2 log Z/dm^2, Z = E[p(y | z)].
+"""Observations at an output N(m, s): dm = d log Z/dm and ds = d^2 log Z/dm^2, Z = E[p(y | z)].
 
 The posterior moments of the output are m + s dm and s + s^2 ds. Each formula of `LIKELIHOODS` takes (m, s, y, a, b),
-where a and b are parameters of the observation, and gives (dm, ds) without the Jacobian; `weighed` adds it.
+where a and b are parameters of the observation, and returns (dm, ds) without the Jacobian, which `weighed` applies.
 
 Sources: Minka (2001), "A family of algorithms for approximate Bayesian inference" (moments of tilted Gaussians);
 Takahasi & Mori (1974), "Double exponential formulas for numerical integration" (the trapezoid rule after a change of
@@ -23,11 +23,11 @@ ZERO, HALF, ONE, TWO, THREE, FOUR, SIX, TWELVE = f(0), f(0.5), f(1), f(2), f(3),
 FIVE, SEVEN, TEN, NAN = f(5), f(7), f(10), f(np.nan)
 TENTH, TWELFTH = f(0.1), f(1 / 12)
 ROOT_HALF_PI = f(math.sqrt(math.pi / 2))
-FAR = f(1e12)  # stands for an infinite bound of an interval
-LEAST_VAR = f(1e-12)  # an output without variance counts as one with this
+FAR = f(1e12)  # replaces an infinite bound of an interval
+LEAST_VAR = f(1e-12)  # replaces a variance of 0
 ASYMPTOTIC = f(8)  # from here on 1 - x R(x) by its series
-DROP = f(14)  # nodes reach to where the integrand is e^-14 of its maximum
-WIDTHS = f(5.3)  # standard deviations at which a Gaussian has fallen so far
+DROP = f(14)  # nodes end where the integrand is e^-14 of its maximum
+WIDTHS = f(5.3)  # standard deviations at which a Gaussian is e^-14 of its maximum
 MOST, NEWTON, LEAST_RATIO = 20, 6, f(1.01)
 NODES, STUDENT_NODES = 64, 64
 LAST, STUDENT_LAST = f(NODES - 1), f(STUDENT_NODES - 1)
@@ -37,9 +37,9 @@ TRIALS, LOG_TRIALS = f(1e12), f(math.log(1e12))
 
 @formula
 def weighed(m, s, j, weight, dm, ds):
-    """The deltas that an observation of this weight gives to an output with Jacobian j: w j dm, w j^2 ds.
+    """The deltas of an observation with this weight for an output with Jacobian j: w j dm, w j^2 ds.
 
-    What is not finite, in the moments of the output or in the deltas, makes NaN, which the parameter step reports.
+    Moments or deltas that are not finite give NaN, which the parameter step reports.
     """
     g, h = weight * j * dm, weight * j * j * ds
     known = math.isfinite(abs(m) + s) and math.isfinite(g) and math.isfinite(h)
@@ -65,7 +65,7 @@ def gaussian_observation(m, s, y, v, unused):
 
 @formula
 def given_observation(m, s, y, dm, ds):
-    """Deltas that somebody else has computed."""
+    """Given deltas."""
     return dm, ds
 
 
@@ -79,7 +79,7 @@ def interval_observation(m, s, low, high, v):
     scale = ONE / math.sqrt(s + v)
     a, b = (at_least(low, -FAR) - m) * scale, (at_most(high, FAR) - m) * scale
     d = (at_most(high, FAR) - at_least(low, -FAR)) * scale
-    left = a + b < ZERO  # turned round: the interval lies to the right of m, or around it
+    left = a + b < ZERO  # reflected: the interval is to the right of m, or around it
     a, b = (-b if left else a), (-a if left else b)
     c = HALF * (a + b)
     if d * at_least(c, ONE) < TENTH:
@@ -187,18 +187,17 @@ def softplus_rise(a, there, t, p):
 
 @formula
 def node_moments(m, s, y, n):
-    """(dm, ds) for y successes in n trials with the log odds z, p(y | z) ~ exp(y z - n log(1 + e^z)), whatever s is.
+    """(dm, ds) for y successes in n trials with the log odds z, p(y | z) ~ exp(y z - n log(1 + e^z)), for any s.
 
-    Newton's method finds the mode. The trapezoid rule runs over nodes t = c (e^(bv) - 1), v from -1 to 1, around it,
-    which reach to either side as far as the integrand, however different that is. In a wide prior
-    dm = (E[z] - m)/s and ds = (Var[z]/s - 1)/s; in a narrow one, where these cancel, dm = E[l'] and
-    ds = Var[l'] + E[l''], l = log p(y | z).
+    Newton's method finds the mode. The trapezoid rule uses nodes t = c (e^(bv) - 1), v from -1 to 1, around it, which
+    extend as far as the integrand on each side. With a wide prior, dm = (E[z] - m)/s and ds = (Var[z]/s - 1)/s; with a
+    narrow one, where these cancel, dm = E[l'] and ds = Var[l'] + E[l''], l = log p(y | z).
     """
     s = at_least(s, LEAST_VAR)
     r = ONE / s
-    mirrored = m * r + y > HALF * n  # so that the mode is never above 0
+    mirrored = m * r + y > HALF * n  # so that the mode is not above 0
     m, y = (-m if mirrored else m), (n - y if mirrored else y)
-    o = at_most(rate_mode(m + math.log(n), s, y), -m)  # of the mode, less m
+    o = at_most(rate_mode(m + math.log(n), s, y), -m)  # mode - m
     a, p, h, slope = ZERO, ZERO, ZERO, ZERO
     for turn in range(NEWTON):
         a, p = softplus_and_slope(m + o)
@@ -208,7 +207,7 @@ def node_moments(m, s, y, n):
     z = m + o
     width = WIDTHS / math.sqrt(r + h)
     left, right = -width, width
-    for side in range(2):  # doubled until the integrand has vanished, or halved as long as it has
+    for side in range(2):  # doubled until the integrand is negligible, or halved while it is
         t = right if side == 0 else left
         least, shrinks = t, False
         for turn in range(MOST):
@@ -252,8 +251,8 @@ def binomial_observation(m, s, y, trials, shift):
     """y successes in `trials` trials with the log odds z + shift.
 
     Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes in y + r trials, shift -log r. A
-    Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of ever more trials
-    with ever smaller odds, for c e^z up to 1e12.
+    Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of many trials with
+    small odds, for c e^z up to 1e12.
     """
     return node_moments(m + shift, s, y, trials)
 

@@ -1,4 +1,4 @@
-"""One time step of an LSTM: moments of its cell and output, and the deltas that go back through them.
+"""One time step of an LSTM: moments of its cell and output, and the deltas of the backward pass.
 
 Gates are f (forget), i (input), c (candidate), o (output). Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174
 (TAGI-LSTM); cuTAGI.
@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
 ZERO, TWO = f(0), f(2)
-VAR_FLOOR = f(1e-5)  # what counts instead of a variance that is not positive
+VAR_FLOOR = f(1e-5)  # replaces a variance that is not positive
 
 
 @formula
@@ -27,7 +27,7 @@ def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c
     Args:
         z_f, s_f, ...: moments of the gates before their activation.
         ic, fo, io, co: covariances of the gates before their activation, due to their common input.
-        c_mu, c_var: of C', the cell state of the step before.
+        c_mu, c_var: moments of C', the cell state of the previous step.
 
     Returns:
         Moments of h and of C; the sensitivities of C to the gates f, i, c before their activation; of h to gate o; of h
@@ -48,7 +48,7 @@ def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c
 
 @formula
 def cell_deltas(h_c, dm, ds, later_dm, later_ds):
-    """Deltas of C: from those of h, whose slope is h_c, and those that come from the next step."""
+    """Deltas of C, from those of h, whose slope is h_c, and those from the next step."""
     return h_c * dm + later_dm, h_c * h_c * ds + later_ds
 
 
@@ -63,11 +63,12 @@ def input_slopes(slopes, w_f, w_i, w_c, w_o):
 
 @formula
 def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
-    """Summands of a unit to the deltas of one of its inputs, whose weights in the four gates are w_f, w_i, w_c, w_o.
+    """The summands of a unit in the deltas of one of its inputs, whose weights in the four gates are w_f, w_i, w_c,
+    w_o.
 
     Args:
-        slopes: of C to f, i, c; of h to o; of h to C.
-        cell_dm: of `cell_deltas`. dm, ds: of h. later_ds: of C, from the next step.
+        slopes: slopes of C to f, i, c; of h to o; of h to C.
+        cell_dm: from `cell_deltas`. dm, ds: deltas of h. later_ds: delta of C, from the next step.
     """
     to_c, to_o, to_h = input_slopes(slopes, w_f, w_i, w_c, w_o)
     return to_c * cell_dm + to_o * dm, to_h * to_h * ds + to_c * to_c * later_ds
@@ -75,15 +76,15 @@ def input_deltas(slopes, w_f, w_i, w_c, w_o, cell_dm, dm, ds, later_ds):
 
 @formula
 def mended_variance(s):
-    """A negative one becomes 1e-5, as in the step of a parameter."""
+    """s, or 1e-5 if it is negative, as in the step of a parameter."""
     return VAR_FLOOR if s < ZERO else s
 
 
 @formula
 def posterior(m, s, k, dm, ds):
-    """Moments of x ~ N(m, s) after deltas of what depends on it with slope k.
+    """Moments of x ~ N(m, s), given deltas of a variable that depends on x with slope k.
 
-    Deltas of several outputs add up as if each were the only one, and together may take away more variance than s.
+    The sum of the deltas of several outputs may remove more variance than s.
     """
     p = k * s
     return m + p * dm, mended_variance(s + p * p * ds)
@@ -91,11 +92,11 @@ def posterior(m, s, k, dm, ds):
 
 @formula
 def smoother_gain(cov, prior_s):
-    """Covariance of a state and the next one over the next one's prior variance; one that is not positive is 1e-5."""
+    """Covariance of a state and the next one, divided by the prior variance of the next one (at least 1e-5)."""
     return cov / (VAR_FLOOR if prior_s <= ZERO else prior_s)
 
 
 @formula
 def smoothing(gain, next_m, next_s, prior_m, prior_s):
-    """Change of the moments of a state by what the next one was found to be: N(next_m, next_s) instead of its prior."""
+    """Change of the moments of a state, if the next one is N(next_m, next_s) instead of its prior."""
     return gain * (next_m - prior_m), gain * gain * (next_s - prior_s)

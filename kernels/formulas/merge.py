@@ -1,17 +1,16 @@
-"""One posterior from several: those of ranks, or of the steps of a training (`mixed`).
+"""One posterior from several: those of ranks, or of the steps of training (`mixed`).
 
-What a rank learns while a merge is under way goes on top of its result (`rebased`): their product, divided once by the
-posterior that both come from.
 
-Ranks started from a common prior N(m0, s0) and saw different samples. What each of them contributes is summed over the
-ranks (`contribution`), and the sums give the merged parameter (`merged`).
+Ranks start from a common prior N(m0, s0), and have different samples. The summands of each rank (`contribution`) are
+added over the ranks, and the sums give the merged parameter (`merged`).
 
     mean                  m = mean of m_r                          s = mean of s_r
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
 
-Weighted, every rank's evidence counts once, and the prior once. Where the ranks lost precision on the whole, their mean
-precision is taken, so that it stays positive. A prior of variance 0 has no precision: there the mean is taken. A
-parameter of which no rank has learnt anything (as in frozen layers) stays what it is, to the last bit.
+With weights, the evidence of each rank and the prior count once. If the ranks have lost precision in total, their mean
+precision is used, which is positive. With a prior of variance 0, the mean is used. A parameter that no rank has changed
+(as in frozen layers) keeps its bits. The evidence of a rank during a merge is added to the result (`rebased`): the
+product of both posteriors, divided by the posterior that both contain.
 """
 
 import numpy as np
@@ -20,7 +19,7 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ZERO, ONE = np.float32(0), np.float32(1)
-LEAST = np.float32(1 / 64)  # share of a precision that is left at least
+LEAST = np.float32(1 / 64)  # smallest remaining share of a precision
 
 
 @formula
@@ -40,12 +39,12 @@ def merged(m0, s0, first, second, ranks, weighted):
         mean_precision = prior + second / ranks
         precision = prior + second if second > ZERO else mean_precision
         return m0 + first / (ranks * mean_precision), (s0 if second == ZERO else ONE / precision)
-    return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # where ranks began with other priors
+    return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # below 0 if ranks began with other priors
 
 
 @formula
 def rebased(m, s, m0, s0, m1, s1):
-    """N(m, s) N(m1, s1) / N(m0, s0): what was learnt between N(m0, s0) and N(m, s), on top of N(m1, s1)."""
+    """N(m, s) N(m1, s1) / N(m0, s0): adds the evidence between N(m0, s0) and N(m, s) to N(m1, s1)."""
     if s0 > ZERO and s1 > ZERO:
         precision, base = ONE / s, ONE / s1
         gained = precision - ONE / s0

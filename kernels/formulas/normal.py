@@ -15,12 +15,11 @@ INV_SQRT_2PI = f(0.3989422804014327)
 LOG2E = f(1.4426950408889634)
 LN2_HIGH, LN2_LOW = f(0.693359375), f(-2.12194440e-4)
 EXP_MIN, EXP_MAX = f(-87.0), f(88.3)
-X_MAX = f(13.0)  # phi(13) = 8e-38 is still normal, Phi(-13) = 6e-39 subnormal: where those are flushed, it is 0 there
+X_MAX = f(13.0)  # phi(13) = 8e-38 is a normal number, Phi(-13) = 6e-39 a subnormal one: 0 if those are flushed
 E2, E3, E4, E5, E6 = f(0.49999994), f(0.16666667), f(0.041668), f(0.0083333), f(0.0013981)
 SHIFT = np.int32(23)
 BIAS = np.int32(127)
 
-# erfc(z) = e^(-z^2) p(u)/(1 + z) for z >= 0, u = (z - K)/(z + K): a minimax fit of degree 8
 K = f(2.875)
 C0, C1, C2 = f(0.0008557811961509287), f(0.00019765163597185165), f(-0.007653720211237669)
 C3, C4, C5 = f(0.020975351333618164), f(-0.02652965486049652), f(-0.00397551991045475)
@@ -86,8 +85,8 @@ def erfc_polynomial(u):
 def normal_tail_pdf(x):
     """(Phi(-x), phi(x)) of the standard normal for x >= 0; relative error about 5e-7 (4e-6 at x = 12).
 
-    From x = 13 on, both stay as they are there (6e-39 and 8e-38). Below 1.18e-38, from x = 12.95 on, the first is
-    subnormal, and so 0 in CPU kernels.
+    From x = 13 on, both are constant (6e-39 and 8e-38). From x = 12.95 on, the first is subnormal (below 1.18e-38), and
+    so 0 in CPU kernels.
     """
     x = at_most(x, X_MAX)
     z = x * RSQRT2

@@ -2,8 +2,8 @@
 
 z = r (a - mean) w + b, with a ~ N(m, s), w ~ N(w_mu, w_var), b ~ N(b_mu, b_var), r = 1/sqrt(var + eps).
 
-Batches are pooled through sums about a shift that all of them share: n values a, with their variances, give
-total = sum (m - shift) and square = sum ((m - shift)^2 + s).
+Batches are pooled by sums about a common shift: n values a, with their variances, give total = sum (m - shift) and
+square = sum ((m - shift)^2 + s).
 """
 
 import math
@@ -31,7 +31,7 @@ def normalized_moments(m, s, mean, r, w_mu, w_var, b_mu, b_var):
 
 @formula
 def weight_summands(m, mean, r, dm, ds):
-    """What the deltas (dm, ds) of z add to the batch sums (g, h) of w; to those of b they add themselves."""
+    """The summands of the batch sums (g, h) of w, from the deltas (dm, ds) of z; the summands of b are (dm, ds)."""
     t = r * (m - mean)
     return t * dm, t * t * ds
 
@@ -59,7 +59,7 @@ def pooled_sums(total, square, mean, m2, n, shift):
 
 @formula
 def pooled_spread(n, total, square):
-    """(mean - shift, sum of squares about the mean) of pooled values; far from the shift that may round below 0."""
+    """(mean - shift, sum of squares about the mean) of pooled values; the sum may round below 0."""
     d = total / n
     return d, square - total * d
 
@@ -73,6 +73,6 @@ def pooled_moments(shift, n, total, square):
 
 @formula
 def moved_running(mean, var, momentum, n, total, square):
-    """momentum * (mean, var) + (1 - momentum) * those of more than one pooled value, whose shift was `mean`."""
+    """momentum * (mean, var) + (1 - momentum) * those of the pooled values (more than one), whose shift is `mean`."""
     d, m2 = pooled_spread(n, total, square)
     return mean + (ONE - momentum) * d, momentum * var + (ONE - momentum) * (at_least(m2, ZERO) / (n - ONE))

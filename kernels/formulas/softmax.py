@@ -17,7 +17,7 @@ FLOOR = f(1e-6)
 
 @formula
 def remax_mean(m, s, total, total_var):
-    """E[M/T] of a rectified unit M ~ (m, s) and the total T, both taken as log-normal; not yet normalised.
+    """E[M/T] of a rectified unit M ~ (m, s) and the total T, both log-normal; not yet normalised.
 
     e^v of the variances v of ln M, ln T, and of their covariance, are 1 + s/m^2, 1 + s_T/m_T^2 and 1 + s/(m_T m), so
     that all logarithms cancel: m (1 + s_T/m_T^2)/(m_T + s/m).
@@ -30,14 +30,14 @@ def remax_var(a, m, s, total, total_var):
     """Variance of the normalised share a of M in T: a^2 (e^Var(ln M/T) - 1)."""
     p, q, k = s / (m * m), total_var / (total * total), s / (total * m)
     spread = (p + q + p * q - TWO * k - k * k) / ((ONE + k) * (ONE + k))
-    return at_least(spread, ZERO) * a * a  # a difference, that can come out below 0
+    return at_least(spread, ZERO) * a * a  # the difference may round below 0
 
 
 @formula
 def remax_jcb(a, var, m, s, c, z_var, total):
     """Jacobian of the share a and its variance; c = Phi of the rectified unit, z_var the variance of its input.
 
-    An input without variance has Jacobian 0: there is nothing that a delta could change.
+    An input without variance has Jacobian 0.
     """
     p, k = s / (m * m), s / (total * m)
     cov = a * m * (p - k) / (ONE + k)
@@ -48,7 +48,7 @@ def remax_jcb(a, var, m, s, c, z_var, total):
 def closed_form_softmax_moments(m, s, e, total, log_total, log_total_var):
     """(mean, variance, Jacobian) of e^z / sum e^z, all log-normal; e: the mean of e^z, total: that of the sum.
 
-    m may be counted from any origin that all classes of the sample share.
+    m may have any offset that is the same for all classes of the sample.
     """
     k = math.log1p(e * math.expm1(s) / total)
     log_s = s + log_total_var - TWO * k

@@ -20,8 +20,8 @@ VAR_FLOOR, NOTHING = f(1e-5), f(2**-30)
 def observation_delta(m, s, j, y, var_obs):
     """Deltas at an output N(m, s), Jacobian j, from the observation y with variance var_obs.
 
-    dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0). An output that is not
-    finite, or whose Jacobian is not, makes NaN, which the parameter step reports.
+    dm = j (y - m)/(s + var_obs), ds = -j^2/(s + var_obs); a NaN observation is missing: (0, 0). A non-finite output or
+    Jacobian gives NaN, which the parameter step reports.
     """
     q = j / (s + var_obs)
     dm = q * (y - m)
@@ -34,11 +34,11 @@ def observation_delta(m, s, j, y, var_obs):
 
 @formula
 def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
-    """Deltas at (mean output, noise output) of a network that predicts its own noise variance (AGVI).
+    """Deltas at (mean output, noise output) of a network that predicts the noise variance (AGVI).
 
-    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero. Moments or
-    Jacobians that are not finite make NaN, as in `observation_delta`; a noise that is finite, but so large that its own
-    deltas overflow, has zeros for these.
+    noise_m, noise_s: moments of the predicted observation variance; noise_j: its Jacobian. NaN y: all zero. Non-finite
+    moments or Jacobians give NaN, as in `observation_delta`. If the deltas of a large, finite noise overflow, they are
+    0.
     """
     total = s + noise_m
     dm = j * (y - m) / total
@@ -68,26 +68,26 @@ def heteros_delta(m, s, j, noise_m, noise_s, noise_j, y):
 
 @formula
 def capped_step(m, s, g, h, cap):
-    """One parameter's posterior from its prior N(m, s) and batch sums g, h: (m, s, variance was negative).
+    """The posterior of a parameter from its prior N(m, s) and batch sums g, h: (m, s, variance was negative).
 
-    Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a variance that ends <= 0 becomes 1e-5. A parameter of
-    variance 0 is known exactly: it does not change.
+    Both deltas, s g and s^2 h, are limited to +-sqrt(s)/cap; a resulting variance <= 0 becomes 1e-5. A parameter of
+    variance 0 does not change.
     """
     bar = math.sqrt(s) / cap
     dm = at_most(at_least(s * g, -bar), bar)
-    ds = at_most(at_least(at_most(s * s, LARGEST) * h, -bar), bar)  # nothing is learned with h = 0, however large s is
+    ds = at_most(at_least(at_most(s * s, LARGEST) * h, -bar), bar)  # 0 with h = 0, also if s * s overflows
     new_s = s + ds
-    negative = new_s < NOTHING * s  # new_s <= 0 < s, as s + ds is never so small; one comparison costs half as much
+    negative = new_s < NOTHING * s  # new_s <= 0 < s: s + ds is never so small; one comparison is faster
     return m + dm, (VAR_FLOOR if negative else new_s), negative
 
 
 @formula
 def pulled(m, s, m0, s0, rate):
-    """N(m, s) when the prior N(m0, s0) replaces the share `rate` of its evidence, the precision tau = 1/s.
+    """N(m, s), after the prior N(m0, s0) has replaced the share `rate` of its precision tau = 1/s.
 
-    tau <- (1 - rate) tau + rate tau0, tau m <- (1 - rate) tau m + rate tau0 m0. With D = (1 - rate) s0 + rate s and
-    q = rate s/D this is m + q (m0 - m) and s + q (s0 - s) = s s0/D, of which the latter does not cancel where s is far
-    above s0. A parameter of variance 0 is known, and stays; one whose prior has variance 0 stays, too.
+    tau <- (1 - rate) tau + rate tau0, tau m <- (1 - rate) tau m + rate tau0 m0. With D = (1 - rate) s0 + rate s and q =
+    rate s/D this is m + q (m0 - m) and s + q (s0 - s) = s s0/D; the latter form does not cancel if s is far above s0.
+    Parameters of variance 0, or with a prior of variance 0, do not change.
     """
     d = (ONE - rate) * s0 + rate * s
     inverse = ONE / d if s0 > ZERO and d > ZERO else ZERO
@@ -100,8 +100,8 @@ def pulled(m, s, m0, s0, rate):
 def stepped(m, s, g, h, cap, m0, s0, rate, pulls):
     """`capped_step` and, where `pulls`, then `pulled`: (m, s, variance was negative, not finite).
 
-    If a delta is not finite, or the parameter would not be, the parameter does not change, and its variance does not
-    count as negative.
+    If a delta or the new parameter is not finite, the parameter does not change, and its variance does not count as
+    negative.
     """
     new_m, new_s, negative = capped_step(m, s, g, h, cap)
     if pulls:
@@ -112,7 +112,7 @@ def stepped(m, s, g, h, cap, m0, s0, rate, pulls):
 
 @formula
 def forgotten(s, factor, prior):
-    """The variance s when all evidence counts 1/factor as much: factor s, at most the prior's; a wider one stays."""
+    """The variance if all evidence counts for 1/factor: factor s, at most the prior's; a larger s does not change."""
     return at_most(factor * s, at_least(prior, s))
 
 
@@ -126,10 +126,10 @@ def cap_factor(samples):
 
 @formula
 def pooled_factors(samples, ranks, average, rate):
-    """(scale, samples, rate) of a step with the summed deltas of `samples` samples on `ranks` ranks; 0, no step: none.
+    """(scale, samples, rate) of a step with the summed deltas of `samples` samples on `ranks` ranks; 0: no step.
 
-    The average over ranks has the cap of one rank's samples, rounded up, and of a pull with the rate r = a/(N + a) its
-    part, a/(ranks N + a) = r/(r + ranks (1 - r)), as it has that part of the evidence.
+    The average over ranks has the cap for one rank's samples, rounded up. It has 1/ranks of the evidence, so instead of
+    r = a/(N + a), the rate of its pull is a/(ranks N + a) = r/(r + ranks (1 - r)).
     """
     n, r = np.int32(samples + HALF), np.int32(ranks + HALF)
     if n == 0:

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run, and stopping for one on a signal."""
+"""Checkpoints of a training run, and stopping on a signal."""
 
 from pytagi_ddp.checkpoint.content import Checkpoint
 from pytagi_ddp.checkpoint.manager import CheckpointManager

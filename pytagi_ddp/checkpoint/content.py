@@ -1,4 +1,4 @@
-"""What a checkpoint says of the run that wrote it, and how that compares with the run that reads it."""
+"""The metadata of checkpoints, and their comparison with the present run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ KEYS = ("position", "world_size", "settings", "version")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says about the run that wrote it.
+    """The metadata of a checkpoint.
 
     Attributes:
         path: the file.
         position: the position in the training.
         world_size: number of ranks.
-        settings: as they were given to `CheckpointManager.save`.
+        settings: those of `CheckpointManager.save`.
         version: version of this library.
         schedule: `state_dict` of the network's `EvidenceSchedule`; None if it had none.
         extra: values of the program, as they were given to `CheckpointManager.save`.
@@ -73,10 +73,10 @@ def metadata(
 
 
 def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(arrays beside the network, entries of the header) for `read_average`; both empty without an average.
+    """(arrays of the average, entries of the header) for `read_average`; both empty without an average.
 
     Raises:
-        ValueError: an average that could not be loaded again, as it holds NaN or the like.
+        ValueError: an average that could not be loaded again, for example with NaN.
     """
     if average is None or not average.n_averaged:
         return {}, {}
@@ -108,10 +108,10 @@ def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
 
 
 def take_schedule(checkpoint: Checkpoint, network: Sequential) -> None:
-    """Lets the schedule of `network` go on where the one in the checkpoint was, with its own settings.
+    """Continues the schedule of `network` at the position of that in the checkpoint, with its own settings.
 
-    Where an epoch has another number of steps now, it goes on at the same share of its epochs. Without one, the network
-    gets that of the checkpoint. A checkpoint without a schedule changes nothing.
+    If the number of steps of an epoch has changed, it continues at the same share of the epochs. A network without a
+    schedule gets that of the checkpoint. A checkpoint without a schedule changes nothing.
     """
     stored = checkpoint.schedule
     if stored is not None:
@@ -135,7 +135,7 @@ def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
     """The `Checkpoint` that the metadata `meta` of the file `path` describe.
 
     Raises:
-        ValueError: a network that was saved without a position. DamagedCheckpointError: invalid metadata.
+        ValueError: a file without a position. DamagedCheckpointError: invalid metadata.
     """
     if not meta.keys() >= set(KEYS):
         raise ValueError(f"{path} is not a checkpoint: it has no position in a training run")
@@ -159,9 +159,9 @@ def compare(
     allow_changes: bool,
     schedule: EvidenceSchedule | None,
 ) -> None:
-    """Refuses other settings (or warns of them, with `allow_changes`).
+    """Raises an error for other settings, or warns of them with `allow_changes`.
 
-    It warns of another number of ranks, and of other settings of the schedule.
+    It also warns of another number of ranks, and of other settings of the schedule.
 
     Raises:
         ValueError: settings that differ; names them.
@@ -182,7 +182,7 @@ def compare(
         changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")
     if schedule is not None and checkpoint.schedule is not None:
         present = schedule.state_dict()
-        if (epochs := checkpoint.schedule["epochs"]) and present["epochs"]:  # more of them is how a run goes on
+        if (epochs := checkpoint.schedule["epochs"]) and present["epochs"]:  # more epochs only continue the run
             present["epochs"] = min(epochs, present["epochs"])
         differ = (name for name, was in checkpoint.schedule.items() if name != "steps" and present[name] != was)
         changes += [f"{name} of its schedule was {checkpoint.schedule[name]} and is {present[name]}" for name in differ]

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: written whole or not at all, and found again after a crash."""
+"""Checkpoints in a folder, which are written atomically and survive a crash."""
 
 from __future__ import annotations
 
@@ -47,20 +47,18 @@ class CheckpointManager:
 
     A checkpoint is a safetensors file with all parameters and running statistics, the position in the training, the
     number of ranks, the settings and the version of the library, the `EvidenceSchedule` of the network, if it has one,
-    and a `PosteriorAverage`, if `save` is given one. `manifest.json` in the same folder lists the checkpoints with
-    their SHA-256. Both are written to a temporary file, synced and renamed: if the process is killed at any moment, the
-    previous checkpoint is intact. Only one job at a time may write to a folder. With one rank, a checkpoint includes
-    the states that recurrent layers carry from call to call. With several it does not, because each rank has its own;
-    `get_lstm_states` returns them.
+    and a `PosteriorAverage`, if it is passed to `save`. `manifest.json` in the same folder lists the checkpoints with
+    their SHA-256. Both are written to a temporary file, synced and renamed, so that the previous checkpoint survives if
+    the process is killed. Only one job at a time may write to a folder.
 
     A checkpoint of an `FSDPSequential` or `PipelineSequential` is a folder with one such file for each rank, and an
-    index with their checksums. Every rank writes and reads its own parts. So all nodes have to share the folder, and
+    index with their checksums. Every rank writes and reads its own parts, so all nodes have to share the folder, and
     `save` and `load` are collective. Any network of the same architecture can load any checkpoint: with another number
-    of ranks, in one process, or sharded in another way. What recurrent layers carry is not included.
+    of ranks, in one process, or sharded in another way.
 
     Args:
-        folder: the folder of the checkpoints; the first `save` makes it.
-        keep_last: number of checkpoints to keep (older ones are deleted once a new one is safe); None keeps all.
+        folder: the folder of the checkpoints, which the first `save` makes.
+        keep_last: number of checkpoints to keep (older ones are deleted after a new one was written); None: all.
 
     Raises:
         ValueError: keep_last below 1. TypeError: it is not an integer.
@@ -81,31 +79,30 @@ class CheckpointManager:
         average: PosteriorAverage | None = None,
         extra: dict[str, Any] | None = None,
     ) -> Path | None:
-        """Writes a checkpoint: on rank 0, while the other ranks return at once; of a sharded network on all ranks.
+        """Writes a checkpoint: on rank 0 only (other ranks return at once), or for a sharded network on all ranks.
 
-        Call it between `step` and the next `forward`, as deltas that no step has applied are not stored. With one rank,
-        states that layers carry from call to call (the memory of an LSTM) are stored. With several they are not,
-        because each rank has its own. The record of an `SLSTM` is not stored: save after `smoother`.
+        Call it between `step` and the next `forward`, because pending deltas are not stored. States that layers carry
+        from call to call (the memory of an LSTM) are stored with one rank only: with several, each rank has its own
+        (`get_lstm_states`). The record of an `SLSTM` is not stored: save after `smoother`.
 
         Args:
             model: the network.
-            position: where it is in the training, see `TrainingPosition.of`.
+            position: its position in the training, see `TrainingPosition.of`.
             settings: JSON values that must be equal for an exact continuation: batch size, data, sigma_v, ...
-            gather: for a sharded network on nodes that share no folder: rank 0 gets all tensors and writes one ordinary
-                file. It needs the memory for that.
-            average: the average of this network's posteriors, to be saved with it.
+            gather: whether rank 0 collects all tensors of a sharded network and writes one ordinary file, for nodes
+                without a shared folder. Rank 0 needs memory for all of them.
+            average: the average of this network's posteriors, which is saved, too.
             extra: JSON values of the program, which `load` returns as `Checkpoint.extra`; they are not compared.
 
         Returns:
             The file, None on other ranks; of a sharded network the folder (or file), on every rank.
 
         Raises:
-            RuntimeError: the ranks have trained apart since their last merge, so that none has the parameters of all.
-                Or `model` is the part of a network that one rank holds. Or the network holds its average now (inside
-                `average_parameters`).
+            RuntimeError: between two merges, because no rank has the merged parameters; or `model` is only this rank's
+                part of a network; or inside `average_parameters`.
             ValueError: parameters or statistics that are NaN or infinite, or settings too long for a header; names
-                them. Earlier checkpoints are as they were. Or an average of another network.
-            OSError: no space, no permission, ...; names the file. Earlier checkpoints are as they were.
+                them. Or an average of another network. Earlier checkpoints do not change.
+            OSError: no space, no permission, ...; names the file. Earlier checkpoints do not change.
             DamagedCheckpointError: a damaged manifest. TypeError: another kind of network.
         """
         _check_kind(model)
@@ -165,7 +162,7 @@ class CheckpointManager:
         return on_rank_0(model.communicator, publish)
 
     def _prepare(self) -> None:
-        """Raises if the manifest is damaged, and deletes temporary files of runs that were killed while writing."""
+        """Raises an error if the manifest is damaged, and deletes temporary files of killed runs."""
         read_manifest(self.folder)
         for path in self.folder.glob(f".step-*.{'[0-9a-f]' * 32}.tmp"):
             if path.is_dir():
@@ -174,10 +171,10 @@ class CheckpointManager:
             remove_temporary_files(self.folder, name)
 
     def _add(self, path: Path, write: Callable[[], None], entry: Entry) -> None:
-        """Writes a checkpoint by `write`, lists it in the manifest, and deletes checkpoints that are too old."""
+        """Writes a checkpoint by `write`, adds it to the manifest, and deletes older checkpoints."""
         known = path.exists()
         write()
-        with one_at_a_time(self.folder):  # another job may save here too, by mistake: nothing stays unlisted
+        with one_at_a_time(self.folder):  # another job may save here by mistake: both are listed
             try:
                 old = [other for other in read_manifest(self.folder) if other.file != entry.file]
                 kept = [*old, entry][-(self.keep_last or 0) :]
@@ -194,11 +191,11 @@ class CheckpointManager:
         """The newest checkpoint, after reading it and verifying its checksum; None if there is none. Not collective.
 
         Args:
-            fall_back: if the newest one is damaged, or has values that are not finite, warn and take the newest intact
+            fall_back: if the newest one is damaged, or has values that are not finite, warn and use the newest intact
                 one.
 
         Raises:
-            DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the one before.
+            DamagedCheckpointError: it is damaged (with `fall_back`: all are); names it, and the previous one.
         """
         return newest_intact(SerialCommunicator(), self.folder, verified, fall_back)
 
@@ -233,33 +230,33 @@ class CheckpointManager:
     ) -> Checkpoint | None:
         """Loads a checkpoint into `model`, and drops its pending deltas.
 
-        With a `DDPSequential` it is collective: rank 0 reads and broadcasts. So other nodes need not see the folder,
-        the file is read once, ranks cannot differ, and an error is raised on all ranks. With a sharded network it is
-        collective too, and every rank reads its own parts.
+        With a `DDPSequential` it is collective: rank 0 reads and broadcasts, so that other nodes do not need the
+        folder. With a sharded network it is also collective, and every rank reads its own parts. Errors are raised on
+        all ranks.
 
-        The number of ranks may differ. If the global batch (ranks x batch size) is the same, samples come in the same
-        order. But sums over ranks are rounded in another order, BatchNorm2d sees other batches, and the average over
-        ranks gives another step. So training continues differently, and a warning says so.
+        The number of ranks may differ. If the global batch (ranks x batch size) is the same, the order of samples is
+        the same. But training continues differently, because of rounding, batches of BatchNorm2d, and averages over
+        ranks; a warning says so.
 
-        A schedule continues where that of the checkpoint was: make it as in the first run, and then load. It keeps its
-        own settings (`epochs` may be larger), and a warning names those that differ. A network without a schedule gets
-        that of the checkpoint; a checkpoint without one changes none.
+        A schedule continues at the position of that in the checkpoint: make it as in the first run, and then load. It
+        keeps its own settings (`epochs` may be larger), and a warning names those that differ. A network without a
+        schedule gets that of the checkpoint.
 
         Args:
             model: a network of the same architecture.
             path: a checkpoint, or a folder of them; None: the folder of this manager.
             settings: the present settings; None: they are not compared.
-            allow_changes: warn about settings that differ, instead of raising an error.
+            allow_changes: whether to warn about settings that differ, instead of raising an error.
             fall_back: see `latest`.
-            average: the average of this network's posteriors, which is loaded too; it is reset if the checkpoint has
+            average: the average of this network's posteriors, which is also loaded; it is reset if the checkpoint has
                 none. None: an average in the checkpoint is ignored.
 
         Returns:
             A description of the checkpoint; None if no path was given and the folder has no checkpoint.
 
         Raises:
-            OSError: no such file, no checkpoint in the folder `path`, or an unreadable file.
-            DamagedCheckpointError: the content does not fit the checksum, or has values that are not finite.
+            OSError: the file does not exist or cannot be read, or the folder `path` has no checkpoint.
+            DamagedCheckpointError: the content does not match the checksum, or has values that are not finite.
             ValueError: not a checkpoint, another architecture, or other settings; names what differs. Or an average of
                 another network.
         """
@@ -288,7 +285,7 @@ class CheckpointManager:
 def _load_on_ranks(
     model: DDPSequential, load: Callable[[], Checkpoint | None], average: PosteriorAverage | None
 ) -> Checkpoint | None:
-    """`load()` on rank 0, and what it has loaded on every rank."""
+    """`load()` on rank 0, with its result on every rank."""
     checkpoint = on_rank_0(model.communicator, load)
     if checkpoint is not None:
         model.model.drop_deltas()
@@ -308,10 +305,10 @@ def _load_whole(
     path: Path,
     entry: Entry | None,
 ) -> Checkpoint:
-    """Loads a checkpoint into a network that is whole here; `sharded.load` has `check`, `path` and `entry` too."""
+    """Loads a checkpoint into a network that is whole on this rank; see `sharded.load` for the arguments."""
     contents = read(path, entry)
     checkpoint = check(path, contents.metadata)
-    if not carried:  # that memory is of a run on one rank, and not of each of several ranks
+    if not carried:  # the memory of a run on one rank is not that of each of several ranks
         own = {name: array for name, array in contents.tensors.items() if ".carried/" not in name}
         contents = contents._replace(tensors=own)
     averaged = read_average(contents, network.num_parameters) if average is not None else {}
@@ -330,7 +327,7 @@ def _check_kind(model: Any) -> None:
 
 
 def _owner(model: Sequential | DDPSequential | ShardedNetwork) -> Any:
-    """What trains the network on its ranks; None for a network that trains by itself."""
+    """The wrapper that trains the network on its ranks; None if there is none."""
     return model.trainer if isinstance(model, Sequential) else model
 
 

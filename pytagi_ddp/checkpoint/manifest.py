@@ -21,28 +21,27 @@ except ImportError:  # Windows
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
-FOLDER = "step-{:010d}-{}"  # step, and the beginning of the checksum: no other content has this name
+FOLDER = "step-{:010d}-{}"  # step, and the beginning of the checksum, so that names of different contents differ
 NAME = f"{FOLDER}.safetensors"
-PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}(\.safetensors)?")  # what these give: a short name, never a path
+PATTERN = re.compile(r"step-[0-9]{10,19}-[0-9a-f]{8}(\.safetensors)?")  # names of these forms, not paths
 MAX_BYTES = 16 << 20  # of a manifest, 60,000 checkpoints; parsing takes 20 times as much memory
-LOCK_SECONDS = 1.0  # that another process, whoever it is, can delay a checkpoint
+LOCK_SECONDS = 1.0  # limit on waiting for another process
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint is missing, cut short or changed, or has values that are not finite; the message names it."""
+    """A checkpoint is missing, truncated or changed, or has values that are not finite; the message names it."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """One checkpoint: name, size and checksum of its file, and its position in the training.
 
-    For a sharded checkpoint, `file` is the folder, and size and checksum are those of its index, which in turn holds
-    those of its files.
+    For a sharded checkpoint, `file` is the folder, and size and checksum are those of its index, which has those of the
+    files.
 
     Raises:
-        TypeError: a name that is not text, or a number that is not an integer. ValueError: not a checkpoint's name.
-            This is checked because a manifest may come from elsewhere, and the files that it lists are read and
-            deleted.
+        TypeError: a name that is not text, or a number that is not an integer. ValueError: not a checkpoint's name,
+            because files of an untrusted manifest could be read or deleted.
     """
 
     file: str
@@ -88,7 +87,7 @@ def read_manifest(folder: Path) -> list[Entry]:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Inside the block one process at a time changes a manifest. Without locks here, or after a second, it goes on."""
+    """Inside the block, one process at a time changes a manifest. Without locks, or after a second, it continues."""
     with ExitStack() as opened:
         if fcntl is not None:
             descriptor = os.open(folder, os.O_RDONLY)
@@ -108,7 +107,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
-    """Replaces the manifest in one piece.
+    """Replaces the manifest atomically.
 
     Raises:
         ValueError: there are so many checkpoints that the manifest could not be read again.
@@ -137,7 +136,7 @@ def read_checked(path: Path, entry: Entry) -> bytes:
 
 
 def check_size(path: Path, expected: int, lister: str) -> None:
-    """Raises DamagedCheckpointError if there is no file of `expected` bytes, as the file `lister` says."""
+    """Raises DamagedCheckpointError unless the file has `expected` bytes, as listed in `lister`."""
     try:
         size = file_size(path)
     except IsADirectoryError:

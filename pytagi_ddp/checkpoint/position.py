@@ -18,11 +18,11 @@ class TrainingPosition:
         batch: number of batches of this epoch that the network has learnt.
         step: number of steps since the beginning, in all epochs.
         seed: seed of order and augmentation.
-        samples: samples of this epoch, of all ranks, that the network has learnt. With another number of ranks or
-            another batch size, continue by `loader.set_epoch(epoch, samples=...)`. None: only batches were counted.
+        samples: number of samples of this epoch, of all ranks, that the network has learnt. With another number of
+            ranks or another batch size, continue by `loader.set_epoch(epoch, samples=...)`. None: unknown.
 
     Raises:
-        TypeError: something else than an integer. ValueError: a negative number.
+        TypeError: not an integer. ValueError: a negative number.
     """
 
     epoch: int = 0
@@ -39,18 +39,18 @@ class TrainingPosition:
                 raise TypeError(f"{name} must be an integer, got {value!r:.50}")
             if value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
-            object.__setattr__(self, name, int(value))  # JSON takes none of NumPy's
+            object.__setattr__(self, name, int(value))  # JSON does not take NumPy's integers
 
     @classmethod
     def of(cls, loader: Any, step: int) -> TrainingPosition:
-        """The position after `step` steps, the last of them on the batch that `loader` gave last.
+        """The position after `step` steps, the last of them with the last batch of `loader`.
 
         Args:
-            loader: a `BatchLoader` or `FolderLoader`, or what has a `state_dict` with the same integers.
+            loader: a `BatchLoader` or `FolderLoader`, or an object with the same `state_dict`.
             step: as above.
 
         Raises:
-            TypeError: `loader` does not know its position. Count its batches, and make the position yourself.
+            TypeError: `loader` has no position. Count its batches, and make the position yourself.
         """
         state = loader.state_dict() if hasattr(loader, "state_dict") else None
         if not isinstance(state, Mapping) or not {"epoch", "batch", "seed"} <= state.keys():

@@ -1,4 +1,4 @@
-"""Checkpoints as they are read: the newest one that is intact, and the verified content of each."""
+"""Reading of checkpoints: the newest intact one, and verified contents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def load_from(
     take: Callable[[Path, Entry | None], Result],
     fall_back: bool,
 ) -> Result | None:
-    """What `take` makes of the checkpoint `path`, or of the newest in a folder: `path`, or `folder` if `path` is None.
+    """The result of `take` for the checkpoint `path`, or the newest one in a folder (`path`, or `folder` if it is
+    None).
 
     Arguments and errors are otherwise those of `newest_intact`.
 
@@ -44,7 +45,7 @@ def load_from(
     """
 
     def placed() -> tuple[Path, Path | None, Entry | None]:
-        """(folder, checkpoint that was asked for, its entry), as rank 0 sees them."""
+        """(folder, requested checkpoint, its entry), on rank 0."""
         if path is None:
             return folder, None, None
         one = as_path(path)
@@ -65,16 +66,16 @@ def load_from(
 def newest_intact(
     communicator: Communicator, folder: Path, take: Callable[[Path, Entry], Result], fall_back: bool
 ) -> Result | None:
-    """What `take` makes of the newest checkpoint, or (with `fall_back`) of the newest that is intact; None without any.
+    """The result of `take` for the newest checkpoint, or (with `fall_back`) the newest intact one; None without any.
 
     Args:
-        communicator: of the ranks that call this together.
-        folder: of the checkpoints; rank 0 reads its list.
-        take: reads a checkpoint; with several ranks it is collective, and raises an error on all of them.
+        communicator: that of the ranks.
+        folder: the folder of the checkpoints; rank 0 reads its list.
+        take: a function that reads a checkpoint; with several ranks it is collective, and raises errors on all of them.
 
     Raises:
-        DamagedCheckpointError: the newest is damaged (with `fall_back`: all are); names it, and the one before. Also
-            whatever else `take` raises.
+        DamagedCheckpointError: the newest is damaged (with `fall_back`: all are); names it, and the previous one.
+            Errors of `take`.
     """
 
     def listed() -> list[Entry]:
@@ -85,7 +86,7 @@ def newest_intact(
         try:
             return take(folder / entry.file, entry)
         except (DamagedCheckpointError, FileNotFoundError) as error:
-            if entry not in listed():  # a job that trains on has deleted it, and written others
+            if entry not in listed():  # a running job has deleted it, and written others
                 return newest_intact(communicator, folder, take, fall_back)
             if number == len(entries):
                 raise DamagedCheckpointError(f"{error}; there is none before it") from None
@@ -93,19 +94,18 @@ def newest_intact(
             if not fall_back:
                 raise DamagedCheckpointError(f"{error}; the one before is {before} (fall_back takes it)") from None
             words = f"{error}; going back to {before}"
-            on_rank_0(communicator, partial(warn, words))  # which may raise, by the user's choice
+            on_rank_0(communicator, partial(warn, words))  # warnings may be errors
     return None
 
 
 def read(path: Path, entry: Entry | None) -> Contents:
-    """The content of a checkpoint; the parts in a folder are put together.
+    """The content of a checkpoint; the parts in a folder are combined.
 
     Args:
         path: the file or folder. entry: its entry in the manifest; None: it is not listed.
 
     Raises:
-        DamagedCheckpointError: it is not what was written, or has values that are not finite, as of a run that has
-            diverged.
+        DamagedCheckpointError: it has changed, or has values that are not finite, as those of a diverged run.
     """
     if _is_folder(path, entry):
         metadata, files = verified_folder(path, entry)
@@ -122,7 +122,7 @@ def read(path: Path, entry: Entry | None) -> Contents:
 
 
 def verified(path: Path, entry: Entry) -> Path:
-    """`path`, after verifying it as `read` does; nothing is kept, and a folder is read one tensor at a time."""
+    """`path`, after verifying it as `read` does, but with less memory: a folder is read one tensor at a time."""
     if _is_folder(path, entry):
         with TensorReader(path, verified_folder(path, entry)[1]) as reader:
             for _ in reader.read_whole():
@@ -133,12 +133,12 @@ def verified(path: Path, entry: Entry) -> Path:
 
 
 def outline(path: Path, entry: Entry | None) -> tuple[dict[str, str], list[Shard]]:
-    """(metadata, files in the folder) of a checkpoint. A checkpoint that is a file has no others; it is verified."""
+    """(metadata, files in the folder) of a checkpoint. A checkpoint that is a file is verified, and has no others."""
     return _index(path, entry) if _is_folder(path, entry) else (read(path, entry).metadata, [])
 
 
 def verified_folder(path: Path, entry: Entry | None = None) -> tuple[dict[str, str], list[Path]]:
-    """(metadata, files) of a folder, whose files have been compared with their checksums."""
+    """(metadata, files) of a folder, after comparing the files with their checksums."""
     metadata, shards = _index(path, entry)
     for shard in shards:
         verify(path, shard)

@@ -1,6 +1,6 @@
-"""Checkpoints of networks that no rank holds whole: every rank writes and reads its own parts.
+"""Checkpoints of networks that are divided among ranks: every rank writes and reads its own parts.
 
-All functions are collective. The ranks have to see the same folder. An error on one rank is raised on all.
+All functions are collective. The ranks need a shared folder. An error on one rank is raised on all.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pytagi_ddp.warn import warn
 
 
 def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dict[str, str]) -> tuple[Path, bytes]:
-    """Writes the shards and their index into a hidden folder of `folder`, which one rename then makes a checkpoint.
+    """Writes the shards and their index into a hidden folder in `folder`, which `publish` then renames.
 
     Args:
-        name: of the checkpoint to be.
+        name: name of the checkpoint.
 
     Returns:
         (the hidden folder, the content of its index), on every rank.
@@ -76,7 +76,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def publish(hidden: Path, path: Path) -> None:
-    """Makes a hidden folder a checkpoint. If an intact one of this name, and so of this content, exists, it stays."""
+    """Renames a hidden folder to a checkpoint, unless an intact one of this name, and so of this content, exists."""
     if path.exists():
         try:
             verified_folder(path)
@@ -97,7 +97,7 @@ def load(
         path: the file or folder. entry: its entry in the manifest; None: it is not listed.
 
     Raises:
-        DamagedCheckpointError: it is damaged. ValueError: another architecture. Also whatever `check` raises.
+        DamagedCheckpointError: it is damaged. ValueError: another architecture. Errors of `check`.
     """
     communicator = network.communicator
 

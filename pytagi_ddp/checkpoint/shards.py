@@ -1,7 +1,7 @@
 """The files of a sharded checkpoint: one for each rank that wrote it, and an index with their checksums, in a folder.
 
-A shard is a safetensors file with parts of tensors: `Linear.2/mu_w@1024:4096` holds the values 1024 to 4095 of the
-means of the weights of `Linear.2`. So any number of ranks can read what any other number of ranks has written.
+A shard is a safetensors file with parts of tensors: `Linear.2/mu_w@1024:4096` has the values 1024 to 4095 of the means
+of the weights of `Linear.2`. So any number of ranks can read the files of any other number of ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytagi_ddp.nn.files.file_format import header_size, open_tensors
 INDEX = "shards.json"
 FORMAT = "pytagi_ddp shards 1"
 FILE = "rank-{}-of-{}.safetensors"
-PATTERN = re.compile(r"rank-[0-9]{1,6}-of-[0-9]{1,6}\.safetensors")  # what FILE gives, never a path
+PATTERN = re.compile(r"rank-[0-9]{1,6}-of-[0-9]{1,6}\.safetensors")  # names of the form FILE, not paths
 PART = re.compile(r"([^@]{1,500})@([0-9]{1,15}):([0-9]{1,15})")
 BLOCK = 1 << 22  # bytes that are read at a time for a checksum
 
@@ -39,7 +39,7 @@ class Shard:
     """One file: its name, size, and SHA-256.
 
     Raises:
-        ValueError, TypeError: not a shard's name, or a size that is not an integer: an index may come from elsewhere.
+        ValueError, TypeError: not a shard's name, or a size that is not an integer, in an untrusted index.
     """
 
     file: str
@@ -54,7 +54,7 @@ class Shard:
 
 
 def write_shard(path: Path, slices: Iterable[TensorSpec], to_host: Callable[[Array], np.ndarray]) -> Shard:
-    """Writes those of `slices` that this rank has to save.
+    """Writes the `slices` that this rank has to save.
 
     Raises:
         ValueError: values that could not be loaded again, such as NaN (the message names them), or too many parts for a
@@ -138,17 +138,17 @@ def verify(folder: Path, shard: Shard) -> None:
 
 
 class TensorReader(ExitStack):
-    """Reads tensors from files that hold them whole or in parts; to be used in a `with` statement.
+    """Reads tensors from files that have them whole or in parts; to be used in a `with` statement.
 
     Args:
         what: name of the checkpoint, for errors.
-        files: its files, which have been verified; only the values that are asked for are read.
+        files: its verified files; only requested values are read.
 
     Attributes:
         sizes: number of values of each tensor, by name.
 
     Raises:
-        DamagedCheckpointError: parts of a tensor are missing or there twice, or are not float32.
+        DamagedCheckpointError: parts of a tensor are missing, occur twice, or are not float32.
     """
 
     def __init__(self, what: str | Path, files: Sequence[Path]):
@@ -192,7 +192,7 @@ class TensorReader(ExitStack):
         """The values of a part of a tensor.
 
         Raises:
-            ValueError: there is no tensor of this name and size, so that the checkpoint is another network's.
+            ValueError: there is no tensor of this name and size, because the checkpoint is of another network.
             DamagedCheckpointError: values that are not finite, or negative variances.
         """
         if self.sizes.get(part.name) != part.size:

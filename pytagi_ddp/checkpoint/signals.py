@@ -1,4 +1,4 @@
-"""Stopping of a training on a signal, after a checkpoint."""
+"""Stopping of a training on a signal."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if
 class StopOnSignal:
     """Within `with StopOnSignal(net):`, signals call `net.request_stop()`.
 
-    The rank that gets a signal tells the others in the next exchange: in its next step, or with `every=k` in its next
-    merge. So `net.stop_requested` becomes True with the same step on every rank. Further signals change nothing: batch
-    systems may send one to mpirun, which forwards it, and one to each rank. The earlier handlers are restored at the
-    end of the block.
+    The next exchange (the next step, or with `every=k` the next merge) shares the request with all ranks, so that
+    `net.stop_requested` becomes True with the same step on every rank. Further signals have no effect. The earlier
+    handlers are restored at the end of the block.
 
     Args:
         ddp: the network in training: a `DDPSequential`, `FSDPSequential` or `PipelineSequential`; or a `Trainer`.
-        signals: which ones.
+        signals: the signals.
 
     Attributes:
         received: the first signal that this rank got, or None.
 
     Raises:
-        TypeError: another kind of network, which cannot be stopped.
+        TypeError: another kind of network.
         ValueError: entered in a thread other than the main one, where Python sets no handlers.
         OSError: a signal that cannot be handled, such as SIGKILL.
 

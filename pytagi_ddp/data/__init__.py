@@ -1,4 +1,4 @@
-"""Data sets in memory or in files, augmentation, and batches shared among ranks; nothing here needs MPI.
+"""Data sets in memory or in files, augmentation, and batches divided among ranks. It does not need MPI.
 
 train, test = load_cifar10()
 loader = BatchLoader(train, 128, rank, world_size, transform=random_crop_flip, mean=train.mean(), std=train.std())

@@ -16,15 +16,15 @@ from pytagi_ddp.data.sampler import IndexBatch
 class ArrayLoader(RankBatches):
     """Iterate over this rank's batches of arrays: `for x, y in loader`.
 
-    Order, shares of ranks and the position in them are those of `BatchLoader`. Batches are copies of rows.
+    Order, shares of ranks and position are those of `BatchLoader`. Batches are copies of rows.
 
     Args:
-        x: Inputs, (samples, ...): an array, or what `to_numpy` takes (tensors of PyTorch, tables of pandas).
-        y: Observations, (samples, ...) likewise; a tuple of them, as `Joint` observes, gives batches with a tuple.
-        batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As of `BatchLoader`.
+        x: Inputs, (samples, ...): an array, or another argument of `to_numpy` (tensors of PyTorch, tables of pandas).
+        y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint`, batches have a tuple.
+        batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As in `BatchLoader`.
 
     Raises:
-        ValueError: As `BatchLoader`; x and y of different lengths. TypeError: What does not hold numbers.
+        ValueError: As `BatchLoader`; x and y of different lengths. TypeError: Not numbers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Random changes to training images, equal for every way of sharing a batch among ranks."""
+"""Random augmentation of training images, independent of the number of ranks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 class ShardRandom:
     """Random numbers for one rank's part of a global batch.
 
-    All ranks seed one generator alike, draw for the whole global batch and keep the rows of their own part.
-    So an image gets the same numbers however the batch is shared. Methods are those of
-    `numpy.random.Generator`; the first axis of `size` must be the images of the part.
+    All ranks have a generator with the same seed, draw for the whole global batch, and keep the rows of their own part.
+    So an image gets the same numbers for any number of ranks. Methods are those of `numpy.random.Generator`; the first
+    axis of `size` must be the images of the part.
 
     Args:
         key: Seeds of the PCG64 generator, the same on every rank.
         global_size: Images in the global batch.
-        offset: Where the part begins in the global batch.
+        offset: Start of the part in the global batch.
         size: Images in the part.
 
     Raises:
-        ValueError: A part that does not lie in the global batch.
+        ValueError: A part that is not in the global batch.
     """
 
     def __init__(self, key: Sequence[int], global_size: int, offset: int, size: int) -> None:
@@ -58,13 +58,13 @@ def random_crop_flip(
     padding: int = 4,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Pad each image with zeros, cut its own size out at a random place, and mirror half of them.
+    """Pad each image with zeros, crop it to its size at a random place, and mirror half of the images.
 
     Args:
         images: Shape (N, C, H, W), any dtype.
-        rng: Source of the places and flips.
+        rng: Source of random numbers.
         padding: Zero pixels added on every side.
-        out: Where to write; same shape and dtype as `images`, may be `images` itself.
+        out: Memory of the result, with the shape and dtype of `images`; may be `images` itself.
 
     Returns:
         `out`, or a new array.
@@ -85,7 +85,7 @@ def random_crop_flip(
     padded[:, :, padding : padding + height, padding : padding + width] = images
     corners = rng.integers(0, 2 * padding + 1, size=(count, 2)).tolist()
     flips: Any = rng.integers(0, 2, size=count).tolist()
-    # One strided copy per image is as fast as a gather over the whole batch, and writes straight into out.
+    # One strided copy per image is as fast as a gather over the whole batch, and writes directly into out.
     for target, source, (y, x), flip in zip(out, padded, corners, flips, strict=True):
         window = source[:, y : y + height, x : x + width]
         target[...] = window[:, :, ::-1] if flip else window

@@ -1,4 +1,4 @@
-"""Batches of a data set for one rank: which samples, from which one on, and made ahead; images normalised."""
+"""Batches of a data set for one rank: their samples, position and prefetching, and normalised images."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Own = TypeVar("Own", bound="RankBatches")
 
 
 class RankBatches(ABC):
-    """What all loaders do alike: shares of ranks, the order of an epoch, and the position in it.
+    """The base of all loaders: shares of ranks, the order of an epoch, and the position in it.
 
-    A subclass makes the batches, by `_make_batches`.
+    A subclass makes the batches in `_make_batches`.
 
     Args:
-        dataset: Whose length counts.
-        batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: as of `BatchLoader`.
+        dataset: Data with a length.
+        batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: as in `BatchLoader`.
 
     Raises:
         ValueError: as `BatchLoader`.
@@ -64,8 +64,8 @@ class RankBatches(ABC):
         self.prefetch = prefetch
         self._num_samples = len(dataset)
         self._epoch = 0
-        self._start = 0, 0  # where the next iteration begins: its batch, and the sample at which batch 0 begins
-        self._position, self._first = self._start  # the same of what was handed out
+        self._start = 0, 0  # start of the next iteration: its batch, and the sample at which batch 0 begins
+        self._position, self._first = self._start  # the same for the last batch that was returned
         self._iterations: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
     @abstractmethod
@@ -88,7 +88,7 @@ class RankBatches(ABC):
 
     @property
     def trains(self) -> bool:
-        """Whether the batches are of training: in one order for all ranks, and as many on each."""
+        """Whether the batches are for training: in one order for all ranks, with the same number on each."""
         return isinstance(self.sampler, ShardedSampler)
 
     @property
@@ -97,17 +97,18 @@ class RankBatches(ABC):
         return self.batch_size * self.world_size
 
     def set_epoch(self, epoch: int, start_batch: int = 0, samples: int | None = None) -> None:
-        """Choose the order and augmentation of the next iteration, and where it begins.
+        """Choose the order, augmentation and start of the next iteration.
 
         Args:
             epoch: Its number.
-            start_batch: The batch at which it begins.
-            samples: Or how many samples of the epoch, of all ranks, come before it. They may have been learnt with any
-                other ranks and batch sizes: the rest of the order is divided anew, and each sample of it comes once.
+            start_batch: Its first batch.
+            samples: Instead of `start_batch`, the number of earlier samples of the epoch, of all ranks. They may have
+                had other numbers of ranks and batch sizes: the rest of the order is divided again, and each of its
+                samples comes once.
 
         Raises:
-            ValueError: epoch < 0; start_batch outside 0..len(loader); samples outside 0..num_samples, or of an
-                evaluation, in which every rank counts its own.
+            ValueError: epoch < 0; start_batch outside 0..len(loader); samples outside 0..num_samples, or with
+                `evaluation`, which has no common order of ranks.
         """
         first = 0
         if samples is not None:
@@ -124,7 +125,7 @@ class RankBatches(ABC):
         self._start = self._position, self._first = start_batch, first
 
     def samples_before(self, batch: int, first: int = 0) -> int:
-        """Samples of all ranks in the batches before `batch`, where batch 0 begins at sample `first` of the epoch."""
+        """Samples of all ranks in the batches before `batch`, if batch 0 begins at sample `first` of the epoch."""
         return min(first + batch * self.global_batch, self._num_samples)
 
     def state_dict(self) -> dict[str, int]:
@@ -135,14 +136,14 @@ class RankBatches(ABC):
         return state
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the batch at which `state` was taken, with any number of ranks and any batch size.
+        """Continue after the last batch of `state`, with any number of ranks and any batch size.
 
-        Of an evaluation, the global batch has to be the same.
+        With `evaluation`, the global batch has to be the same.
 
         Raises:
-            ValueError: A state of another data size, seed, shuffle or drop_last, or with something else than integers.
+            ValueError: A state of another data size, seed, shuffle or drop_last, or with values that are not integers.
         """
-        state = {**self._order, **state}  # states of version 0.2 do not say it
+        state = {**self._order, **state}  # states of version 0.2 do not have it
         for key in self.state_dict():
             if not isinstance(state.get(key), int | np.integer) and (key != "samples" or key in state):
                 raise ValueError(f"the stored position has no integer for {key}: {state!r:.200}")
@@ -157,12 +158,12 @@ class RankBatches(ABC):
         self.set_epoch(state["epoch"], state["batch"], samples)
 
     def _identity(self) -> dict[str, int]:
-        """What must be equal for a position to mean the same."""
+        """The values that must be equal for a position to have the same meaning."""
         own = {"num_samples": self._num_samples, "seed": self.seed, **self._order}
         return own if self.trains else own | {"global_batch": self.global_batch}
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has the settings and the position, and none of the iterations under way."""
+        """A copy has the settings and the position, but no iterations in progress."""
         return self.__dict__ | {"_iterations": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,7 +179,7 @@ class RankBatches(ABC):
         return self._kept(self._batches(0, 0))
 
     def close(self) -> None:
-        """End iterations that were left half-way, and their threads."""
+        """End unfinished iterations and their threads."""
         for iteration in list(self._iterations):
             iteration.close()
 
@@ -189,7 +190,7 @@ class RankBatches(ABC):
         self.close()
 
     def _kept(self, iteration: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-        """The same, which `close` ends."""
+        """The iteration, registered for `close`."""
         self._iterations.add(iteration)
         return iteration
 
@@ -209,7 +210,7 @@ class RankBatches(ABC):
                 yield batch
 
     def _random(self, part: IndexBatch, epoch: int) -> ShardRandom:
-        """Random numbers for the images of a part, the same whatever the ranks."""
+        """Random numbers for the images of a part, independent of the number of ranks."""
         # batch + 1: NumPy takes [seed, epoch] and [seed, epoch, 0] for the same seed, and the permutation
         # has the former.
         key = [self.seed, epoch, part.batch + 1]
@@ -217,13 +218,13 @@ class RankBatches(ABC):
 
 
 class ImageBatches(RankBatches):
-    """What `BatchLoader` and `FolderLoader` do alike; see there.
+    """The base of `BatchLoader` and `FolderLoader`.
 
-    A subclass says which images a batch has, by `_images`.
+    A subclass reads the images of a batch in `_images`.
 
     Args:
         shape: (C, H, W) of the images.
-        dataset, mean, std, sampling: as of `RankBatches` and `BatchLoader`.
+        dataset, mean, std, sampling: as in `RankBatches` and `BatchLoader`.
 
     Raises:
         ValueError: as `BatchLoader`.

@@ -41,7 +41,7 @@ _CIFAR10 = PublishedDataset("CIFAR-10", "cifar", (_BINARY, _PYTHON), URL)
 
 
 def find_cifar10(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The folder that holds the files of CIFAR-10 in either layout, or None.
+    """The folder with the files of CIFAR-10 in either layout, or None.
 
     Searched in order, each with the usual subfolders: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/cifar,
     ./data/cifar.
@@ -53,7 +53,7 @@ def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: b
     """Download the official archive (170 MB) and unpack it; with several ranks, on one of them only.
 
     Args:
-        data_dir: Where to; None: $PYTAGI_DATA/cifar, else ./data/cifar.
+        data_dir: The folder; None: $PYTAGI_DATA/cifar, else ./data/cifar.
         progress: Show a progress bar.
 
     Returns:
@@ -77,7 +77,7 @@ def download_cifar10(data_dir: str | os.PathLike[str] | None = None, progress: b
 def load_cifar10(
     data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
 ) -> tuple[ImageDataset, ImageDataset]:
-    """Load CIFAR-10 from where `find_cifar10` finds it, downloading it first where it is nowhere.
+    """Load CIFAR-10 from the folder that `find_cifar10` finds, or download it.
 
     Args:
         data_dir: A folder to search first, and to download into.
@@ -96,7 +96,7 @@ def load_cifar10(
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Copies the files of the binary layout out of the archive, by name: no path in it is ever followed.
+    """Copies the files of the binary layout out of the archive, by name; paths in it are not used.
 
     Raises:
         ValueError: a damaged archive, one without these files, or one that unpacks to more than they need.
@@ -125,7 +125,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 class _Bounded(io.BufferedIOBase):
-    """A stream of which no more than `most` bytes, and a little for headers, can be read."""
+    """A stream with a limit on its bytes: `most`, and a little for headers."""
 
     def __init__(self, stream: gzip.GzipFile, most: int):
         super().__init__()

@@ -17,17 +17,17 @@ _BLOCK = 1 << 22  # pixels whose moments are summed at a time
 
 @dataclass(frozen=True, eq=False, init=False)
 class ImageDataset:
-    """Images and their class numbers: arrays, or what `to_numpy` takes (tensors of PyTorch, columns of pandas).
+    """Images and their class numbers: arrays, or other arguments of `to_numpy` (tensors of PyTorch, columns of pandas).
 
     Attributes:
         images: uint8, shape (N, C, H, W), N >= 1.
         labels: int64, shape (N,), each in [0, number of classes).
         classes: The name of each class.
-        name: What the set is called in messages.
+        name: Its name in messages.
 
     Raises:
         TypeError: Images that are not uint8, or labels that are not integers.
-        ValueError: Shapes that do not belong together, or a label without a class.
+        ValueError: Shapes that do not match, or a label without a class.
     """
 
     images: np.ndarray
@@ -70,7 +70,7 @@ class ImageDataset:
         return len(self.images)
 
     def subset(self, n: int) -> ImageDataset:
-        """The first n images (all of them where there are fewer), sharing memory with this set.
+        """The first n images (all of them if there are fewer), sharing memory with this set.
 
         Raises:
             ValueError: n < 1.

@@ -1,4 +1,4 @@
-"""Pictures in files: decoded, cut and scaled by Pillow, in worker processes. What the files hold is not trusted."""
+"""Images in files, decoded, cropped and scaled by Pillow in worker processes. Files are not trusted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pytagi_ddp.files import file_size
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-FORMATS = ("JPEG", "PNG", "WEBP")  # what a file holds counts, not its name: some .JPEG of ImageNet is a PNG
+FORMATS = ("JPEG", "PNG", "WEBP")  # by content, not by name: some .JPEG of ImageNet is a PNG
 TRIES = 10
-NUMBERS = 4 * TRIES + 1  # random ones that an image takes
-LEAST, RATIO = 0.08, (3 / 4, 4 / 3)  # of a random part: least share of the image's area, width over height
-CENTRE = 224 / 256  # side of the part that is evaluated, over the image's shorter side
-ORIENTATION = 0x0112  # the number of EXIF's field: how the camera was held
-# What makes an image upright, a name in `Image.Transpose`, by that field; all else is upright as it is.
+NUMBERS = 4 * TRIES + 1  # random numbers of an image
+LEAST, RATIO = 0.08, (3 / 4, 4 / 3)  # of a random part: smallest share of the image's area, limits of width / height
+CENTRE = 224 / 256  # side of the part for evaluation / the image's shorter side
+ORIENTATION = 0x0112  # number of the EXIF field for the orientation of the camera
+# The operation of `Image.Transpose` that makes an image upright, by that field; none for other values.
 TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM"},
     **{5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"},  # these exchange the sides
@@ -36,11 +36,11 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class ImageError(ValueError):
-    """A file that holds no image that can be read; names it."""
+    """A file that is not a readable image; the message names it."""
 
 
 class Source(NamedTuple):
-    """Where an image is: a file, or a row of a shard that was made of it."""
+    """The place of an image: a file, or a row of a shard with its decoded copy."""
 
     path: str
     shard: str | None = None
@@ -63,12 +63,12 @@ def pillow() -> Any:
 
 @contextmanager
 def open_image(path: str) -> Iterator[Picture]:
-    """The image in a file: its size is known, its pixels are decoded where they are first used.
+    """The image in a file: its size is known, and its pixels are decoded at their first use.
 
     Raises:
-        ImageError: no image, a damaged or truncated one, or more pixels than Pillow's limit (`Image.MAX_IMAGE_PIXELS`);
-            also from within the block.
-        OSError: no such file, no regular one, or one that cannot be read.
+        ImageError: not an image, a damaged or truncated one, or more pixels than Pillow's limit
+            (`Image.MAX_IMAGE_PIXELS`); also inside the block.
+        OSError: the file does not exist, is not a regular file, or cannot be read.
     """
     image_module = pillow()
     try:
@@ -78,20 +78,20 @@ def open_image(path: str) -> Iterator[Picture]:
             if limit is not None and pixels > limit:
                 raise ImageError(f"{pixels} pixels are more than Pillow's limit of {limit}, a decompression bomb maybe")
             yield image
-    except Exception as error:  # whatever a damaged file may bring about: Pillow lists no types
+    except Exception as error:  # a damaged file may raise any error: Pillow does not document types
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ImageError(f"{path}: {str(error) or repr(error)}") from error
 
 
 def read_part(source: Source, size: int, numbers: np.ndarray | None, least: float = LEAST) -> np.ndarray:
-    """The part of an image, upright, that a network sees; uint8, shape (3, size, size).
+    """The part of an image, upright, for a network; uint8, shape (3, size, size).
 
     Args:
         source: the image.
-        size: of both sides.
-        numbers: `NUMBERS` uniform ones: a random part, mirrored or not. None: the centre.
-        least: share of the image's area that a random part has at least.
+        size: length of both sides.
+        numbers: `NUMBERS` uniform random numbers, for a random part, mirrored or not. None: the centre.
+        least: smallest share of the image's area of a random part.
 
     Raises:
         ImageError, OSError: as `open_image`. ValueError: a damaged shard.
@@ -119,41 +119,41 @@ def read_scaled(path: str, side: int) -> np.ndarray:
         whole = upright_size(image)
         scale = side / min(whole)
         width, height = (max(side, round(scale * length)) for length in whole)
-        if max(width, height) > 100 * side:  # a line of pixels would become a picture that fills the memory
+        if max(width, height) > 100 * side:  # a line of pixels would become a huge image
             raise ImageError(f"its sides {image.width} and {image.height} differ by more than a factor of 100")
         return cut(image, (0, 0, *whole), (width, height))
 
 
 def orientation(image: Picture) -> int:
-    """How the camera was held, by the image's EXIF data: 1 (upright) to 8; 1 where nothing readable says so."""
+    """The orientation of the camera, from the image's EXIF data: 1 (upright) to 8; 1 if unknown."""
     if image.format != "JPEG":
-        image.load()  # otherwise Pillow does it, because in a PNG the data may follow the pixels
+        image.load()  # Pillow would do it, because in a PNG the data may follow the pixels
     try:
         value = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # damaged data of a picture that may well be whole
+    except Exception:  # damaged EXIF data of an image that may be intact
         return 1
     return value if value in TURNS else 1
 
 
 def upright_size(image: Picture) -> tuple[int, int]:
-    """(width, height) of the image once it is turned."""
+    """(width, height) of the upright image."""
     return image.size[::-1] if orientation(image) >= 5 else image.size
 
 
 def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
-    """A part of an image, turned upright, scaled to `size`, in three colours; uint8, shape (height, width, 3).
+    """A part of an image, upright, scaled to `size`, in three colours; uint8, shape (height, width, 3).
 
     Args:
         box: the part, in the upright image. size: (width, height).
     """
     (width, height), turn = upright_size(image), orientation(image)
     shrink = min((box[2] - box[0]) / size[0], (box[3] - box[1]) / size[1])
-    if shrink >= 2:  # a JPEG is decoded at a half, a quarter or an eighth of its size right away
+    if shrink >= 2:  # a JPEG can be decoded at a half, a quarter or an eighth of its size
         wanted = math.ceil(width / shrink), math.ceil(height / shrink)
         image.draft(None, wanted[::-1] if turn >= 5 else wanted)
         across, down = (now / then for now, then in zip(upright_size(image), (width, height), strict=True))
         box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
-    if image.mode.startswith("I"):  # grey of 16 bits, of which `convert` would make white all that is above 255
+    if image.mode.startswith("I"):  # grey of 16 bits, for which `convert` would clip values above 255
         image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     whole = image.convert("RGB")
     if turn in TURNS:
@@ -164,8 +164,8 @@ def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
 def choose_box(size: tuple[int, int], numbers: np.ndarray | None, least: float = LEAST) -> Box:
     """A random part of an image of `size` (width, height); without `numbers` the square in its centre.
 
-    A random part has `least` to all of the area, and sides whose ratio is between 3/4 and 4/3. Where ten tries give
-    none that fits, it is the largest one in the centre with such a ratio.
+    A random part has `least` to all of the area, and sides whose ratio is between 3/4 and 4/3. If ten tries give none
+    that fits, it is the largest one in the centre with such a ratio.
 
     Source: Szegedy et al. (2015), "Going deeper with convolutions"; torchvision's RandomResizedCrop and CenterCrop.
     """
@@ -194,7 +194,7 @@ def read_parts(
     """`read_part` of several images, in a worker.
 
     Returns:
-        Those that can be read, (images, 3, size, size), and for the others (position, why not).
+        Those that can be read, (images, 3, size, size), and for the others (position, reason).
     """
     parts, problems = [], []
     for k, source in enumerate(sources):
@@ -206,10 +206,10 @@ def read_parts(
 
 
 def image_workers(count: int) -> ProcessPoolExecutor:
-    """Processes for decoding, to be shared among loaders and shut down by whoever made them.
+    """Processes for decoding, which loaders can share; the caller shuts them down.
 
-    They are started by spawn, not forked (a rank of MPI cannot be forked safely), so a program that uses them needs
-    ``if __name__ == "__main__":``, as with multiprocessing.
+    They are spawned, because a rank of MPI cannot be forked safely. So a program that uses them needs ``if __name__ ==
+    "__main__":``, as with multiprocessing.
 
     Raises:
         ValueError: count < 1.
@@ -232,7 +232,7 @@ def use_workers(workers: int | Executor) -> Iterator[Executor]:
 
 
 class SerialExecutor(Executor):
-    """An executor that works in the calling thread, when a result is asked for."""
+    """An executor that runs in the calling thread, when a result is requested."""
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         return _LazyFuture(partial(fn, *args, **kwargs))
@@ -248,7 +248,7 @@ class _LazyFuture(Future):
 
 
 def _begin_worker() -> None:
-    """Leaves Ctrl-C to the parent process, and ends if the parent is killed, instead of waiting for it forever."""
+    """Leaves Ctrl-C to the parent process, and ends this process if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Fetch a file over HTTP: complete and with the right checksum, or not at all."""
+"""Download of a file over HTTP, complete and with the correct checksum, or not at all."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytagi_ddp.bars import Bar
 from pytagi_ddp.files import atomic_file
 
 _CHUNK = 1 << 18
-SLOWEST = 16 << 10  # bytes per second, on average, that a server has to send
-PATIENCE = 6  # times the time-out, before that counts
+SLOWEST = 16 << 10  # smallest average number of bytes per second
+PATIENCE = 6  # times the time-out, after which SLOWEST applies
 
 
 class DownloadError(OSError):
-    """A file could not be fetched, or what came is not the file that was published."""
+    """A file could not be downloaded, or is not the published file."""
 
 
 def download_file(
@@ -32,21 +32,21 @@ def download_file(
 
     Args:
         url: Address.
-        path: File to make or to replace; its folder is made where missing.
-        md5: Checksum in hexadecimal digits; None: whoever reads the file has another one of what it holds.
-        max_bytes: What the file has at most; of a server that sends more no more is read.
+        path: File to make or to replace; its folder is made if it is missing.
+        md5: Checksum in hexadecimal digits; None: not compared.
+        max_bytes: Largest size of the file; more is not read.
         progress: Show a progress bar on standard error.
         timeout: Seconds to wait for the connection, and for each piece of data. After 6 times as long, less than 16 KiB
             per second is too slow.
 
     Raises:
-        DownloadError: No connection, one that broke off or is too slow, too many bytes, or a checksum that differs.
-            `path` is then as it was before.
+        DownloadError: No connection, a broken or slow one, too many bytes, or another checksum. `path` does not change
+            then.
         OSError: The file cannot be written.
     """
     digest = hashlib.md5(usedforsecurity=False)
     chunks = _read(url, path.name, max_bytes, progress, timeout)
-    first = next(chunks, b"")  # a folder is made for what comes, and not where nobody answers
+    first = next(chunks, b"")  # before the folder is made, so that none is made without an answer
     with atomic_file(path) as file:
         for chunk in chain((first,), chunks):
             digest.update(chunk)
@@ -73,7 +73,7 @@ def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -
                     _check_size(received, max_bytes)
                     bar.update(len(chunk))
                     yield chunk
-            if watch.problem:  # the end of a connection amid headers is the end of headers
+            if watch.problem:  # otherwise a connection that ends in the headers looks complete
                 raise ConnectionError
             if total is not None and received < total:
                 raise ConnectionError(f"the connection broke off after {received} of {total} bytes")
@@ -82,13 +82,13 @@ def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -
 
 
 class _Watch:
-    """Cuts connections off that are too slow, also where a read never ends because single bytes come in time.
+    """Closes connections that are too slow, also if single bytes arrive in time.
 
     Args:
-        patience: seconds after which slowness counts.
+        patience: seconds after which the speed is checked.
 
     Attributes:
-        received: bytes so far. problem: why it has cut the connections off, or nothing.
+        received: bytes so far. problem: the reason for closing the connections, or empty.
     """
 
     def __init__(self, patience: float):
@@ -97,7 +97,7 @@ class _Watch:
         self._sockets: list[socket.socket] = []
 
     def opener(self) -> urllib.request.OpenerDirector:
-        """Opens addresses over connections that this object watches."""
+        """An opener whose connections this object watches."""
         sockets = self._sockets
 
         class Plain(http.client.HTTPConnection):
@@ -133,7 +133,7 @@ class _Watch:
                 self.problem = f"too slow: {self.received} bytes in {seconds:.0f} s; try again later"
                 for connection in self._sockets:
                     with contextlib.suppress(OSError):
-                        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS too, as a thread reads from it
+                        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # also for TLS, which a thread reads
                 return
 
 

@@ -23,22 +23,22 @@ AHEAD = 2  # batches that workers prepare in addition to the next one
 class FolderLoader(ImageBatches):
     """Iterate over this rank's batches of images in files: `for x, labels in loader`.
 
-    As `BatchLoader`: the same form of batches, order, shares of ranks and position in it. In training an image is a
-    random part of the one in the file, scaled to `size` and mirrored at random, as networks for ImageNet are trained;
-    for evaluation it is the square in its centre with 7/8 of the shorter side. Parts do not depend on the number of
-    ranks or workers. Close the loader at the end, or use it as a context, which ends its workers.
+    Batches, order, shares of ranks and position are those of `BatchLoader`. In training, an image is a random part of
+    the file's image, scaled to `size` and mirrored at random, as usual for ImageNet; for evaluation it is the square in
+    the centre with 7/8 of the shorter side. Parts do not depend on the number of ranks or workers. Close the loader at
+    the end, or use it as a context, which ends its workers.
 
     Args:
         dataset: The images.
         batch_size: Images per rank and batch; fewer if `dataset` skips files that cannot be read.
-        rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: As of `BatchLoader`.
+        rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: As in `BatchLoader`.
         size: Pixels of both sides.
-        augment: Whether training takes random parts; else the centre.
-        least_area: Share of an image's area that a random part has at least, above 0 and up to 1. The default is for
+        augment: Whether training uses random parts; otherwise the centre.
+        least_area: Smallest share of an image's area of a random part, above 0 and up to 1. The default is for
             ImageNet; with few images, or objects that fill them, 0.3 to 0.7 is better.
         mean, std: Per channel, of pixels scaled to [0, 1]; by default those of ImageNet.
-        workers: Processes that decode; an executor, such as `image_workers`, may be shared with other loaders; 0: this
-            process decodes, in the thread that makes batches ahead. See there what a program with processes needs.
+        workers: Number of decoding processes, or an executor, such as `image_workers`, which may be shared with other
+            loaders (see there for the requirements). 0: the prefetching thread decodes.
 
     Raises:
         ValueError: As `BatchLoader`, or size < 1, workers < 0 or a least_area out of range. ImportError: Pillow is not
@@ -46,7 +46,7 @@ class FolderLoader(ImageBatches):
         TypeError: not an `ImageFolder`.
 
     While iterating:
-        ImageError: a file that is not an image, unless `dataset` skips such. OSError: a file that cannot be read.
+        ImageError: a file that is not an image, unless `dataset` skips these. OSError: a file that cannot be read.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FolderLoader(ImageBatches):
         self._own: Executor | None = None
 
     def close(self) -> None:
-        """End iterations that were left half-way, their threads, and the workers that are this loader's."""
+        """End unfinished iterations, their threads, and the workers of this loader."""
         super().close()
         if self._own is not None:
             self._own.shutdown(cancel_futures=True)
@@ -97,7 +97,7 @@ class FolderLoader(ImageBatches):
                 "this FolderLoader reads with an executor that it was given, and that cannot be copied: make another "
                 "loader of `loader.dataset`, or give a number of workers"
             )
-        return super().__getstate__() | {"_own": None}  # a copy starts workers of its own
+        return super().__getstate__() | {"_own": None}  # a copy starts its own workers
 
     def _images(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
         pending: deque[tuple[np.ndarray, list[Future]]] = deque()

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and the error when they are in none of these places."""
+"""The search for data sets, and the error if they are not found."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 
 class DatasetNotFoundError(FileNotFoundError):
-    """A data set is in none of the folders searched and could not be downloaded."""
+    """A data set is not in the searched folders and could not be downloaded."""
 
 
 class Layout(NamedTuple):
-    """Files of a data set, and the subfolder in which they usually lie."""
+    """Files of a data set, and their usual subfolder."""
 
     subfolder: str
     files: Sequence[str]
@@ -37,8 +37,8 @@ class PublishedDataset(NamedTuple):
     """A published data set.
 
     Attributes:
-        name: in messages. kind: of the folders that it is looked for in. layouts: of its files.
-        source: where the files come from.
+        name: name in messages. kind: name of its folders. layouts: layouts of its files.
+        source: origin of the files.
     """
 
     name: str
@@ -47,17 +47,17 @@ class PublishedDataset(NamedTuple):
     source: str
 
     def find(self, data_dir: str | os.PathLike[str] | None) -> Path | None:
-        """The first of the folders, or usual subfolder of one, that holds every file of a layout."""
+        """The first folder, or usual subfolder, with every file of a layout."""
         for place, missing, _ in _examine(search_folders(self.kind, data_dir), self.layouts):
             if not missing:
                 return place
         return None
 
     def find_or(self, download: Callable[[], Path] | None, data_dir: str | os.PathLike[str] | None) -> Path:
-        """The same, or where `download` puts them.
+        """The result of `find`, or of `download`.
 
         Raises:
-            DatasetNotFoundError: they are nowhere, and there is no `download`.
+            DatasetNotFoundError: not found, and there is no `download`.
         """
         found = self.find(data_dir) or (download and download())
         if found is None:
@@ -67,7 +67,7 @@ class PublishedDataset(NamedTuple):
     def not_found(
         self, data_dir: str | os.PathLike[str] | None, cause: Exception | None = None
     ) -> DatasetNotFoundError:
-        """The error that says where the set was looked for, what is incomplete, and what to do."""
+        """The error, with the searched folders, incomplete ones, and what to do."""
         folders = search_folders(self.kind, data_dir)
         places = ", ".join(str(folder.absolute()) for folder in folders)
         subfolders = ", ".join(sorted({layout.subfolder for layout in self.layouts if layout.subfolder}))

@@ -15,8 +15,8 @@ import numpy as np
 
 from pytagi_ddp.files import file_size
 
-# A gzipped file may unpack to so many times its size, or to so many bytes. Photographs and digits shrink to a tenth at
-# best; a file made to fill the memory, to a thousandth.
+# Limits of a gzipped file: the ratio of its unpacked size, or the unpacked size. Photographs and digits shrink to a
+# tenth at best; a malicious file to a thousandth.
 MAX_RATIO, ALWAYS = 32, 64 << 20
 
 
@@ -24,15 +24,15 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
     """The array of bytes in an IDX file, which is gzipped if its name ends in .gz.
 
     Args:
-        path: the file. axes: of the array.
+        path: the file. axes: number of axes of the array.
 
     Returns:
         uint8 array, read-only.
 
     Raises:
-        ValueError: not an IDX file of bytes with so many axes, or a truncated or corrupt one, or a gzipped one that
+        ValueError: not an IDX file of bytes with this number of axes, a truncated or corrupt one, or a gzipped one that
             unpacks to more than 32 times its size and 64 MiB.
-        OSError: no such file, or no regular one.
+        OSError: the file does not exist, or is not a regular file.
     """
     size = file_size(path)
     if path.suffix != ".gz":
@@ -47,7 +47,7 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
 
 
 def _read(file: BinaryIO | gzip.GzipFile, path: Path, axes: int, limit: int, beyond: str) -> np.ndarray:
-    """The array in an open file, if it has no more than `limit` bytes; `beyond` says why not more."""
+    """The array in an open file, if it has no more than `limit` bytes; `beyond` is the reason, for the error."""
     header = 4 * (1 + axes)
     begin = file.read(header)
     magic = bytes((0, 0, 8, axes))  # 8: unsigned bytes
@@ -57,7 +57,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: Path, axes: int, limit: int, bey
     expected = header + math.prod(shape)
     if expected > limit:
         raise ValueError(f"{path}: expected {expected} bytes for shape {shape}, {beyond}; fetch it again")
-    # One byte more is asked for: it shows that there is more, and gzip compares its checksum at the end of a file only.
+    # Reads one byte more, to detect more data, and because gzip compares its checksum only at the end of a file.
     data = file.read(expected - header + 1)
     found = header + len(data)
     if found != expected:

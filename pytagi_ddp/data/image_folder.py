@@ -1,4 +1,4 @@
-"""Images in files, a folder for each class: `train/n01440764/n01440764_10026.JPEG`, as ImageNet is unpacked."""
+"""Images in files, with a folder for each class: `train/n01440764/n01440764_10026.JPEG`, as in ImageNet."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pytagi_ddp.listing import some
 from pytagi_ddp.warn import warn
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
-# Images in formats that are not read.
+# Suffixes of images in other formats.
 OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".jfif", ".dng")
-SHARD_SIZE = 256  # images of a shard: of 256 x 340 pixels each they are 67 MB
+SHARD_SIZE = 256  # images of a shard; 67 MB for 256 x 340 pixels each
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Labelled images in files, which are read when they are needed (`FolderLoader`).
+    """Labelled images in files, which `FolderLoader` reads when they are needed.
 
     Made by `ImageFolder.find`.
 
     Attributes:
         root: The folder.
-        classes: The name of each class: of its folder.
+        classes: The name of each class, which is that of its folder.
         files: The images, relative to `root`, ordered by class and name.
         labels: int64, shape (N,): the class of each.
         on_error: "raise" or "skip", see `find`.
@@ -54,19 +54,19 @@ class ImageFolder:
     ) -> ImageFolder:
         """The images in `root`/CLASS/*.jpeg (.jpg, .png, .webp; in capitals too), in the order of their names.
 
-        Names that begin with a dot are left out, and so is all that is not an image. Images in other formats are left
-        out with a warning that names them. Links are followed. Images are turned upright, as their EXIF data say.
+        Names that begin with a dot, and files that are not images, are left out. Images in other formats are left out
+        with a warning that names them. Links are followed. Images are rotated according to their EXIF data.
 
         Args:
             root: The folder.
-            classes: Names of the classes; None: of the folders in `root`, in alphabetical order. A test set takes
-                those of its training set.
-            on_error: What happens where a file is not an image, or a damaged one: "raise" an error that names it, or
-                "skip" it with a warning that does; a batch has fewer images then.
+            classes: Names of the classes; None: those of the folders in `root`, in alphabetical order. For a test set,
+                pass those of the training set.
+            on_error: For files that are not images, or damaged: "raise" an error that names the file, or "skip" it with
+                a warning; a batch then has fewer images.
 
         Raises:
-            OSError: No such folder.
-            ValueError: No image, a class without images, or a folder that is none of `classes`.
+            OSError: The folder does not exist.
+            ValueError: No image, a class without images, or a folder that is not among `classes`.
         """
         if on_error not in ("raise", "skip"):
             raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
@@ -98,11 +98,11 @@ class ImageFolder:
 
     @property
     def name(self) -> str:
-        """What the set is called in messages."""
+        """Its name in messages."""
         return self.root.name
 
     def subset(self, n: int) -> ImageFolder:
-        """n images (all where there are fewer), evenly spread over the set, and so over the classes.
+        """n images (all if there are fewer), evenly spread over the set, and so over the classes.
 
         Raises:
             ValueError: n < 1.
@@ -112,13 +112,13 @@ class ImageFolder:
         return self._of(np.arange(min(n, len(self))) * len(self) // min(n, len(self)))
 
     def split(self, share: float, seed: int = 0) -> tuple[ImageFolder, ImageFolder]:
-        """Two sets without an image in common: the rest, and `share` of each class, drawn at random.
+        """Divides the images into two sets: the rest, and a random `share` of each class.
 
             train_set, test_set = ImageFolder.find("photos").split(0.2)
 
         Args:
-            share: Of the second set, above 0 and below 1; of a class at least one image, and not all.
-            seed: Of the draw.
+            share: Share of the second set, above 0 and below 1; at least one image of each class, and not all.
+            seed: Seed of the draw.
 
         Raises:
             ValueError: A share out of range, or a class with fewer than two images.
@@ -140,7 +140,7 @@ class ImageFolder:
         return replace(self, files=files, labels=self.labels[chosen], rows=rows)
 
     def source(self, index: int) -> Source:
-        """Where image `index` is read."""
+        """The place of image `index`."""
         path = str(self.root / self.files[index])
         if self.shards is None or self.rows is None:
             return Source(path)
@@ -167,11 +167,12 @@ class ImageFolder:
         Args:
             folder: The folder of the copies.
             side: Pixels of the shorter side. Training takes random parts of 8 to 100 % of the area.
-            rank, world_size: Of those that share the work.
-            workers: Processes that decode, or an executor; 0: this thread.
+            rank, world_size: This rank, and the number of ranks.
+            workers: Number of decoding processes, or an executor; 0: this thread.
 
         Raises:
-            ImageError: A file that is not an image, unless such are skipped. OSError: a file cannot be read or written.
+            ImageError: A file that is not an image, unless these are skipped. OSError: a file cannot be read or
+                written.
             ValueError: side < 1, or no such rank.
         """
         if side < 1:
@@ -194,7 +195,7 @@ class ImageFolder:
 
 
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
-    """Writes a shard, if there is none of these files; returns what is wrong with those that were left out."""
+    """Writes a shard, unless it exists; returns the errors of skipped files."""
     text = "upright\n" + "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
     made_of = hashlib.sha256(os.fsencode(text)).hexdigest()
     try:
@@ -202,7 +203,7 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
         if found.made_of == made_of and len(found) == len(paths):
             return []
     except (OSError, ValueError):
-        pass  # there is none, or it is made again
+        pass  # it does not exist, or is made again
     images, problems = [], []
     for path in paths:
         try:
@@ -217,7 +218,7 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
 
 
 def _shard_path(folder: Path, number: int, paths: Sequence[str]) -> Path:
-    """Of other images it is another one: a job may still read that one. Where the whole set lies does not count."""
+    """The path of a shard, which depends on its images, but not on the folder of the set."""
     names = "\n".join("/".join(Path(path).parts[-3:]) for path in paths)
     return folder / f"images-{number:06d}-{hashlib.sha256(os.fsencode(names)).hexdigest()[:16]}.safetensors"
 
@@ -228,7 +229,7 @@ def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    """The names of all images in `folder` in order, of those that are not read, too."""
+    """The names of all images in `folder` in order, including other formats."""
     ends = SUFFIXES + OTHERS
     return sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(ends) and not entry.is_dir())
 

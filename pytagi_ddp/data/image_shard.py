@@ -1,4 +1,4 @@
-"""Files of many decoded images, which are read faster than the JPEG files that they were made of."""
+"""Files with many decoded images, which are read faster than JPEG files."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ImageShard:
     """A safetensors file of images: their pixels one after the other, their sizes, and a CRC-32 of each of these.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Attributes:
-        made_of: what it was made of, as `write_shard` was told.
+        made_of: its source, an argument of `write_shard`.
 
     Raises:
-        ValueError: the content is not that of such a file, or is damaged; names the file. OSError: it cannot be read.
+        ValueError: not such a file, or a damaged one; names the file. OSError: it cannot be read.
     """
 
     def __init__(self, path: str | Path):
@@ -50,17 +50,17 @@ class ImageShard:
 
     @classmethod
     def open(cls, path: str) -> ImageShard:
-        """The shard at a path; one that was used lately, and has not been replaced, is open still."""
+        """The shard at a path. Recently used shards stay open, unless they are replaced."""
         return _open(path, os.stat(path).st_mtime_ns)
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def read(self, row: int) -> np.ndarray:
-        """The pixels of an image, uint8 of shape (height, width, 3); without any where there was no image.
+        """The pixels of an image, uint8 of shape (height, width, 3); empty if there was no image.
 
         Raises:
-            ValueError: they are not those that were written, or there is no such row.
+            ValueError: they are damaged, or there is no such row.
         """
         if not 0 <= row < len(self):
             raise ValueError(f"{self._path}: it has {len(self)} images, and none with number {row}")
@@ -74,7 +74,7 @@ class ImageShard:
         return pixels.reshape(*self._sizes[row], 3)
 
     def _check(self, shape: Sequence[int]) -> None:
-        """Raises ValueError where the arrays do not belong together."""
+        """Raises ValueError if the arrays do not match."""
         count = len(self._sizes) if self._sizes.ndim else -1
         arrays = {"offsets": self._offsets, "sizes": self._sizes, "checksums": self._checksums}
         expected = {"offsets": (count + 1,), "sizes": (count, 2), "checksums": (count,)}
@@ -94,12 +94,12 @@ def _open(path: str, changed: int) -> ImageShard:
 
 
 def _checksum(pixels: np.ndarray, size: np.ndarray) -> int:
-    """Of size (height, width, both int32) and pixels."""
+    """The checksum of size (height, width, both int32) and pixels."""
     return zlib.crc32(np.ascontiguousarray(pixels).data, zlib.crc32(size.tobytes()))
 
 
 def write_shard(path: str | Path, images: Sequence[np.ndarray], made_of: str) -> None:
-    """Writes a shard of images, uint8 of shape (height, width, 3), so that it is whole or not there.
+    """Writes a shard of images, uint8 of shape (height, width, 3), atomically.
 
     Raises:
         OSError: as `atomic_write`.

@@ -20,9 +20,9 @@ class BatchLoader(ImageBatches):
     x is float32, shape (B, C*H*W), contiguous, each image flattened in NCHW order and normalised to
     (pixel / 255 - mean) / std per channel. labels is int64, shape (B,). Both may be kept and changed.
 
-    R ranks with batches of B see, batch by batch and augmentation included, what one rank sees with batches
-    of R * B. Every rank gets the same number of training batches; in the last one of an epoch B may be
-    smaller, even 0 where fewer samples than ranks are left (see `ShardedSampler`).
+    R ranks with batches of B together get the same batches, with the same augmentation, as one rank with batches of R *
+    B. Every rank gets the same number of training batches. The last one of an epoch may be smaller, or empty if fewer
+    samples than ranks are left (see `ShardedSampler`).
 
     A copy or a pickle of a loader has its settings and position (`state_dict`), and its own iterations.
 
@@ -31,20 +31,20 @@ class BatchLoader(ImageBatches):
         batch_size: Images per rank and batch.
         rank: This rank.
         world_size: Number of ranks.
-        shuffle: A new order in each epoch.
+        shuffle: Whether each epoch has a new order.
         seed: Seed of order and augmentation, the same on every rank.
-        drop_last: Leave a partial global batch out.
+        drop_last: Whether to leave out a partial global batch.
         transform: Called as transform(images, rng) with uint8 images of shape (B, C, H, W), B >= 1, and a
             `ShardRandom`; returns an array of that shape, pixels still in 0..255.
-        mean: Per channel or one for all, of pixels scaled to [0, 1]. None: 0.
+        mean: Mean per channel, or one for all, of pixels scaled to [0, 1]. None: 0.
         std: Standard deviation likewise. None: 1.
-        prefetch: Batches made ahead by a background thread; 0 for no thread.
-        evaluation: Give each rank one contiguous shard in the stored order, so that no sample counts twice;
-            `shuffle` has no effect then, and the number of batches may differ by one between ranks.
+        prefetch: Number of batches that a background thread prepares; 0: no thread.
+        evaluation: Whether each rank gets one contiguous shard in the stored order, so that no sample counts twice;
+            `shuffle` then has no effect, and the number of batches may differ by one between ranks.
 
     Raises:
         ValueError: A size, rank, seed or statistic out of range; drop_last or transform with evaluation;
-            drop_last where the data do not fill one global batch.
+            drop_last if the data do not fill one global batch.
         TypeError: The data are not an `ImageDataset`.
     """
 

@@ -35,7 +35,7 @@ _MNIST = PublishedDataset("MNIST", "mnist", (_GZIPPED, _PLAIN, _KAGGLE), URL)
 
 
 def find_mnist(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The folder that holds the four files of MNIST, gzipped or plain, or None.
+    """The folder with the four files of MNIST, gzipped or plain, or None.
 
     They are called train-images-idx3-ubyte.gz and so on, or without .gz, or as on Kaggle train-images.idx3-ubyte.
 
@@ -49,7 +49,7 @@ def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: boo
     """Download the four gzipped files (12 MB); with several ranks, on one of them only.
 
     Args:
-        data_dir: Where to; None: $PYTAGI_DATA/mnist, else ./data/mnist.
+        data_dir: The folder; None: $PYTAGI_DATA/mnist, else ./data/mnist.
         progress: Show a progress bar per file.
 
     Returns:
@@ -71,7 +71,7 @@ def download_mnist(data_dir: str | os.PathLike[str] | None = None, progress: boo
 def load_mnist(
     data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
 ) -> tuple[ImageDataset, ImageDataset]:
-    """Load MNIST from where `find_mnist` finds it, downloading it first where it is nowhere.
+    """Load MNIST from the folder that `find_mnist` finds, or download it.
 
     Args:
         data_dir: A folder to search first, and to download into.

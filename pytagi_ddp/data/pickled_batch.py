@@ -1,9 +1,9 @@
 """Reads the pickled dictionaries of CIFAR-10 without Python's pickle.
 
-A pickle is a program for a machine that makes any object, and the machine is not safe for files of others even where
-it may call NumPy alone: an array whose type is changed afterwards takes the file's bytes for addresses. Here the few
-instructions that Python 2 wrote these files with only take notes: dictionaries, lists, tuples, numbers, bytes, and
-`_Call`, which says what would have been called and calls nothing. Any other instruction is refused.
+A pickle is a program that can create any object. Running it is not safe for untrusted files, even if it may only call
+NumPy: an array whose type is changed afterwards can use bytes of the file as addresses. This module interprets only the
+instructions that Python 2 used for these files. They create dictionaries, lists, tuples, numbers, bytes, and `_Call`, a
+description of a call that is not made. Any other instruction raises an error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ RECONSTRUCT = (b"numpy.core.multiarray _reconstruct", b"numpy._core.multiarray _
 
 
 class _Name(NamedTuple):
-    """What a file calls by name."""
+    """A name that a file would call."""
 
     text: bytes
 
 
 @dataclass
 class _Call:
-    """A note of a call, and of what the result was told about itself."""
+    """A description of a call, and of the state of its result."""
 
     function: Any
     arguments: Any
@@ -41,14 +41,14 @@ def read_batch(path: Path, max_bytes: int) -> tuple[np.ndarray, list[int]]:
     """Pixels and labels of a pickled batch.
 
     Args:
-        path: the file. max_bytes: more are not read.
+        path: the file. max_bytes: largest number of bytes to read.
 
     Returns:
         uint8 array of two axes, and integers.
 
     Raises:
         ValueError: a truncated, corrupt or foreign file.
-        OSError: no such file, or no regular one.
+        OSError: the file does not exist, or is not a regular file.
     """
     data = read_file(path, max_bytes)
     try:
@@ -67,7 +67,7 @@ def read_batch(path: Path, max_bytes: int) -> tuple[np.ndarray, list[int]]:
 
 
 def _array(note: Any) -> np.ndarray:
-    """The array of bytes that a note describes: _reconstruct(ndarray, (0,), b"b") with its state."""
+    """The array of a call _reconstruct(ndarray, (0,), b"b") with its state."""
     try:
         (version, shape, dtype, is_fortran, values) = note.state
         names = note.function.text, note.arguments[0].text, dtype.function.text

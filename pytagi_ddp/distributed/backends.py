@@ -1,4 +1,4 @@
-"""The communicators of this process, or of a thread that is a rank: made once by `initialize`, then found by name."""
+"""The communicators that `initialize` made in this process, or in a thread that is a rank, by the name of a backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _of_rank: ContextVar[dict[str, Communicator] | None] = ContextVar("communicators
 
 
 def use_own_communicators() -> None:
-    """Lets `initialize` in this thread, which is a rank, make communicators of its own from now on."""
+    """From now on, `initialize` makes separate communicators in this thread, which is a rank."""
     _of_rank.set({})
 
 
@@ -34,12 +34,11 @@ def initialize(backend: str = "auto", **options: Any) -> Communicator:
 
     Args:
         backend: "auto", "mpi", "nccl", "serial" or "threads". "auto" means "threads" in a rank of `run_threads`, MPI
-            when a launcher has started several ranks, and else serial.
-        options: those of `create_communicator`: timeout (seconds), rank, world_size (checked), device_ids,
-            cuda_aware_mpi=True (GPU arrays go to an MPI library that is built for them).
+            if a launcher has started several ranks, otherwise serial.
+        options: those of `create_communicator`: timeout (seconds), rank, world_size, device_ids, cuda_aware_mpi.
 
     Raises:
-        RuntimeError: options for a backend that is initialised already; close its communicator first.
+        RuntimeError: options for a backend that is already initialised: close its communicator first.
         ValueError, LaunchError: as in `create_communicator`.
     """
     name = resolve_backend(backend)
@@ -54,7 +53,7 @@ def initialize(backend: str = "auto", **options: Any) -> Communicator:
 
 
 def is_initialized(backend: str | None = None) -> bool:
-    """Whether `initialize` has been called for a backend, or (None) for any, and its communicator is not closed."""
+    """Whether a backend, or (None) any, is initialised, and its communicator is not closed."""
     names = list(_known()) if backend is None else [resolve_backend(backend)]
     return any(name in _known() and not _known()[name].closed for name in names)
 
@@ -62,7 +61,8 @@ def is_initialized(backend: str | None = None) -> bool:
 def get_distributed_backend(backend: Backend = "auto") -> Communicator:
     """Returns the communicator of an initialised backend; a communicator is returned unchanged.
 
-    For a communicator of mpi4py, such as `MPI.COMM_WORLD`, this is one of its ranks. The first time is collective.
+    For a communicator of mpi4py, such as `MPI.COMM_WORLD`, it returns one of the same ranks; the first call is
+    collective.
 
     Raises:
         RuntimeError: the backend is not initialised. ValueError: unknown name; a communicator of mpi4py that is freed.

@@ -1,4 +1,4 @@
-"""Merges of posteriors for which a rank waits no longer than a set time."""
+"""Merges of posteriors with a limit on waiting."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from pytagi_ddp.warn import warn
 
 
 class BoundedMerge(PosteriorMerge):
-    """Merges "precision_weighted", which a late rank delays, and the steps of the other ranks by `max_wait` at most.
+    """Merges "precision_weighted". A late rank delays the other ranks by at most `max_wait` seconds in each merge.
 
-    Each rank sends its posterior N(m_r, s_r) after k steps, and goes on from it if others have not sent theirs after
-    `max_wait` seconds. The merged posterior N(m, s) comes after a later step, when the last rank has sent its own. What
-    this rank has learnt meanwhile, until N(m', s'), goes on top of it (`kernels.formulas.merge.rebased`), and is sent
-    with the next merge:
+    Each rank sends its posterior N(m_r, s_r) after k steps. If other ranks have not sent theirs after `max_wait`
+    seconds, it continues training. The merged posterior N(m, s) then arrives after a later step. By then this rank has
+    N(m', s'). Its new evidence is added to the merged posterior (`kernels.formulas.merge.rebased`), and is sent with
+    the next merge:
 
         N(m, s) N(m', s') / N(m_r, s_r)        1/s + 1/s' - 1/s_r       m/s + m'/s' - m_r/s_r
 
-    So posteriors multiply, and the posterior that both factors contain is divided out once: every sample counts once.
-    Each merge is of all ranks, as MPI has no all-reduce among those that are on time. Running statistics are those of
-    the last merge. `merge` and `join` wait for all ranks: behind them, these have the same bits. A request to stop
-    takes effect there.
+    The division removes the posterior that both factors contain, so that every sample counts once. Each merge includes
+    all ranks. Running statistics are those of the last merge. `merge` and `join` wait for all ranks; afterwards, all
+    have the same bits. A request to stop takes effect there.
 
     Args:
-        communicator, model, options: as in `Exchange`. `max_wait` is one of the options.
+        communicator, model, options: as in `Exchange`, with the option `max_wait`.
     """
 
     option = "max_wait"
@@ -44,13 +43,13 @@ class BoundedMerge(PosteriorMerge):
         super().__init__(communicator, model, options)
         assert options.max_wait is not None
         self._max_wait = float(options.max_wait)
-        ranks = communicator.split(0)  # whose merges run beside the other collectives of the program
+        ranks = communicator.split(0)  # a copy, for merges during other collectives of the program
         assert ranks is not None
-        self._ranks, ranks.debug = ranks, False  # which would wait for all ranks before a merge begins
-        self._flight: Handle | None = None  # the merge under way
+        self._ranks, ranks.debug = ranks, False  # debug mode would wait for all ranks before a merge
+        self._flight: Handle | None = None  # the merge in progress
         communicator.at_end(self._abandon)
-        self._flown = self._sent_samples = 0  # steps and samples that are in it
-        self._bad = False  # whether this rank has sent no posterior to it, as its own is none
+        self._flown = self._sent_samples = 0  # the steps and samples in it
+        self._bad = False  # whether this rank has sent no posterior, because its own is not valid
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
@@ -72,7 +71,7 @@ class BoundedMerge(PosteriorMerge):
     def _make_memory(self) -> None:
         super()._make_memory()
         array, arena = self._kernels.array, self.model.arena
-        self._sent = array.zeros(arena.buffer.size + 1)  # behind the buffer: whether the rank waits in `merge`
+        self._sent = array.zeros(arena.buffer.size + 1)  # the last number: whether the rank waits in `merge`
         self._before = array.empty(arena.theta.shape)  # the posterior that was sent
 
     def parameters_changed(self) -> None:
@@ -96,7 +95,7 @@ class BoundedMerge(PosteriorMerge):
             self._send(stop, until=time.monotonic() + self._max_wait)
 
     def _send(self, stop: bool, until: float = math.inf, last: bool = False) -> bool:
-        """Begins a merge, and ends it if it comes in time; returns whether all ranks call it with `last`."""
+        """Begins a merge, and ends it if it is done in time. Returns whether all ranks call this with `last`."""
         array = self.model.kernels.array
         self._move_prior()
         self._bad = self._contribute(self._sent[:-1], stop)
@@ -108,7 +107,7 @@ class BoundedMerge(PosteriorMerge):
         return last and array.to_host(self._sent[-1:])[0] == self._ranks.world_size
 
     def _end_merge(self, until: float = math.inf) -> None:
-        """Takes the posterior of all ranks, if a merge is under way and ends before the time `until`."""
+        """Takes the merged posterior, if a merge is in progress and ends before the time `until`."""
         flight, arena = self._flight, self.model.arena
         if flight is None:
             return
@@ -124,14 +123,14 @@ class BoundedMerge(PosteriorMerge):
         self._flight = None
         try:
             pooled = self._spread(self._sent[:-1], arena.delta, self._ranks, self._bad)
-        except FloatingPointError:  # what was sent is sent again
+        except FloatingPointError:  # the same evidence is sent again
             self._samples, self._flown = self._samples + self._sent_samples, 0
             raise
         self.model.kernels.merge.rebase(Tensor(*arena.theta), Tensor(*self._before), Tensor(*self._prior))
         self.steps, self._flown = self.steps - self._flown, 0
         if until == math.inf:
             self.pooled = pooled
-        arena.drop_sums()  # layers expect to find them at zero
+        arena.drop_sums()  # layers expect zeros
         self.model.parameters_changed()
 
     def _abandon(self) -> None:

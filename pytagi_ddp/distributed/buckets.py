@@ -17,13 +17,13 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class Buckets(EveryStep):
-    """Deltas are added in parts of about equal size, cut between layers of the network, from the last layer on.
+    """Deltas are added in parts of about equal size, divided between layers, from the last layer on.
 
     `backward` starts the reduction of each part as soon as its deltas are complete. `step` starts the reductions of the
-    remaining parts and of the reduced counters, and waits for all. The order is the same on every rank, whether or not
-    it ran a backward pass.
+    remaining parts and of the counters, and waits for all. The order is the same on every rank, also without a backward
+    pass.
 
-    `DDPConfig.buckets` is the number of parts; there may be fewer, since a layer is not cut.
+    `DDPConfig.buckets` is the number of parts; there may be fewer, because a layer is not divided.
 
     Args:
         communicator, model, options: as in `Exchange`.
@@ -49,7 +49,7 @@ class Buckets(EveryStep):
         self._background = ExitStack()
         self._handles: list[Handle] = []
         self._started = 0
-        self._done: set[BaseLayer] = set()  # leaves whose deltas are there
+        self._done: set[BaseLayer] = set()  # leaves whose deltas are complete
         communicator.at_end(self._abandon)
 
     @classmethod
@@ -61,14 +61,14 @@ class Buckets(EveryStep):
         return len(self._parts)
 
     def backward(self, last: bool) -> None:
-        """The backward pass, which starts the reductions if it is the `last` one before the step.
+        """The backward pass. It starts the reductions if it is the `last` one before the step.
 
         Raises:
             RuntimeError: a second such pass before the step, while the deltas of the first are being reduced.
         """
         self._collect_alone()
         if self._started:
-            self.model.input_delta_z_buffer.outdated = True  # the batch is dropped: the step does not wait for it
+            self.model.input_delta_z_buffer.outdated = True  # the batch is dropped: step() needs no backward pass
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are being reduced: put every "
                 "backward() of a step except the last one into no_sync()"
@@ -122,7 +122,7 @@ class Buckets(EveryStep):
         self._handles += map(self.communicator.start_all_reduce, rows)
 
     def _finish(self) -> None:
-        """Reduces what is left, and waits for all of it; collective."""
+        """Starts the remaining reductions, and waits for all; collective."""
         while self._started < len(self._parts):
             self._start()
         waits: list[Callable[[], None]] = [partial(self.communicator.all_reduce, self.model.arena.tail)]
@@ -137,17 +137,17 @@ class Buckets(EveryStep):
             raise problem
 
     def _collect_alone(self) -> None:
-        """On a single rank, ends reductions that no step has ended; no other rank waits for them."""
+        """On a single rank, ends reductions without a step; no other rank waits for them."""
         for handle in self._collect() if self._started and self.communicator.world_size == 1 else ():
             handle.wait()
 
     def _abandon(self) -> None:
-        """Ends reductions for which no step has come before the end of the program, on all ranks alike."""
+        """Ends reductions that no step has ended before the end of the program, on all ranks."""
         for handle in self._collect():
             handle.wait()
 
     def _collect(self) -> list[Handle]:
-        """Returns the handles of all started parts, and begins with the first part again."""
+        """Returns the handles of all started parts, and resets the state for the first part."""
         self._background.close()
         handles, self._handles, self._started = self._handles, [], 0
         return handles

@@ -18,7 +18,7 @@ from pytagi_ddp.warn import warn
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-    Ranks = Communicator | Comm  # what a function takes that is given ranks
+    Ranks = Communicator | Comm  # type of arguments that give ranks
 else:
     Ranks = Communicator
 
@@ -42,25 +42,23 @@ def create_communicator(
     "mpi"     NumPy; CuPy by host memory     one or many nodes, any launcher mpi4py and an MPI library
     "nccl"    CuPy                           NVIDIA GPUs, one rank on each   CuPy, NCCL, and MPI above one rank
     "threads" NumPy, CuPy                    one process, a rank a thread    `run_threads`
-    "auto"    "mpi" when a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
-              else "serial"; a process that a rank has started or forked is not a rank, takes "serial", and warns, as
-              does one for which RANK and WORLD_SIZE alone speak of several processes
+    "auto"    "mpi" if a launcher such as mpirun has started more than one rank, "threads" in a rank of `run_threads`,
+              otherwise "serial". A child process of a rank uses "serial", with a warning. So does a process for which
+              only RANK and WORLD_SIZE indicate several processes
     ========= ============================== =============================== =========================
 
     Args:
         backend: which engine.
         rank: rank that this process is expected to have; None: the rank that the engine reports.
         world_size: number of ranks that is expected; None: the number that the engine reports.
-        timeout: seconds that ranks may wait for each other; None takes ``PYTAGI_DDP_TIMEOUT``, or 300.
+        timeout: seconds that ranks may wait for each other; None: ``PYTAGI_DDP_TIMEOUT``, or 300.
         device_ids: GPU of each rank of a node, for ``"nccl"``; None: the GPUs of the node in turn.
-        cuda_aware_mpi: whether ``"mpi"`` passes arrays of a GPU to the MPI library directly.
+        cuda_aware_mpi: whether ``"mpi"`` passes arrays on a GPU to the MPI library directly.
 
     Raises:
-        ValueError: unknown backend, bad time-out, or a rank or world size that is not the engine's (found only after
-            MPI has started, because only MPI knows them).
-        LaunchError: the launcher does not fit the MPI library (horovodrun fits none), mpi4py is missing,
-            or /dev/shm is too small; or this process was started or forked by a rank; for ``"nccl"``: some rank has no
-            NCCL or no GPU of its own.
+        ValueError: unknown backend, bad time-out, or another rank or world size than expected.
+        LaunchError: the launcher does not match the MPI library, mpi4py is missing, or /dev/shm is too small; this
+            process was started or forked by a rank; for ``"nccl"``: some rank has no NCCL or no GPU of its own.
     """
     if backend == "auto" and current_member() is None and detect_launcher() and (problem := why_no_rank()):
         warn(f"this process is not a rank and works by itself: {problem}", RuntimeWarning)
@@ -88,18 +86,19 @@ def create_communicator(
 def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
     """Returns a communicator unchanged; for one of mpi4py, a communicator of the "mpi" engine for the same ranks.
 
-    The latter is collective over the ranks of that communicator, and the first time over all ranks of the job. It has
-    channels of its own in MPI, so that messages of the program do not mix with its. The same communicator of mpi4py
-    gives the same one here, until that is closed.
+    For mpi4py, the call is collective over the ranks of that communicator, and the first time over all ranks of the
+    job. The result uses separate channels in MPI, so that messages do not mix with those of the program. The same
+    communicator of mpi4py gives the same result, until that is closed.
 
     Args:
-        ranks: a `Communicator`, or an `mpi4py.MPI.Comm`: COMM_WORLD, COMM_SELF, or what Split, Dup or Create made.
+        ranks: a `Communicator`, or an `mpi4py.MPI.Comm`: COMM_WORLD, COMM_SELF, or a result of Split, Dup or Create.
         timeout: seconds that ranks of a communicator of mpi4py may wait for each other; None as in
             `create_communicator`.
 
     Raises:
         TypeError: neither. ValueError: one of mpi4py that is null or freed, has two groups, or has ranks that are not
-            in COMM_WORLD. LaunchError: as in `create_communicator`. RuntimeError: MPI has ended, or has no room.
+            in COMM_WORLD. LaunchError: as in `create_communicator`. RuntimeError: MPI has ended, or cannot make more
+            communicators.
     """
     if isinstance(ranks, Communicator):
         return ranks
@@ -114,7 +113,7 @@ def as_communicator(ranks: Ranks, timeout: float | None = None) -> Communicator:
 
 
 def resolve_backend(backend: str) -> str:
-    """Returns the engine of a name: the name itself or, for "auto", the engine that is chosen here.
+    """Returns the name of the engine: the argument, or the engine that "auto" selects.
 
     Raises:
         ValueError: unknown name.
@@ -151,5 +150,5 @@ def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool
         raise
 
 
-# One entry per engine: the function that makes it from the time-out in seconds and the options for GPUs.
+# Functions of the time-out in seconds and the options for GPUs, by engine.
 ENGINES = {"serial": _serial, "threads": _threads, "mpi": _mpi, "nccl": _nccl}

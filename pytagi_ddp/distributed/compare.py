@@ -16,7 +16,7 @@ class ReplicaMismatchError(RuntimeError):
 
 
 def compare_networks(communicator: Communicator, model: Sequential, options: Mapping[str, Any]) -> None:
-    """Raises on every rank if some rank has other layers or settings than rank 0, or other options. Collective.
+    """Raises an error on every rank if layers, settings or options of some rank differ from rank 0. Collective.
 
     Raises:
         ValueError: names the first difference (layer and setting), and both ranks.
@@ -38,14 +38,14 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
 
 
 def compare_arguments(communicator: Communicator, call: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError on every rank if some rank gives other `arguments` to `call` than rank 0. Collective."""
+    """Raises ValueError on every rank if the `arguments` of some rank to `call` differ from rank 0. Collective."""
     everyone = communicator.all_gather_object(arguments)
     for rank, theirs in enumerate(everyone):
         _compare(rank, f"call {call} with different arguments", everyone[0], theirs)
 
 
 def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Raises ValueError if `rank` has other values than those of rank 0, which are `first`."""
+    """Raises ValueError if `theirs`, the values of `rank`, differ from `first`, those of rank 0."""
     for name, value in first.items():
         if theirs[name] != value:
             raise ValueError(
@@ -54,7 +54,7 @@ def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str
 
 
 def compare_parameters(communicator: Communicator, model: Sequential) -> None:
-    """Raises on every rank if parameters or running statistics differ between ranks. Collective.
+    """Raises an error on every rank if parameters or running statistics differ between ranks. Collective.
 
     Raises:
         ReplicaMismatchError: names the first layer that differs, and both ranks.

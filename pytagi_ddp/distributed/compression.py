@@ -1,4 +1,4 @@
-"""Compression of deltas: sums over ranks whose numbers are sent in half precision."""
+"""Compression of deltas: sums over ranks that send numbers in half precision."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 class HalfPrecision(EveryStep):
-    """Deltas are added in every step, and are compressed to half precision (`DDPConfig.wire_dtype`)."""
+    """Deltas are added in every step, and sent in half precision (`DDPConfig.wire_dtype`)."""
 
     option = "wire_dtype other than 'float32'"
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
-        if communicator.world_size > 1:  # a single rank sends nothing, and need not round
+        if communicator.world_size > 1:  # a single rank sends nothing, and does not round
             half = HalfPrecisionSum(communicator, options.config.wire_dtype)
-            self.reduce = lambda: half.reduce_deltas(model.arena)  # looked up each time: `to_device` makes another
+            self.reduce = lambda: half.reduce_deltas(model.arena)  # looked up in each call: `to_device` replaces it
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
@@ -37,15 +37,15 @@ class HalfPrecisionSum:
     """Adds float32 arrays of all ranks. Every number is sent with 16 bits, and added in float32.
 
     Each rank adds one part of the array: it receives that part from all ranks, and sends the sum to all. Every number
-    is rounded twice, whatever the number of ranks. All ranks get the same bits. A rank sends 2 (R - 1)/R times 2 bytes
-    for each number.
+    is rounded twice, for any number of ranks. All ranks get the same bits. A rank sends 2 (R - 1)/R times 2 bytes for
+    each number.
 
         "bfloat16":  8 significant bits, range of float32.
         "float16":   11 significant bits; each block of 1024 numbers is scaled by a power of two that brings its
                      largest to 2^14..2^15, so that numbers down to 2^-29 of it keep all bits and none overflows.
 
     Args:
-        communicator: of all ranks.
+        communicator: that of all ranks.
         dtype: "float16" or "bfloat16".
 
     Raises:
@@ -62,9 +62,9 @@ class HalfPrecisionSum:
         self._receive: np.ndarray = self._send
 
     def reduce_deltas(self, arena: ParameterArena) -> None:
-        """Adds the deltas of all ranks. The reduced counters at the end of the buffer are sent as float32."""
+        """Adds the deltas of all ranks. The counters at the end of the buffer are sent as float32."""
         self._communicator.all_reduce(arena.tail)
-        for row in arena.delta:  # one by one: deltas of means and of variances have different magnitudes
+        for row in arena.delta:  # separately: deltas of means and of variances have different magnitudes
             self.all_reduce(row)
 
     def all_reduce(self, values: np.ndarray) -> None:

@@ -18,39 +18,39 @@ from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
 
-# Options of a `DDPConfig` that may differ between ranks: how each finds the others. The rest says how they exchange.
+# Options of a `DDPConfig` that may differ between ranks, because they are for connecting, not for the exchange.
 OF_A_RANK = ("device_ids", "backend", "rank", "world_size", "timeout", "cuda_aware_mpi", "share_memory")
 
 
 @dataclass
 class DDPConfig:
-    """How ranks find each other and communicate.
+    """Options for the connection and communication of ranks.
 
     Attributes:
         device_ids: GPU of each rank of a node, by local rank; None: the GPUs of the node in turn. Unused on the CPU.
-        backend: "auto" (MPI if a launcher started several ranks, "threads" in a rank of `run_threads`, else serial),
-            "mpi", "nccl", "threads" or "serial". Where NCCL cannot start on every rank, a network on the CPU uses
-            "auto" instead, with a warning, because programs written for pytagi, whose default is "nccl", should also
-            run on machines without a GPU.
-        rank, world_size: checked against those of the launcher; None takes them from it.
+        backend: "auto" (MPI if a launcher started several ranks, "threads" in a rank of `run_threads`, otherwise
+            serial), "mpi", "nccl", "threads" or "serial". If NCCL cannot start on every rank, a network on the CPU uses
+            "auto" instead, with a warning: so programs written for pytagi, whose default is "nccl", also run without a
+            GPU.
+        rank, world_size: compared with those of the launcher; None: not compared.
         timeout: seconds that a rank may wait for the others; None: $PYTAGI_DDP_TIMEOUT, or 300.
         cuda_aware_mpi: whether "mpi" passes GPU memory to the MPI library directly, instead of copying through pinned
             host memory. The library must be built for that; otherwise it crashes.
         wire_dtype: "float32", or "float16" or "bfloat16" to send half the bytes (networks on the CPU), see
             `pytagi_ddp.distributed.compression.HalfPrecisionSum`.
-        buckets: number of parts of the deltas, whose reductions run while `backward` is at earlier layers; 1: one
+        buckets: number of parts of the deltas, which are reduced while `backward` computes earlier layers; 1: one
             all-reduce in `step`. More than one saves time over a slow interconnect between nodes; within a node it
-            costs time. `backward` is then collective: in a program where a rank may have no batch, other collectives
-            have to wait until after `step`.
-        offload_params: for an `FSDPSequential` on a GPU with `reshard_after_forward`: its shards are kept in host
-            memory, where steps are made too. The GPU holds 16 bytes for each parameter of the largest group, and
-            20 P/R bytes travel between GPU and host in a step.
-        share_memory: deprecated, without effect: ranks no longer keep shards in shared memory.
-        strategies: the exchange strategies that options select. A subclass adds options and strategies of a program.
+            costs time. `backward` is then collective. If a rank may have no batch, call other collectives only after
+            `step`.
+        offload_params: whether an `FSDPSequential` on a GPU with `reshard_after_forward` keeps its shards in host
+            memory, and makes its steps there. The GPU then has 16 bytes for each parameter of the largest group, and a
+            step copies 20 P/R bytes between GPU and host.
+        share_memory: deprecated, without effect.
+        strategies: the exchange strategies that options select. A subclass can add options and strategies.
 
     Raises:
         TypeError: a boolean option is neither True nor False; `device_ids` is not a list.
-        AttributeError: an option that does not exist is assigned.
+        AttributeError: assigning an option that does not exist.
     """
 
     device_ids: Sequence[int] | None = None
@@ -83,10 +83,10 @@ class DDPConfig:
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:
-        """The communicator of `initialize`, if that has been called and fits these options; else a new one.
+        """The communicator of `initialize`, if it was called and matches these options; otherwise a new one.
 
         Args:
-            device: where the network is. On the CPU, "auto" is used if NCCL does not start.
+            device: the device of the network. On the CPU, "auto" is used if NCCL does not start.
 
         Raises:
             ValueError, LaunchError: as in `create_communicator`.
@@ -109,7 +109,7 @@ class DDPConfig:
             return communicator
 
     def accept(self, communicator: Ranks) -> Communicator:
-        """`communicator`, or one for the ranks of a communicator of mpi4py, if it is what these options ask for.
+        """`communicator`, or one for the ranks of a communicator of mpi4py, after a comparison with these options.
 
         Raises:
             TypeError, LaunchError: as in `as_communicator`.
@@ -131,7 +131,7 @@ class DDPConfig:
     def place(self, model: Sequential, communicator: Communicator) -> None:
         """Moves a network that is on a GPU, or that uses NCCL, to the GPU of its rank.
 
-        Without NCCL and `device_ids`, a network on a GPU stays where it is if its rank is the only one on the node.
+        Without NCCL and `device_ids`, a network on a GPU does not move if its rank is the only one on the node.
         """
         ours_to_choose = self.device_ids is not None or communicator.local_world_size > 1
         if communicator.backend == "nccl" or (model.device != "cpu" and ours_to_choose):
@@ -148,7 +148,7 @@ class DDPConfig:
 
 
 def options_of_all_ranks(config: DDPConfig) -> dict[str, Any]:
-    """The options that must be equal on every rank: those of the exchange, not those of finding the others."""
+    """The options that must be equal on every rank: those of the exchange."""
     names = (field.name for field in fields(config))
     return {name: getattr(config, name) for name in names if name not in OF_A_RANK}
 

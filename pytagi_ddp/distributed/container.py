@@ -13,14 +13,14 @@ from pytagi_ddp.distributed.backends import Backend, get_distributed_backend
 
 
 class DistributedDataContainer:
-    """This rank's share of anything with a length and items: contiguous, and never empty.
+    """This rank's share of an object with a length and items: contiguous, and never empty.
 
-    Rank r of R has items floor(N r / R) to floor(N (r + 1) / R) of N: shares are disjoint, cover the data, and differ
-    by at most one item. So ranks may have different numbers of batches; `ShardedSampler` gives all the same number.
+    Rank r of R has items floor(N r / R) to floor(N (r + 1) / R) of N: shares are disjoint, contain all data, and differ
+    by at most one item. So ranks may have different numbers of batches; with `ShardedSampler` all have the same number.
 
-    Indices count from the start of the share; negative ones from its end. A slice gives a list of items; the share of a
-    NumPy or CuPy array is a view of it and takes every index that arrays take. The share of a column or table of
-    pandas or polars is one, too: items are its rows, counted by position whatever their labels, as by `iloc`.
+    Indices count from the start of the share, negative ones from its end. A slice gives a list of items. The share of a
+    NumPy or CuPy array is a view, and takes every index that arrays take. The share of a column or table of pandas or
+    polars is also one: items are its rows, by position as with `iloc`.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -46,7 +46,7 @@ class DistributedDataContainer:
         self.indices = range(size * rank // ranks, size * (rank + 1) // ranks)
         share = slice(self.indices.start, self.indices.stop)
         self._view = None
-        if hasattr(data, "iloc"):  # of pandas, which would look for labels
+        if hasattr(data, "iloc"):  # pandas would index by labels
             self._view = data.iloc[share].iloc
         elif isinstance(data, np.ndarray) or hasattr(data, "__cuda_array_interface__") or is_table(data):
             self._view = data[share]

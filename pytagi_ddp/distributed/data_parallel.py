@@ -1,4 +1,4 @@
-"""Data-parallel training in one process: a replica on each of its devices."""
+"""Data-parallel training in one process, with a replica on each device."""
 
 from __future__ import annotations
 
@@ -39,29 +39,28 @@ class DataParallel(Wrapper):
         net.backward()
         net.step()
 
-    A batch is cut into one part for each device, in order; parts differ by at most one sample. The deltas of all
-    devices are added, and all take the same step. It has the bits of a step of `DDPSequential` on as many ranks with
-    these parts; `average` means the same as there, and BatchNorm2d normalises by the part of a device, or
-    (`sync_batch_norm`) by the whole batch. Each device is driven by a thread; until `close`, these divide the threads
-    of the CPU kernels (`set_threads`) among themselves.
+    A batch is divided into one part for each device, in order; parts differ by at most one sample. The deltas of all
+    devices are added, and all take the same step, with the bits of `DDPSequential` on as many ranks with these parts.
+    `average` means the same as there. BatchNorm2d normalises by the part of a device, or (`sync_batch_norm`) by the
+    whole batch. Each device has a thread. Until `close`, these share the threads of the CPU kernels (`set_threads`).
 
     `DDPSequential` is nearly always the better choice. The threads share Python's interpreter lock, so that small
-    networks gain nothing or lose; on a CPU, one network with all threads of the kernels (`set_threads`) does the same;
-    and all inputs, outputs and deltas go through host memory. docs/distributed.md has a measurement. This class is for
-    a program or a notebook that cannot be started by a launcher.
+    networks do not run faster. On a CPU, one network with all threads of the kernels (`set_threads`) does the same. All
+    inputs, outputs and deltas go through host memory. docs/distributed.md has a measurement. This class is for a
+    program or a notebook that cannot be started by a launcher.
 
     Args:
         model: the network; replica 0.
         device_ids: GPUs as numbers or names such as "cuda:1", or "cpu", each also several times; None: all GPUs.
-        average: aggregation of the deltas, see `DDPSequential`.
-        sync_batch_norm: batch statistics over all devices, each of which then needs a sample of every batch.
+        sync_batch_norm: whether batch statistics are those of all devices. Each device then needs a sample of every
+            batch.
 
     Attributes:
-        model: replica 0; the others equal it after each step. If all of its parameters are replaced (`net.model.load`,
-            `PosteriorAverage`), layers of it are frozen, or it gets another `schedule`, the others follow with the
-            next call. After an assignment to one of its layers, call `synchronize`.
+        model: replica 0; the others are equal to it after each step. The next call copies changes by `net.model.load`,
+            `PosteriorAverage`, `freeze` or a new `schedule` to the other replicas. After an assignment to a layer, call
+            `synchronize`.
         devices: those of the replicas.
-        device: "cpu", where the output and its deltas are.
+        device: "cpu", the device of the output and its deltas.
         output_z_buffer: moments of the last output, of the whole batch.
         input_delta_z_buffer: deltas at the output, where `backward` starts.
 
@@ -121,7 +120,7 @@ class DataParallel(Wrapper):
                 raise ValueError(
                     f"with sync_batch_norm each of {len(self.devices)} devices needs a sample, the batch has {len(mu)}"
                 )
-            self.model.passes.check_input(mu, var)  # here, as the other devices would wait for one that raises
+            self.model.passes.check_input(mu, var)  # here, because other devices would wait for one with an error
         states = self._on_devices(_forward, [(mu[rows], None if var is None else var[rows]) for rows in parts])
         self._rows = parts
         whole = State(*(None if parts[0] is None else np.concatenate(parts) for parts in zip(*states, strict=True)))
@@ -136,7 +135,7 @@ class DataParallel(Wrapper):
         """`Sequential.backward` of the whole batch.
 
         Raises:
-            RuntimeError, ValueError: as there. RuntimeError: inside `net.model.accumulate`.
+            RuntimeError, ValueError: as `Sequential.backward`. RuntimeError: inside `net.model.accumulate`.
         """
         if not self._rows:
             raise RuntimeError("backward() needs a forward pass in training mode before it (see train())")
@@ -147,14 +146,14 @@ class DataParallel(Wrapper):
         deltas.move(self.device)
         mu, var = deltas.arrays
         self._on_devices(_backward, [(mu[rows], var[rows]) for rows in self._rows])
-        for net in self._ranks[len(self._rows) :]:  # these have no sample; their deltas of the last batch must go
+        for net in self._ranks[len(self._rows) :]:  # these have no sample, and deltas of the last batch
             net.model.passes.drop()
 
     def step(self) -> None:
         """Adds the deltas of all devices and applies them on each, see `DDPSequential.step`.
 
         Raises:
-            RuntimeError: `backward` was left out, see `Sequential.step`. FloatingPointError: as there.
+            RuntimeError, FloatingPointError: as `Sequential.step`.
         """
         self.model.passes.refuse_unread(self.input_delta_z_buffer)
         self._everywhere(DDPSequential.step)
@@ -167,7 +166,7 @@ class DataParallel(Wrapper):
         """`DDPSequential.update_bn`: every batch of the loader is divided among the devices, as in training.
 
         Raises:
-            ValueError, FloatingPointError: as `nn.update_bn`. Also whatever the loader raises.
+            ValueError, FloatingPointError: as `nn.update_bn`; errors of the loader.
         """
 
         def checked(batch: Any) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
@@ -189,7 +188,7 @@ class DataParallel(Wrapper):
     def predict(
         self, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.predict`, each device a part of the samples, `batch_size` at a time."""
+        """`Sequential.predict`. Each device has a part of the samples, and predicts `batch_size` of them at a time."""
         mu, var, parts = self._divide(x, var_x)
         arguments = [(mu[rows], batch_size, None if var is None else var[rows]) for rows in parts]
         moments = self._on_devices(DDPSequential.predict, arguments)
@@ -205,18 +204,18 @@ class DataParallel(Wrapper):
         self._everywhere(DDPSequential.load, filename)
 
     def synchronize(self) -> None:
-        """Gives every replica the parameters and running statistics of replica 0, as after `layer.mu_w = ...`."""
+        """Copies the parameters and running statistics of replica 0 to all replicas, as after `layer.mu_w = ...`."""
         self._pool.run(_copy_parameters, [(net,) for net in self._ranks])
 
     def close(self) -> None:
-        """Ends the threads; `model` can then be used like any other network."""
+        """Ends the threads; `model` can then be used as any other network."""
         self._pool.close()
         if self.model.trainer is self._ranks[0]:
             self.model.trainer = None
             pool_statistics(self.model, False)
 
     def _divide(self, mu_x: ArrayLike, var_x: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None, list[slice]]:
-        """(means, variances, rows of each device): a row for each sample, for the devices that get any.
+        """(means, variances, slices of rows for the devices that have samples), with one row for each sample.
 
         If there is no sample, the first device gets an empty slice.
         """
@@ -229,7 +228,7 @@ class DataParallel(Wrapper):
         return mu, var, parts or [slice(0, 0)]
 
     def _on_devices(self, function: Callable[..., Any], arguments: list[tuple]) -> list:
-        """Calls `function(replica, *arguments)` on the first devices, those that get samples; returns the results."""
+        """Calls `function(replica, *arguments)` on the devices that have samples; returns the results."""
         calls = [(net, *given) for net, given in zip(self._ranks, arguments, strict=False)]
         return self._run(function, calls)
 
@@ -237,7 +236,7 @@ class DataParallel(Wrapper):
         self._run(function, [(net, *arguments) for net in self._ranks])
 
     def _run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
-        """Calls a function on the first devices, after all replicas have followed the changes of replica 0."""
+        """Calls a function on the first devices, after changes of replica 0 were copied to all replicas."""
         first, *others = self._ranks
         if others and first.loads > others[0].loads:
             self.synchronize()
@@ -253,7 +252,7 @@ class DataParallel(Wrapper):
 
 
 class DataParallelReplica(DDPSequential):
-    """A replica. `loads` counts how often its parameters were replaced since all replicas were last made equal."""
+    """A replica. `loads` is how often its parameters were replaced since replicas were last made equal."""
 
     loads = 0
     title = "DataParallel"
@@ -268,7 +267,7 @@ class DataParallelReplica(DDPSequential):
 
 
 def _copy_parameters(net: DataParallelReplica) -> None:
-    """Gives a replica the parameters of replica 0."""
+    """Copies the parameters of replica 0 to a replica."""
     if net.rank:
         net.model.drop_deltas()
     net.synchronize()
@@ -276,7 +275,7 @@ def _copy_parameters(net: DataParallelReplica) -> None:
 
 
 def _follow_schedule(first: Sequential, own: Sequential) -> None:
-    """Gives the network of a replica the schedule that replica 0 has: settings and steps."""
+    """Copies the schedule of replica 0, with its steps, to the network of a replica."""
     if first.schedule is None or own.schedule is None:
         if first.schedule is not own.schedule:
             own.schedule = copy.copy(first.schedule)
@@ -285,7 +284,7 @@ def _follow_schedule(first: Sequential, own: Sequential) -> None:
 
 
 def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DataParallelReplica:
-    """Wraps the network of a rank, which stays on its device."""
+    """Wraps the network of a rank, without moving it."""
     indices = [int(device.partition(":")[2] or 0) for device in devices]
     config = DDPConfig(backend="threads", device_ids=indices)
     return DataParallelReplica(replica, config, average, sync_batch_norm=sync_batch_norm)
@@ -302,7 +301,7 @@ def _backward(net: DDPSequential, delta_mu: np.ndarray, delta_var: np.ndarray) -
 
 
 def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
-    """The batches, and at the end the exception that has cut them off, so that all ranks raise it and not only one."""
+    """The batches, followed by the exception that ended them if there is one, so that all ranks raise it."""
     try:
         yield from batches
     except Exception as error:
@@ -310,7 +309,7 @@ def _with_error(batches: Iterator[tuple]) -> Iterator[tuple | Exception]:
 
 
 def _parts(batches: Iterator[tuple | Exception], rank: int, lock: Lock) -> Iterator[np.ndarray]:
-    """The samples of a rank in batches that `DataParallel._divide` has divided, and that all ranks share."""
+    """The samples of a rank in batches that `DataParallel._divide` has divided; ranks share the iterator."""
     while True:
         with lock:  # the first rank reads the batch
             batch = next(batches, None)

@@ -14,11 +14,11 @@ from pytagi_ddp.nn.sequential import Sequential
 class DDPSequential(TrainedOnRanks):
     """A `Sequential` trained on R ranks, each with its own share of every batch.
 
-    Construction broadcasts the parameters and running statistics of rank 0. `step` adds the batch sums of all ranks
-    with one all-reduce over one contiguous buffer; then every rank takes the same capped step, so that parameters stay
-    equal to the last bit. `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits
-    for another there. `update_bn` is collective. Call it before a deep network with BatchNorm2d is evaluated or saved,
-    because its running statistics are those of earlier steps.
+    The constructor broadcasts the parameters and running statistics of rank 0. `step` adds the batch sums of all ranks
+    with one all-reduce; then every rank takes the same capped step, so that parameters have the same bits on all ranks.
+    `forward`, `backward`, `predict`, `state_dict`, `save` and `load` are local: no rank waits for another. `update_bn`
+    is collective. Call it before a deep network with BatchNorm2d is evaluated or saved, because its running statistics
+    are those of earlier steps.
 
     With n_r samples on rank r since the last step, n their sum, and R_a the ranks that have any:
 
@@ -26,35 +26,34 @@ class DDPSequential(TrainedOnRanks):
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)): as pytagi, the default.
 
     The average discards evidence: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
-    variances were 4.8 times the exact ones. The sum, like any large TAGI batch, can overshoot: there its variances
-    were right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On
-    MNIST (4 ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and
-    6.3 % with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, neither is safe: let ranks take small
-    steps, and merge (`every`, `merge="precision_weighted"`; "Large batches" in docs/communication.md).
+    variances were 4.8 times the exact ones. The sum can overshoot, as any large batch in TAGI: there its variances were
+    right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On MNIST (4
+    ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and 6.3 %
+    with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, merge posteriors instead (`every`,
+    `merge="precision_weighted"`; "Large batches" in docs/communication.md).
 
     A network on a GPU moves to the GPU of its rank, unless its rank is the only one of the node; with `backend="nccl"`
-    any network does. On a GPU no step waits for the result; reading `stop_requested` does.
+    any network does. On a GPU, a step does not wait for its result, but reading `stop_requested` does.
 
     BatchNorm2d normalises by each rank's own batch. Its running statistics come from all ranks, in the same all-reduce,
-    so that they are equal everywhere too. With `sync_batch_norm` it normalises by the batches of all ranks; then R
-    ranks give the results of one process with the global batch, for every network. This needs a small all-reduce for
-    every BatchNorm2d in each forward pass in training mode, which thereby becomes collective, and one more in each
-    step, which waits for a GPU. Ranks may run different numbers of passes in a step.
+    so that they are equal on all ranks. With `sync_batch_norm` it normalises by the batches of all ranks; then R ranks
+    give the results of one process with the global batch. This takes a small all-reduce for every BatchNorm2d in each
+    forward pass in training mode, which is then collective, and one more in each step, which waits for a GPU. Ranks may
+    run different numbers of passes in a step.
 
-    With `every=k`, ranks communicate less often: each takes k steps with its own deltas (no averaging), then `merge`
-    gives all ranks one posterior, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ. With
-    `max_wait`, a rank does not wait longer for a late one: it continues, and what it learns meanwhile joins the next
-    merge, see `pytagi_ddp.distributed.bounded_merge.BoundedMerge`. Call `merge` before the network is used.
+    With `every=k`, ranks communicate less often: each takes k steps with its own deltas, then all posteriors are merged
+    into one, see `pytagi_ddp.distributed.merge.PosteriorMerge`. In between, replicas differ. With `max_wait`, a rank
+    does not wait longer for a late one: it continues, and its new evidence joins the next merge, see
+    `pytagi_ddp.distributed.bounded_merge.BoundedMerge`. Call `merge` before the network is used.
 
     During a collective call (also `update_bn`), Ctrl-C takes effect at the end of the call; while the call waits for
-    other ranks, it ends the job. So no rank stops in the middle of a step, and a single process (for example in a
-    notebook) can continue with the next forward pass. A second Ctrl-C takes effect at once.
+    other ranks, it ends the job. A second Ctrl-C takes effect at once. So no rank stops in the middle of a step, and a
+    notebook can continue with the next forward pass.
 
-    `model.step()` raises an error: it would be a step of this rank only. If replicas differ for another reason, such as
-    an assignment on one rank, `synchronize` makes them equal; `step` notices it only with ``PYTAGI_DDP_DEBUG=1``.
+    `model.step()` raises an error, because it would be a step of this rank only. If replicas differ, for example after
+    an assignment on one rank, `synchronize` makes them equal; `step` detects this only with ``PYTAGI_DDP_DEBUG=1``.
 
-    A network belongs to the last DDPSequential that wraps it. To get a network that is independent of the ranks, copy
-    or pickle `model`.
+    A network belongs to the last DDPSequential that wraps it. A copy or pickle of `model` is independent of the ranks.
 
     Args:
         model: the network, of the same layers on every rank.
@@ -64,11 +63,11 @@ class DDPSequential(TrainedOnRanks):
         every: steps between two exchanges.
         merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
             with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
-        max_wait: seconds that a rank waits in a step for the others, where ranks merge posteriors, see above; None: as
-            long as it takes. A request to stop takes effect in `merge` and at the end of `join`.
-        communicator: of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a part of it that
-            Split has made); None: that of `pytagi_ddp.distributed.initialize`, if it has been called for this backend
-            and fits `config`, or else a new one.
+        max_wait: seconds that a rank waits in a merge for the others, see above; None: without limit. A request to stop
+            takes effect in `merge` and at the end of `join`.
+        communicator: that of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a result of its
+            Split). None: that of `pytagi_ddp.distributed.initialize`, if it was called for this backend and matches
+            `config`, otherwise a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
@@ -102,7 +101,7 @@ class DDPSequential(TrainedOnRanks):
         given = Options(self.config, model.device, self.average, every, merge, sync_batch_norm, max_wait)
         strategy = choose_strategy(given)
         if strategy.merges and merge is None:
-            merge = "precision_weighted"  # as the ranks compare it
+            merge = "precision_weighted"  # for the comparison between ranks
         options = {"sync_batch_norm": sync_batch_norm, "every": every, "merge": merge, "max_wait": max_wait}
         self._connect(communicator, options)
         self._exchange = strategy(self.communicator, model, given)
@@ -125,7 +124,7 @@ class DDPSequential(TrainedOnRanks):
         Deltas that no step has applied are applied first.
 
         Raises:
-            RuntimeError: ranks add deltas, so that there is nothing to merge. Other errors are those of `step`.
+            RuntimeError: ranks add deltas instead of merging. Other errors are those of `step`.
         """
         self._begin("merge")
         if not self._exchange.merges:

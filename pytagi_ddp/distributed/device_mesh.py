@@ -57,8 +57,8 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
         mesh["data"].all_reduce(deltas)
 
     Ranks are numbered as in PyTorch: the last dimension varies fastest, so that ranks 0 to 3 are ``mesh["data"]`` of
-    the first stage. As launchers give the ranks of a node consecutive numbers, the last dimension lies within nodes;
-    use it for the ranks that communicate most.
+    the first stage. Ranks of a node usually have consecutive numbers, so use the last dimension for the ranks that
+    communicate most.
 
     Args:
         shape: length of each dimension; one of them may be -1: the length that uses all ranks.
@@ -95,7 +95,7 @@ def _product(lengths: Sequence[int]) -> str:
 
 
 def _advice(lengths: Sequence[int], ranks: int) -> str:
-    """What would fit instead: shapes of two dimensions, and the number of ranks that these lengths need."""
+    """Advice for an error: shapes of two dimensions, and the number of ranks that these lengths need."""
     if len(lengths) == 2:
         pairs = [_product((length, ranks // length)) for length in range(1, ranks + 1) if ranks % length == 0]
         shown = pairs if len(pairs) <= 8 else [*pairs[:4], "...", *pairs[-3:]]

@@ -1,4 +1,4 @@
-"""Federated training: clients that come and go, and send what they have learnt as messages."""
+"""Federated training: clients send their posteriors to a server as messages."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from pytagi_ddp.nn.files.file_format import DIGITS, packed, read
 from pytagi_ddp.nn.sequential import Sequential
 
 FORMAT = "1"  # of the messages of clients
-MAX_BYTES = 1 << 30  # of a message whose network is not known
+MAX_BYTES = 1 << 30  # limit of a message, if the network is not known
 LONGEST_NAME = 200  # characters
-CLIP = 3.0  # times the median of the clients: what a client may change
-ABSURD = 100.0  # likewise: from where on a client is left out
+CLIP = 3.0  # times the median of the clients: larger changes are scaled down
+ABSURD = 100.0  # times the median of the clients: a client with larger changes is left out
 LARGEST = 1e30  # number in an update, so that sums stay finite
-MORE_SAMPLES = 10.0  # likewise: samples that a client is believed to have
+MORE_SAMPLES = 10.0  # times the median of the clients: limit of the number of samples
 
 
 @dataclass(frozen=True, eq=False)
 class PosteriorUpdate:
-    """What a client has learnt in a round: the change of the natural parameters of its posterior N(m, s).
+    """The update of a client in a round: the change of the natural parameters of its posterior N(m, s).
 
         change = (m/s - m0/s0, 1/s - 1/s0)    for each parameter, from N(m0, s0), where the client started
 
-    `of` makes it, `to_bytes` the message for the server.
+    `of` computes it, and `to_bytes` makes the message for the server.
 
     Attributes:
-        client: its name, of at most 200 characters. The server believes it: check who sends a message.
-        round: that the client started from. start: the checksum of what `FederatedPosterior.broadcast` gave it.
+        client: its name, of at most 200 characters. The server does not verify it: check who sends a message.
+        round: the round that the client started from. start: the checksum of its message of
+            `FederatedPosterior.broadcast`.
         samples: number of samples that the client has learnt from, at least 1.
         architecture: the layers of the network and their settings, as in files.
         change: (2, P) float32, as above. running: (S,) running statistics, such as those of BatchNorm2d.
 
     Raises:
-        ValueError: another name, round or number.
+        ValueError: an invalid name, round or number.
     """
 
     client: str
@@ -70,7 +71,7 @@ class PosteriorUpdate:
             samples: number of samples that the client has learnt from. client: its name.
 
         Raises:
-            ValueError: `start` is damaged or of another network, or a posterior that no network can have.
+            ValueError: `start` is damaged or of another network, or the posterior is not valid.
         """
         contents = read(start, "the message of the server")
         prior = net.kernels.array.to_host(net.arena.theta)
@@ -99,10 +100,11 @@ class PosteriorUpdate:
         """The update in a message of `to_bytes`.
 
         Args:
-            message: from a client, who may have changed it. what: its name in errors. max_bytes: that it may have.
+            message: the message of a client; it may be damaged or manipulated. what: its name in errors. max_bytes: its
+                largest size.
 
         Raises:
-            ValueError: too long, damaged, of a later version, or not an update; names what is wrong.
+            ValueError: the message is too long, damaged, of a later version, or not an update; the error says which.
         """
         if len(message) > max_bytes:
             raise ValueError(f"{what} has {len(message)} bytes, more than the {max_bytes} that it may have")
@@ -129,12 +131,11 @@ def _number(text: str | None, name: str, what: str) -> int:
 
 
 class MergedRound(NamedTuple):
-    """What `FederatedPosterior.merge` has done.
+    """The result of `FederatedPosterior.merge`.
 
     Attributes:
         round: number of the round that now begins.
-        merged: names of the clients whose posteriors were merged.
-        clipped: those of them whose change was made smaller.
+        clipped: those of them whose change was scaled down.
         left_out: reasons by client; a message without a readable name is "message 3", counted from 0.
     """
 
@@ -147,17 +148,17 @@ class MergedRound(NamedTuple):
 class FederatedPosterior:
     """The posterior that a server and its clients learn together.
 
-    In each round the server gives its posterior N(m0, s0) to some clients. Each trains with samples of its own, as many
-    steps as it likes, and sends a `PosteriorUpdate`. `merge` multiplies the posteriors N(m_r, s_r) that came back, and
-    divides their common prior out once. Each client's evidence is raised to the power d:
+    In each round the server sends its posterior N(m0, s0) to some clients. Each client trains with its own samples, for
+    any number of steps, and sends a `PosteriorUpdate`. `merge` multiplies the posteriors N(m_r, s_r) of the clients,
+    and divides by their common prior. Each client's evidence is raised to the power d:
 
         1/s = 1/s0 + d sum (1/s_r - 1/s0)
         m   = m0 + d s sum (m_r - m0)/s_r        d = min(1, evidence / number of clients)
 
     With d = 1 this is the posterior of all samples, if it is Gaussian (linear regression). In networks, clients that
-    all correct the same mistake overshoot together, so a round adds the evidence of only `evidence` average clients.
-    The other evidence is not lost: clients take part in many rounds. Ask about ten of them in a round; more of them
-    take longer to learn as much. Running statistics move by the mean of the clients, weighted by their samples.
+    all correct the same error overshoot together, so a round adds the evidence of only `evidence` average clients.
+    Clients take part in many rounds, so that the remaining evidence is not lost. Use about ten clients in a round; with
+    more, learning takes longer. Running statistics change by the mean of the clients, weighted by their samples.
 
         server = FederatedPosterior(net)
         message = server.broadcast()                     # the server's bytes, for every client of the round
@@ -168,28 +169,27 @@ class FederatedPosterior:
 
         result = server.merge(answers)                   # the server again; result.left_out says who and why
 
-    **Clients that are wrong.** A client is left out, and named, if its message is damaged, comes from another network,
-    holds NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. So
-    is one that changes a tensor, per sample, by more than 100 times the median of the clients: its samples do not
-    explain that. Above 3 times the median, its change is scaled down to that. So a client that lies in a plausible way
-    moves the posterior no further than three honest clients. This needs at least three clients in a round, most of them
-    honest.
+    **Invalid updates.** A client is left out, and named, if its message is damaged, comes from another network,
+    contains NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. A
+    client is also left out if it changes a tensor, per sample, by more than 100 times the median of the clients. Above
+    3 times the median, its change is scaled down to that. So a dishonest client changes the posterior at most as much
+    as three honest clients. This needs at least three clients in a round, most of them honest.
 
-    Messages are neither encrypted nor signed: send them over connections that do both. What a client sends says
-    something about its samples.
+    Messages are neither encrypted nor signed: send them over a secure connection. An update contains information about
+    the samples of its client.
 
     Args:
         net: the network, whose parameters are the first prior; `merge` changes it. Between rounds it may be evaluated,
             saved, or changed (`forget_evidence`).
-        evidence: of how many average clients a round adds the evidence.
-        max_staleness: how many rounds an update may be late.
-        round: number of the first round; of a server that starts again, that of the round it was in.
+        evidence: the evidence that a round adds, in average clients.
+        max_staleness: the number of rounds that an update may be late.
+        round: number of the first round. If a server is restarted, pass the number of its last round.
 
     Attributes:
         net, evidence, max_staleness, round: as above; `round` counts on.
 
     Raises:
-        TypeError: not a Sequential. ValueError: numbers that are negative, or no evidence.
+        TypeError: not a Sequential. ValueError: negative numbers, or evidence that is not above 0.
 
     Source: Ashman et al. (2022), "Partitioned variational inference", arXiv:2202.12275, for damped products;
     Karimireddy et al. (2021), "Learning from history for Byzantine robust optimization", ICML, for clipping.
@@ -204,8 +204,8 @@ class FederatedPosterior:
                 f"{evidence}, {max_staleness}, {round}"
             )
         self.net, self.evidence, self.max_staleness, self.round = net, evidence, max_staleness, round
-        self._starts: dict[str, int] = {}  # checksum of each message that updates may start from, with its round
-        self._last: dict[str, int] = {}  # the last round of each client; no more of them than can be replayed
+        self._starts: dict[str, int] = {}  # rounds of the messages that updates may start from, by checksum
+        self._last: dict[str, int] = {}  # the last round of each client whose update could be replayed
 
     @property
     def _one_thread(self) -> Any:
@@ -213,7 +213,7 @@ class FederatedPosterior:
 
     @alone
     def broadcast(self) -> bytes:
-        """The posterior of this round, for clients; also a file that `Sequential.load` reads.
+        """The posterior of this round as a message for clients; `Sequential.load` can also read it as a file.
 
         Raises:
             ValueError: a network that cannot be saved.
@@ -224,10 +224,10 @@ class FederatedPosterior:
 
     @staticmethod
     def receive(net: Sequential, message: bytes) -> None:
-        """Gives a client's network the posterior of a message of `broadcast`.
+        """Loads the posterior of a message of `broadcast` into a client's network.
 
         Raises:
-            ValueError: the message is damaged, or of another network, which is not changed.
+            ValueError: the message is damaged, or of another network; the network does not change.
         """
         state_dicts.put(net, persistence.check(net, read(message, "the message of the server")))
 
@@ -235,10 +235,11 @@ class FederatedPosterior:
     def merge(self, updates: Iterable[PosteriorUpdate | bytes]) -> MergedRound:
         """Merges the posteriors of clients into that of the network, and begins the next round.
 
-        If no client is left, nothing changes, and the round continues.
+        If no update is valid, nothing changes, and the round continues.
 
         Args:
-            updates: of clients that started in this round, or at most `max_staleness` before; or their messages.
+            updates: updates of clients, or their messages, that started in this round or at most `max_staleness` rounds
+                before.
         """
         net, array = self.net, self.net.kernels.array
         prior, statistics = array.to_host(net.arena.theta), array.to_host(net.arena.statistics)
@@ -250,7 +251,8 @@ class FederatedPosterior:
         begins = [row * prior.shape[1] + spec.begin for row, spec in zip(rows, tensors, strict=True)]
         places = [slice(begin, begin + len(spec)) for begin, spec in zip(begins, tensors, strict=True)]
         moved = [_moved(update, prior, statistics) for update in good]
-        # How far each client moves each tensor: means in standard deviations of the prior, precisions in its precision.
+        # The change of each tensor by each client: means in standard deviations of the prior, precisions in its
+        # precision.
         units = np.concatenate([np.sqrt(prior[1]), prior[1], np.ones_like(statistics)])
         lengths = np.array(
             [[np.linalg.norm(values[at].astype(float) * units[at]) for at in places] for values in moved]
@@ -266,7 +268,7 @@ class FederatedPosterior:
                 f"more than {good[k].samples} samples explain"
             )
         kept = np.flatnonzero(~absurd)
-        if not len(kept):  # each of them in another tensor
+        if not len(kept):
             return MergedRound(self.round, (), (), left_out)
         factors = np.minimum(1, CLIP / np.maximum(ratios, CLIP))
         total, power = np.zeros_like(units), min(1, self.evidence / len(kept))
@@ -284,7 +286,7 @@ class FederatedPosterior:
         return MergedRound(self.round, tuple(merged), clipped, left_out)
 
     def _take(self, prior: np.ndarray, sums: np.ndarray, statistics: np.ndarray) -> None:
-        """Gives the network the posterior that follows from the prior and the summed evidence."""
+        """Sets the posterior that follows from the prior and the summed evidence."""
         net, array = self.net, self.net.kernels.array
         net.drop_deltas()
         with np.errstate(divide="ignore"):
@@ -298,7 +300,7 @@ class FederatedPosterior:
     def _good(
         self, updates: Iterable[PosteriorUpdate | bytes], prior: np.ndarray
     ) -> tuple[list[PosteriorUpdate], dict[str, str]]:
-        """The updates that can be merged, and why the others cannot."""
+        """The valid updates, and the reasons against the others."""
         own = architecture(self.net)
         most = self.net.arena.theta.nbytes + self.net.arena.statistics.nbytes + 2 * len(own) + 10_000
         good: dict[str, PosteriorUpdate] = {}
@@ -347,9 +349,9 @@ class FederatedPosterior:
 
 
 def _moved(update: PosteriorUpdate, prior: np.ndarray, statistics: np.ndarray) -> np.ndarray:
-    """Summands of the formula `contribution`, beside a prior that may be of a later round; changes of statistics.
+    """Summands of the formula `contribution`, for a prior that may be of a later round; changes of statistics.
 
-    A parameter of which the prior has no variance is not learnt.
+    A parameter whose prior has variance 0 is not learnt.
     """
     change = update.change * (prior[1] > 0)
     change[0] -= prior[0] * change[1]
@@ -357,7 +359,7 @@ def _moved(update: PosteriorUpdate, prior: np.ndarray, statistics: np.ndarray) -
 
 
 def _over_median(values: np.ndarray) -> np.ndarray:
-    """Each column divided by the median of its rows; where that is 0, infinity for all that is above 0."""
+    """Each column divided by the median of its rows; if that is 0, infinity for values above 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = values / np.median(values, axis=0)
     return np.where(np.isnan(ratios), 1.0, ratios)

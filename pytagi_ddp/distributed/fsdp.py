@@ -1,4 +1,4 @@
-"""Training of a network in shards: every rank holds a part of the parameters."""
+"""Fully sharded data parallelism: every rank has a part of the parameters."""
 
 from __future__ import annotations
 
@@ -33,34 +33,33 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):
-    """A `Sequential` trained on R ranks, each of which holds a shard of it: fully sharded data parallelism.
+    """A `Sequential` trained on R ranks, each with a shard of the parameters: fully sharded data parallelism.
 
-    The training loop is that of `DDPSequential`. So are parameters and statistics after each step; they have the same
-    bits if the all-reduce adds in the order of `Communicator.reduce_scatter`.
+    The training loop and the results are those of `DDPSequential`; they have the same bits if the all-reduce adds in
+    the order of `Communicator.reduce_scatter`.
 
-    Mean, variance and both batch sums of every parameter, 16 bytes, are divided into R shards. Layers are grouped into
-    groups of at most `min_num_params` parameters (or of one larger layer). The means and variances of a group are
-    gathered before its layers run forward, and its means before they run backward. Then its batch sums are added over
-    ranks, and each rank keeps those of its shard. Each rank makes the step on its shards. With P parameters, of which
-    the largest group has G, a rank holds, and sends in a step:
+    Mean, variance and both batch sums of every parameter, 16 bytes, are divided into R shards. Layers are divided into
+    groups of at most `min_num_params` parameters (or one larger layer). The means and variances of a group are gathered
+    before its forward pass, and its means before its backward pass. Then its batch sums are added over ranks, and each
+    rank keeps those of its shard. Each rank makes the step on its shards. With P parameters, and G in the largest
+    group, a rank has, and sends in a step:
 
         reshard_after_forward       bytes of memory         bytes sent
         True (ZeRO-3)               16 P/R + 16 G           20 P (R-1)/R
         False (ZeRO-2)              8 P + 8 P/R + 8 G       16 P (R-1)/R
         DDPSequential               16 P                    16 P (R-1)/R
 
-    and the activations in addition (`checkpoint_blocks` makes these smaller; a block that is run again gathers once
-    more). For a network on a GPU, `DDPConfig.offload_params` keeps the shards on the host, which then makes the step.
+    and the memory of activations (`checkpoint_blocks` reduces it; a block that is run again gathers once more). For a
+    network on a GPU, `DDPConfig.offload_params` keeps the shards, and makes the step, on the host.
 
-    With `reshard_after_forward=False` parameters stay whole on every rank, and are gathered once after each step.
+    With `reshard_after_forward=False`, parameters are whole on every rank, and are gathered once after each step.
     Forward passes in evaluation mode, `predict`, `state_dict` and `save` are then local, as with `DDPSequential`. With
-    True, every pass is collective, also forward, and so are `predict`, `state_dict` and `save`. `load` and
-    `load_state_dict` are collective in both cases. Ranks may run different numbers of passes: a rank in `step` takes
-    part in the passes of others. With True, parameters can be read inside `unshard` only; elsewhere reading them raises
-    `ParametersNotHereError`.
+    True, every pass is collective, and so are `predict`, `state_dict` and `save`; parameters can only be read inside
+    `unshard`, otherwise `ParametersNotHereError` is raised. `load` and `load_state_dict` are collective in both cases.
+    Ranks may run different numbers of passes: a rank in `step` takes part in the passes of others.
 
-    Construction gives all ranks the parameters and statistics of rank 0, and drops pending deltas. A network made
-    inside `nn.deferred_init` is drawn layer by layer, so that no rank ever holds it whole.
+    The constructor gives all ranks the parameters and statistics of rank 0, and drops pending deltas. A network made
+    inside `nn.deferred_init` is drawn layer by layer, so that no rank ever has all of it.
 
     Args:
         model, config, average, sync_batch_norm, communicator: as in `DDPSequential`.
@@ -72,8 +71,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         nbytes: memory of parameters, batch sums and statistics on this rank's device.
 
     Raises:
-        ValueError: another architecture or other options on some rank; a config that asks for buckets or for another
-            `wire_dtype`; a network that is in shards already. TypeError: not a `Sequential`, or not a `DDPConfig`.
+        ValueError: another architecture or other options on some rank; a config with buckets or another `wire_dtype`; a
+            network that is already in shards. TypeError: not a `Sequential`, or not a `DDPConfig`.
 
     Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
     """
@@ -151,7 +150,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
                 print(net.model.layers[0].mu_w)
                 net.predict(x)  # local
 
-        Assignments inside are kept; every rank has to make the same ones. The network cannot be trained inside.
+        Assignments inside are kept; every rank has to make the same ones. Training inside is not possible.
         """
         self._begin("unshard")
         with self._exchange.unshard():
@@ -168,7 +167,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             return super().predict(x, batch_size, var_x)
 
     def smoother(self) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.smoother` of this rank's series; collective where `predict` is."""
+        """`Sequential.smoother` of this rank's series; collective if `predict` is."""
         if self._all_are_here:
             return super().smoother()
         with held_back(), self.unshard():
@@ -180,9 +179,9 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         """Parameters and running statistics.
 
         Args:
-            full: True: those of the whole network. With `reshard_after_forward` this is collective; rank 0 gets them,
-                group by group, and the other ranks get an empty dictionary. False: the slices that this rank holds (see
-                `slices`); this is local. A key then names a tensor and a range of its values: `"Linear.2/mu_w@16:32"`.
+            full: True: those of the whole network. With `reshard_after_forward` this is collective, and ranks other
+                than 0 get an empty dictionary. False: the slices of this rank (see `slices`); this is local. A key is
+                then a tensor and a range of its values: `"Linear.2/mu_w@16:32"`.
         """
         if not full:
             named = ((f"{part.name}@{part.start}:{part.stop}", part.array) for part in self.slices())
@@ -194,7 +193,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @contextmanager
     def _reading(self, kind: str) -> Iterator[None]:
-        """Inside the block rank 0 can go through all parameters; collective, and an error is raised on all ranks."""
+        """Inside the block, rank 0 can read all parameters; collective, and errors are raised on all ranks."""
         if not self._all_are_here:
             self._exchange.synchronize(kind)
         reading = nullcontext() if self._all_are_here else self._exchange.arena.reading()
@@ -216,10 +215,11 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     @collective
     def save(self, filename: str | bytes | Path) -> None:
-        """`Sequential.save` of the whole network on rank 0; collective with `reshard_after_forward` (but in `unshard`).
+        """`Sequential.save` of the whole network on rank 0; with `reshard_after_forward` collective, except in
+        `unshard`.
 
         Raises:
-            ValueError, OSError: as `Sequential.save`; where it is collective, on every rank.
+            ValueError, OSError: as `Sequential.save`; on every rank if it is collective.
         """
         if not self._all_are_here:
             super().save(filename)
@@ -229,13 +229,13 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
     def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, keeps its slices and drops its deltas.
 
-        It is collective, except inside `unshard`. If one rank cannot take the file, no rank does. Ranks that have run
+        It is collective, except inside `unshard`. If one rank cannot load the file, no rank does. Ranks that have run
         fewer passes first take part in those of others.
         """
         self._load(partial(check_path, self.model, filename))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank; collective as `load`."""
+        """`Sequential.load_state_dict`, with the same values on every rank; collective like `load`."""
         self._load(partial(check, self.model, state_dict))
 
     @alone
@@ -251,18 +251,18 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
             try:
                 with self._exchange.arena.writing():
                     put(self.model, values)
-            finally:  # also after an error: gathered parameters have been overwritten
+            finally:  # also after an error, because gathered parameters were overwritten
                 self.parameters_changed()
 
     def slices(self) -> list[TensorSpec]:
-        """The parts of tensors that this rank holds, and their memory.
+        """The parts of tensors on this rank, and their memory.
 
-        Each has a `name` ("Linear.2/mu_w"), the range `start` to `stop` of the values that are in `array`, and the
-        `size` of the whole tensor.
+        Each has a `name` ("Linear.2/mu_w"), the range `start` to `stop` of the values in `array`, and the `size` of the
+        whole tensor.
 
         The N parameters of a group form one row: weights and biases of its first layer, then of its second, ... Rank r
-        holds the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of the means and of the variances. So it
-        has at most one part of each tensor. Running statistics are whole on every rank; rank 0 saves them.
+        has the values [r n, (r + 1) n) of that row, n = 16 ceil(N / 16 R), of means and variances: at most one part of
+        each tensor. Running statistics are whole on every rank; rank 0 saves them.
         """
         arena = self._exchange.arena
         self._exchange.keep_changes()
@@ -287,10 +287,10 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         return sizes(self.model)
 
     def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:
-        """Takes new values of slices; collective.
+        """Sets new values of slices; collective.
 
         Raises:
-            RuntimeError: inside `unshard`, at whose end the old values would be put back.
+            RuntimeError: inside `unshard`, whose end would restore the old values.
         """
         if self._exchange.unsharded:
             raise RuntimeError("new values of slices inside unshard(): leave it first, on every rank")

@@ -1,8 +1,8 @@
-"""Functions for programs without a communicator object, and their names in Lux and FluxMPI.
+"""Collectives as functions, and their names in Lux and FluxMPI.
 
-Collectives call the method of `Communicator` with the same name, whose docstring says what is raised. ``backend`` is
-the name given to `initialize`, or a communicator. Arrays are NumPy arrays or, on a GPU, CuPy arrays, and change in
-place. `all_reduce_deltas` is for data-parallel training in your own loop: `DDPSequential.step` in two halves.
+A collective calls the method of `Communicator` with the same name, and raises its errors. ``backend`` is the name given
+to `initialize`, or a communicator. Arrays are NumPy arrays or, on a GPU, CuPy arrays, and change in place.
+`all_reduce_deltas` is for data-parallel training in your own loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> np.ndarray:
 
 
 def reduce(backend: Backend, array: np.ndarray, op: str = "sum", root: int = 0) -> np.ndarray:
-    """Combines `array` over all ranks into that of rank `root`, in place; returns it. Other ranks' stay unchanged."""
+    """Combines `array` over all ranks into that of rank `root`, in place; returns it. Other ranks' do not change."""
     get_distributed_backend(backend).reduce(array, op, root)
     return array
 
@@ -50,30 +50,30 @@ def start_broadcast(backend: Backend, array: np.ndarray, root: int = 0) -> Handl
 
 
 def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True) -> int:
-    """Replaces the deltas of `model` by those of all ranks; the next `model.step()` is then that of `DDPSequential`.
+    """Replaces the deltas of `model` by those of all ranks. The next `model.step()` is then that of `DDPSequential`.
 
     With n_r samples on rank r since the last exchange, n their sum, and R_a the ranks that have any:
 
         average=False:  sum over ranks, cap factor c(n).
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)).
 
-    Parameters get the same bits as with `DDPSequential`, on every rank. It takes one all-reduce. Every rank must call
-    this function and `model.step()` equally often, whether or not it had a batch. On a GPU it waits for the result.
-    `update_bn` of the model uses only this rank's batches: call `synchronize` after it, if training continues.
+    Parameters get the same bits as with `DDPSequential`, on every rank. It takes one all-reduce; on a GPU it waits for
+    the result. Every rank must call this function and `model.step()` equally often, also without a batch. `update_bn`
+    of the model uses only this rank's batches: call `synchronize` after it, if training continues.
 
     Args:
         backend: name given to `initialize`, or a communicator.
         model: this rank's replica, made equal by `synchronize(backend, model)` before the first pass.
-        average: see `DDPSequential` for what the two mean.
+        average: aggregation of the deltas, see `DDPSequential`.
 
     Returns:
         n, the number of samples on all ranks; if it is 0, the step changes nothing.
 
     Raises:
-        TypeError: not a `Sequential` (a `DDPSequential` does all this in its `step`), or an `average` that is neither
-            True nor False.
-        RuntimeError: BatchNorm layers still update their running statistics from this rank alone; `synchronize` the
-            model first. Or some ranks gave another `average`; raised on every rank, and the deltas are dropped.
+        TypeError: not a `Sequential` (`DDPSequential.step` calls this itself), or an `average` that is neither True nor
+            False.
+        RuntimeError: BatchNorm layers update their running statistics from this rank alone: `synchronize` the model
+            first. Or ranks gave different `average`; raised on every rank, and the deltas are dropped.
     """
     if not isinstance(model, Sequential):
         raise TypeError(f"all_reduce_deltas works on a Sequential, not on {type(model).__name__}")

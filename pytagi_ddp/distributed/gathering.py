@@ -1,4 +1,4 @@
-"""Passes of a network in shards: the schedule by which ranks gather parameters and scatter deltas."""
+"""Passes of a network in shards: ranks gather parameters, and scatter deltas."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.sequential import Sequential
 
-# Collective calls, in the order in which they run. Passes come first, and some of the ranks may not run them. All ranks
-# run everything else. Forward passes in training come last among the passes: with `sync_batch_norm`, the k-th passes of
-# all ranks are one collective pass.
+# Collective calls, in the order in which they run. Passes come first; some ranks may not run them. All ranks run the
+# other calls. Forward passes in training are the last passes: with `sync_batch_norm`, the k-th passes of all ranks are
+# one collective pass.
 PASSES = ("predict", "backward", "forward")
 KINDS = (*PASSES, "step", "update_bn", "forget_evidence", "unshard", "load", "state_dict", "save", "barrier")
-# Further counts in a vote: ranks with deltas in the shards, ranks whose deltas are incomplete, ranks that recompute.
+# Other counts in a vote: ranks with deltas in the shards, ranks with incomplete deltas, ranks that recompute.
 CONTRIBUTED, CUT_SHORT, RECOMPUTES = range(len(KINDS), len(KINDS) + 3)
 VOTES = RECOMPUTES + 1
 
 
 @dataclass
 class Pass:
-    """The pass that ranks run now.
+    """The current pass of the ranks.
 
     Attributes:
-        kind: one of `PASSES`. remaining: the leaves that have not run yet, in order.
-        inside: whether the first of these runs now, between its two hooks.
+        kind: one of `PASSES`. remaining: leaves that have not run yet, in order.
+        inside: whether the first of them is running, between its two hooks.
         reduced: whether the BatchNorm sums of that leaf have been reduced.
     """
 
@@ -49,7 +49,7 @@ class Pass:
 
 @dataclass
 class ShardCounts:
-    """Counts of what is in the batch sums of the shards: backward passes, and samples of this rank."""
+    """The number of backward passes, and of samples of this rank, in the batch sums of the shards."""
 
     passes: int = 0
     samples: int = 0
@@ -71,12 +71,12 @@ class BackwardState:
 class Gathering(Exchange):
     """The strategy of a network in shards, whose arena is a `ShardedArena`.
 
-    Each pass gathers groups of parameters, and scatters their deltas, around its leaves. A step adds the reduced
+    Each pass gathers groups of parameters before its leaves, and scatters their deltas after them. A step adds the
     counters over ranks, and changes the shards.
 
-    Every pass begins with a vote: an all-reduce that counts the ranks by what they are about to do. While one rank runs
-    a pass, the others take part in its collectives, with zeros for deltas, until all have reached the same point. So
-    ranks may run different numbers of passes, or none.
+    Every collective call begins with a vote: an all-reduce that counts the ranks by their next call. While one rank
+    runs a pass, the others take part in its collectives, with zeros for deltas. So ranks may run different numbers of
+    passes, or none.
 
     Args:
         communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics are those of all ranks.
@@ -106,16 +106,16 @@ class Gathering(Exchange):
         return self._whole is not None
 
     def _add_hooks(self) -> None:
-        """Adds the hooks of this class around all others, so that other hooks find parameters and batch sums."""
+        """Adds the hooks of this class around all others, so that other hooks can read parameters and batch sums."""
         self._hook: HookHandle = self.model.add_hook(self._before, self._after, outermost=True)
         self._hook.of_parameters, self._hook.parameters_stay = True, self.arena.whole
 
     # -- synchronization of ranks ---------------------------------------------------------------------------------
 
     def synchronize(self, kind: str) -> None:
-        """Runs the pending passes of other ranks until every rank has reached `kind`; collective.
+        """Takes part in the passes of other ranks until every rank has reached `kind`; collective.
 
-        If `kind` is a pass, it returns when this rank and all others that run it can begin.
+        If `kind` is a pass, it returns when all ranks that run it have reached it.
 
         Raises:
             RuntimeError: ranks make different collective calls, or a backward pass was interrupted on one of them;
@@ -163,7 +163,7 @@ class Gathering(Exchange):
         return self.model.kernels.array.to_host(self._votes).tolist()
 
     def _is_cut_short(self) -> bool:
-        """Whether the shards hold deltas of an interrupted pass or accumulation of this rank; no step may use them."""
+        """Whether the shards have deltas of an interrupted pass or accumulation of this rank; no step may use them."""
         return self._shard_counts.samples not in (0, self.model.passes.waiting)
 
     def _check_contributions(self, kind: str, contributed: float, cut_short: float) -> None:
@@ -189,7 +189,7 @@ class Gathering(Exchange):
         self._pass = Pass(kind, deque(self.model.passes.visits("backward" if kind == "backward" else "forward")))
 
     def _finish_pass(self) -> None:
-        """Takes part in the remaining collectives of the current pass: all of them, or those after an error."""
+        """Takes part in the remaining collectives of the current pass, also after an error."""
         while self._pass.remaining:
             leaf, direction = self._pass.remaining[0]
             if not self._pass.inside:
@@ -274,13 +274,13 @@ class Gathering(Exchange):
         """`Sequential.backward`.
 
         Raises:
-            RuntimeError: deltas of an earlier pass wait for a step, and the deltas of this pass do not add to them.
+            RuntimeError: deltas of an earlier pass wait for a step, and this pass would not add to them.
         """
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         passes = self.model.passes
         if passes.waiting and not passes.adds and self.communicator.world_size == 1:
-            self._shard_counts = ShardCounts()  # as after an interrupt: no other rank has them
+            self._shard_counts = ShardCounts()  # after an interrupt, which other ranks did not have
         elif passes.waiting and not passes.adds:
             raise RuntimeError(
                 "a second backward() before step(), while the deltas of the first are in the shards of all ranks: put "
@@ -306,7 +306,7 @@ class Gathering(Exchange):
         """Steps the shards, and then the parameters that are whole on every rank.
 
         Raises:
-            FloatingPointError: deltas are not finite on some rank; raised on every rank, of which none has changed.
+            FloatingPointError: deltas are not finite on some rank; raised on every rank, and no rank has changed.
         """
         self._shard_counts = ShardCounts()
         self.model.passes.step()
@@ -314,7 +314,7 @@ class Gathering(Exchange):
         self.arena.keep_state()
 
     def _agree(self) -> None:
-        """Refuses a step on all ranks before it changes anything, if one of them has deltas that are not finite."""
+        """Refuses a step on all ranks, before any change, if deltas of one rank are not finite."""
         array, mine, any_bad = self.model.kernels.array, self.arena.bad(), self._votes[:1]
         array.copy(np.array(mine[:1] > 0, np.float32), any_bad)
         self.communicator.all_reduce(any_bad)
@@ -337,7 +337,7 @@ class Gathering(Exchange):
 
     @contextmanager
     def unshard(self) -> Iterator[None]:
-        """Inside the block every rank has all parameters; collective. Its end puts changes into the shards."""
+        """Inside the block every rank has all parameters; collective. Its end copies changes to the shards."""
         with ExitStack() as holding:
             holding.enter_context(self.model.passes.one_thread)
             holding.enter_context(held_back())
@@ -346,7 +346,7 @@ class Gathering(Exchange):
             try:
                 self._bring_all()
                 self.model.passes.invalidate(Change.CALLS)
-                holding.close()  # a pending interrupt is raised here, where all ranks are inside
+                holding.close()  # raises a pending interrupt here, when all ranks are inside
                 yield
             finally:
                 holding.enter_context(held_back())
@@ -372,6 +372,6 @@ class Gathering(Exchange):
         self._whole = whole
 
     def keep_changes(self) -> None:
-        """Puts values that were assigned inside `unshard` into the shards."""
+        """Copies values that were assigned inside `unshard` to the shards."""
         for group, rows in (self._whole or {}).items():
             self.arena.keep(group, rows)

@@ -1,4 +1,4 @@
-"""Merging of the posteriors of ranks that train independently for some steps."""
+"""Merges of posteriors of ranks that train independently for some steps."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MERGES = ("mean", "precision_weighted")
 
 
 class PosteriorMerge(Exchange):
-    """Every rank takes local steps. Each k-th step merges the posteriors of all ranks into one.
+    """Ranks take local steps. Each k-th step merges the posteriors of all ranks into one.
 
     With their common prior N(m0, s0) at the last merge, the merged posterior N(m, s) is
 
         "mean":                m = mean of m_r                     s = mean of s_r
         "precision_weighted":  m = sum m_r/s_r / sum 1/s_r         1/s = 1/s0 + sum (1/s_r - 1/s0)
 
-    with sums and means over the ranks that have seen samples since the last merge. Running statistics are averaged over
-    these ranks. It takes one all-reduce, in the buffer of the deltas, which are no longer needed after local steps.
+    with sums and means over the ranks that have had samples since the last merge. Running statistics are averaged over
+    these ranks. It takes one all-reduce, in the buffer of the deltas.
 
     The rule is the option `merge`, by default "precision_weighted"; k is `every`.
 
@@ -40,7 +40,7 @@ class PosteriorMerge(Exchange):
 
     option = "merges (every > 1, or merge=...)"
     merges = True
-    _memory: tuple[str, ...] = ("_prior", "_prior_statistics")  # what has to move with the network
+    _memory: tuple[str, ...] = ("_prior", "_prior_statistics")  # arrays that move with the network
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):
         super().__init__(communicator, model, options)
@@ -52,7 +52,7 @@ class PosteriorMerge(Exchange):
         self._make_memory()
 
     def _make_memory(self) -> None:
-        """Makes arrays on the device of the network."""
+        """Allocates arrays on the device of the network."""
         self._kernels = self.model.kernels
         empty, arena = self._kernels.array.empty, self.model.arena
         self._prior, self._prior_statistics = empty(arena.theta.shape), empty(arena.statistics.shape)
@@ -76,7 +76,7 @@ class PosteriorMerge(Exchange):
         return nullcontext()
 
     def _begin(self) -> None:
-        """Copies the common prior before the first pass since the last merge."""
+        """Copies the common prior, before the first pass after a merge."""
         if not self._begun:
             self._move_prior()
             copy, arena = self._kernels.array.copy, self.model.arena
@@ -85,12 +85,12 @@ class PosteriorMerge(Exchange):
             self._begun = True
 
     def parameters_changed(self) -> None:
-        """Forgets local steps."""
+        """Resets the number of local steps."""
         self.steps = self._samples = 0
         self._begun = False
 
     def deltas_dropped(self) -> None:
-        """The network has new parameters, perhaps not from a method of the DDPSequential."""
+        """Called if the network gets new parameters, perhaps not by a method of the DDPSequential."""
         self.parameters_changed()
 
     def barrier(self, call: str) -> None:
@@ -98,9 +98,9 @@ class PosteriorMerge(Exchange):
             raise RuntimeError("update_bn() between two merges: replicas differ; call merge() on every rank first")
 
     def step(self, stop: bool, now: bool = False) -> None:
-        """A local step. Each k-th one, or with `now` any, also merges the posteriors of all ranks.
+        """A local step. Each k-th step, or any step with `now`, also merges the posteriors of all ranks.
 
-        With `now` there is a step only if deltas are pending.
+        With `now`, there is a step only if deltas are pending.
         """
         problem = None if now and not self.model.passes.waiting else self._local_step()
         if now or self.steps >= self._every:
@@ -116,7 +116,7 @@ class PosteriorMerge(Exchange):
     def _local_step(self) -> FloatingPointError | None:
         """`Sequential.step` with this rank's own deltas, if there are any.
 
-        Returns its FloatingPointError instead of raising it, because this rank first has to take part in the merge.
+        Returns a FloatingPointError instead of raising it, because this rank first has to take part in the merge.
 
         Raises:
             RuntimeError: deltas of a forward pass that did not go through `forward`.
@@ -133,13 +133,13 @@ class PosteriorMerge(Exchange):
                 self.model.passes.step(self.communicator.world_size)
             except FloatingPointError as error:
                 problem, self._refused = error, True
-        elif self.model.schedule is not None:  # whose steps are those of all ranks
+        elif self.model.schedule is not None:  # a schedule counts steps of all ranks
             self.model.schedule.moves_on()
         self._samples += samples
         return problem
 
     def _late_problem(self) -> FloatingPointError | None:
-        """That of the last local step on a GPU, which would come with the next one."""
+        """The error of the last local step on a GPU, which the next step would raise."""
         try:
             self.model.arena.check()
         except FloatingPointError as error:
@@ -156,17 +156,17 @@ class PosteriorMerge(Exchange):
             array.clear(arena.buffer)
             raise
         self.pooled = self._spread(arena.buffer, arena.theta, self.communicator, bad)
-        arena.drop_sums()  # layers expect to find them at zero
+        arena.drop_sums()  # layers expect zeros
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
             compare_parameters(self.communicator, self.model)
 
     def _contribute(self, buffer: Array, stop: bool) -> bool:
-        """Writes what this rank contributes to a merge, in the order of the arena's buffer.
+        """Writes the contribution of this rank to a merge, in the order of the arena's buffer.
 
-        Returns whether its posterior is not finite, or none. It would become that of all ranks. Steps leave none
-        behind, but refuse every batch where there is one: the samples of this rank are NaN then, and so are all.
+        Returns whether its posterior is not valid (NaN, infinity, negative variances), which would spoil that of all
+        ranks. Its number of samples is NaN then, and so is the sum over ranks.
         """
         array = self.model.kernels.array
         self._begin()
@@ -182,12 +182,12 @@ class PosteriorMerge(Exchange):
         return bad
 
     def _spread(self, buffer: Array, theta: Array, ranks: Communicator, bad: bool) -> Array:
-        """Makes the posterior of all ranks that follows from the sums in `buffer` the prior, and writes it to `theta`.
+        """Computes the merged posterior from the sums in `buffer`, and writes it to `theta` and to the prior.
 
-        Returns a copy of the reduced counters.
+        Returns a copy of the summed counters.
 
         Raises:
-            FloatingPointError: the posterior of some rank was `bad`; raised on all `ranks`, and nothing has changed.
+            FloatingPointError: the posterior of some rank was `bad`; raised on all `ranks`, and nothing changes.
         """
         array, counters = self.model.kernels.array, self._tail(buffer)[:HEADER]
         if np.isnan(array.to_host(counters)[0]):
@@ -212,7 +212,7 @@ class PosteriorMerge(Exchange):
         return bool(np.isfinite(mu).all() and np.isfinite(var).all() and (var >= 0).all())
 
     def _move_prior(self) -> None:
-        """Moves the prior to the device of the network, if the network has moved."""
+        """Moves the prior to the device of the network, after a move of the network."""
         old = self._kernels.array
         if old is not self.model.kernels.array:
             kept = {name: old.to_host(getattr(self, name)) for name in self._memory}
@@ -221,10 +221,10 @@ class PosteriorMerge(Exchange):
                 self._kernels.array.copy(values, getattr(self, name))
 
     def _quantities(self, buffer: Array, theta: Array) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
-        """(moments, their prior, their summands, whether to weight by precision) of parameters and running statistics.
+        """(moments, prior, summands, whether to weight by precision) of parameters and of running statistics.
 
-        The moments of the parameters are in `theta`, the summands in `buffer`. Running statistics are averaged number
-        by number: the kernel takes (mean, var) rows, of which a statistic is one, and the other one is empty.
+        The moments of the parameters are in `theta`, the summands in `buffer`. The kernel takes rows of means and
+        variances. Running statistics are averaged as rows of means; the row of variances is empty.
         """
         arena = self.model.arena
         n = arena.num_parameters

@@ -14,10 +14,10 @@ OPS = ("sum", "mean", "max", "min")
 def all_reduce_metrics(
     backend: Backend, metrics: Mapping[str, float | tuple[float, float]], op: str = "mean"
 ) -> dict[str, float]:
-    """Combines metrics of all ranks, in float64 and one collective; every rank gets the same.
+    """Combines metrics of all ranks, in float64 and one collective. Every rank gets the same result.
 
-    A pair (sum, number of samples) becomes the mean over all samples, sum s_r / sum n_r, with a single rounding. Unlike
-    a mean of means, it is right for ranks with different numbers of samples. Without any sample it is NaN.
+    A pair (sum, number of samples) becomes the mean over all samples, sum s_r / sum n_r, with a single rounding;
+    without samples it is NaN. Unlike a mean of means, it is correct for different numbers of samples.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -43,7 +43,7 @@ def all_reduce_metrics(
 
 
 def _plain(value: Any) -> float | tuple[float, float] | str:
-    """The value as a number or a pair; for anything else what it is, which the other ranks then report."""
+    """The value as a number or a pair; a description of anything else, for the error on all ranks."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
         return (float(value[0]), float(value[1])) if pair else float(_number(value))
@@ -76,7 +76,7 @@ def _combine(values: list, op: str) -> float:
 
 
 def _sum(values: Sequence[float]) -> float:
-    """The sum, rounded once; an ordinary sum with infinities, and where it is too large for a float64."""
+    """The sum, rounded once; an ordinary sum for infinities, and if it is too large for a float64."""
     try:
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
     except OverflowError:

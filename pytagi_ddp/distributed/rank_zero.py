@@ -23,10 +23,10 @@ def rank_zero_only(
     function: None = None, *, backend: Backend = "auto"
 ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
 def rank_zero_only(function: Callable | None = None, *, backend: Backend = "auto") -> Callable:
-    """Makes a function run on rank 0 alone; the other ranks return None at once. Nothing in it may be collective.
+    """Makes a function run on rank 0 only; the other ranks return None at once. It must not call collectives.
 
-    Use it as ``@rank_zero_only`` or ``@rank_zero_only(backend="nccl")``. Before `initialize`, the rank is the one that
-    the launcher or `run_threads` has given. A program that a rank starts works alone, and counts as rank 0.
+    Use it as ``@rank_zero_only`` or ``@rank_zero_only(backend="nccl")``. Before `initialize`, the rank is that of the
+    launcher or of `run_threads`. A program that a rank starts is not a rank, and counts as rank 0.
     """
     if function is None:
         return functools.partial(rank_zero_only, backend=backend)
@@ -46,24 +46,24 @@ def rank_zero_print(*values: Any, backend: Backend = "auto", **options: Any) -> 
 
 @contextmanager
 def rank_zero_first(backend: Backend = "auto", timeout: float | None = None) -> Iterator[None]:
-    """Rank 0 runs the body first, then all other ranks at once: rank 0 downloads files, and the others find them.
+    """Rank 0 runs the body first, then all other ranks: for example, rank 0 downloads files that the others read.
 
-    Every rank has to use it, and nothing in the body may be collective.
+    Every rank has to use it, and the body must not call collectives.
 
     Args:
         backend: name given to `initialize`, or a communicator.
         timeout: seconds that rank 0 may take; None: the communicator's.
 
     Raises:
-        RuntimeError: the body raised an error on rank 0. The other ranks do not run it, and raise this with the text of
-            that error.
+        RuntimeError: the body raised an error on rank 0. The other ranks do not run the body, and raise this with the
+            text of the error.
     """
     communicator = get_distributed_backend(backend)
     if communicator.rank == 0:
         try:
             yield
         except BaseException as error:
-            with suppress(Exception):  # the error of the body matters more than one of this collective
+            with suppress(Exception):  # the error of the body is more important than one of this collective
                 _tell(communicator, f"{type(error).__name__}: {error}", timeout)
             raise
         _tell(communicator, None, timeout)

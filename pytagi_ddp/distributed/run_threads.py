@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any) -> list[Result]:
     """Runs ``program(*arguments)`` on `world_size` ranks, each a thread, and returns their results in order.
 
-    Inside, everything of `pytagi_ddp.distributed` works as under mpirun, with the same bits: `rank()`, `DDPSequential`,
-    samplers, checkpoints. Each rank draws parameters from a copy of this thread's generator. The ranks divide the
-    threads of the kernels (`set_threads`) among themselves, as those of a node do.
+    Inside, `pytagi_ddp.distributed` works as under mpirun, with the same bits: `rank()`, `DDPSequential`, samplers,
+    checkpoints. Each rank draws parameters from a copy of this thread's generator. The ranks share the threads of the
+    kernels (`set_threads`).
 
         >>> from pytagi_ddp.distributed import initialize, run_threads
         >>> def program():
@@ -29,7 +29,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
         [['a rank', 'a rank'], ['a rank', 'a rank']]
 
     It is for notebooks, tests and several GPUs in one program. Ranks of one process share Python's interpreter lock, so
-    small networks gain nothing; for a job of many cores start processes (`python -m pytagi_ddp.launch`).
+    that small networks do not run faster; for many cores, start processes (`python -m pytagi_ddp.launch`).
 
     Args:
         program: called on every rank.
@@ -37,7 +37,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
 
     Raises:
         ValueError: fewer than one rank.
-        Exception: what a rank has raised; of several errors the first that is not a consequence of another rank's.
+        Exception: an error of a rank; of several, the first that is not a consequence of another rank's.
     """
     from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here: an import loads no kernels
 

@@ -1,4 +1,4 @@
-"""The interface by which checkpoints access a network that no rank holds whole."""
+"""The interface for checkpoints of a network that is divided among ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class ShardedNetwork(ABC):
-    """A network of which every rank holds a part.
+    """A network of which every rank has a part.
 
     Attributes:
         model: this rank's part. communicator: of the ranks that share the network.
@@ -31,7 +31,7 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def slices(self) -> list[TensorSpec]:
-        """The parts of parameters and running statistics that this rank holds; the ranks together hold all of them."""
+        """The parts of parameters and running statistics on this rank; the ranks together have all of them."""
 
     @property
     @abstractmethod
@@ -67,4 +67,4 @@ class ShardedNetwork(ABC):
 
     @abstractmethod
     def take(self, values: list[tuple[TensorSpec, np.ndarray]]) -> None:
-        """Takes new values of slices; collective."""
+        """Sets new values of slices; collective."""

@@ -1,4 +1,4 @@
-"""The memory of a network whose parameters and deltas are in shards, and its communication between ranks."""
+"""The memory of a network in shards, and its communication between ranks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 
 
 @dataclass(frozen=True, eq=False)
 class ParameterGroup:
-    """Neighbouring leaves, none of them cut.
+    """Neighbouring leaves, each of them whole.
 
     Attributes:
         leaves: layers with parameters, in forward order.
         start: position of the first parameter among those of the network. size: N, the number of parameters.
-        shard: n, parameters on each of the R ranks. Rank r has those from r n on; the last R n - N are padding.
+        shard: n, the number of parameters on each of R ranks. Rank r has those from r n on; the last R n - N are
+            padding.
     """
 
     leaves: tuple[BaseLayer, ...]
@@ -43,12 +44,12 @@ class ParameterGroup:
     shard: int
 
     def own(self, rank: int) -> tuple[int, int]:
-        """(first, last + 1) of the parameters of a rank, by their positions in the group; a rank may have none."""
+        """[start, stop) of the parameters of a rank in the group, maybe empty."""
         return min(rank * self.shard, self.size), min((rank + 1) * self.shard, self.size)
 
 
 def groups_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> list[ParameterGroup]:
-    """Divides leaves, in order, into groups of at most `min_num_params` parameters, or of one larger leaf.
+    """Divides leaves, in order, into groups of at most `min_num_params` parameters, or one larger leaf.
 
     n = 16 ceil(N / (16 R)).
     """
@@ -76,8 +77,8 @@ class Section:
     """The memory of a group. Arrays have two rows: means and variances, or the batch sums g and h.
 
     Attributes:
-        theta, sums: R blocks of n, in the order of the ranks. Groups may share this memory and use it in turn.
-        own_theta, own_sums: this rank's block, which it keeps.
+        theta, sums: R blocks of n, in the order of the ranks. Groups may share this memory.
+        own_theta, own_sums: the block of this rank.
         stepping: steps the parameters in that block.
     """
 
@@ -89,7 +90,7 @@ class Section:
 
 
 class ShardedArena(Arena):
-    """Each rank holds a block of every `ParameterGroup`: of its means and variances, and of both batch sums.
+    """Each rank has a block of every `ParameterGroup`: of its means and variances, and of both batch sums.
 
     Gathered groups use two slots in turn, one for parameters and one for batch sums. The addresses of a group never
     change.
@@ -98,21 +99,21 @@ class ShardedArena(Arena):
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
-    Construction gives all ranks the parameters of rank 0, leaf by leaf. It is collective, and so are the methods that
-    move parameters or sums between ranks: `gather`, `all_gather`, `scatter`, `share`, `forget_evidence` and `reading`.
+    The constructor gives all ranks the parameters of rank 0, leaf by leaf. It is collective, and so are `gather`,
+    `all_gather`, `scatter`, `share`, `forget_evidence` and `reading`.
 
     Args:
         leaves, kernels: of the network.
         communicator: of the ranks.
         min_num_params: see `groups_of`.
-        whole: whether every rank holds all parameters.
+        whole: whether every rank has all parameters.
         offloaded: whether the shards are in host memory, and the step is made there.
 
     Attributes:
         groups: the groups, in forward order. group_of: the group of each leaf with parameters.
         sections: the memory of each group, in the same order.
-        keeper: the kernels of the device that holds the shards.
-        held: the group that is gathered now.
+        keeper: the kernels of the device of the shards.
+        held: the gathered group.
     """
 
     in_shards = True
@@ -143,7 +144,7 @@ class ShardedArena(Arena):
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: ParameterGroup | None = None
         self.held: ParameterGroup | None = None
-        self._with_variances = False  # whether its variances are gathered too
+        self._with_variances = False  # whether its variances are gathered, too
         for leaf in drawn(self.leaves):
             if leaf in self.group_of:
                 self._take_over(leaf)
@@ -194,7 +195,7 @@ class ShardedArena(Arena):
             self.sections[group] = replace(section, stepping=self._stepping_of(group, means))
 
     def _take_over(self, leaf: BaseLayer) -> None:
-        """Puts the parameters of a leaf, with the values of rank 0, into this arena."""
+        """Moves the parameters of a leaf, with the values of rank 0, to this arena."""
         array, section, old = self._kernels.array, self.sections[self.group_of[leaf]], leaf.parameters
         assert old is not None
         mu, var = self.part(leaf, section.theta)
@@ -202,7 +203,7 @@ class ShardedArena(Arena):
         for source, target in zip(old.rows[:2], (mu, var), strict=True):
             array.copy(source, target)
             self._communicator.broadcast(target)
-        kept = var if self.whole else None  # no backward pass reads variances
+        kept = var if self.whole else None  # backward passes do not read variances
         self._views[leaf, "forward"] = Parameters(Tensor(mu, var, None, None), old.weight_shape, array)
         self._views[leaf, "backward"] = Parameters(Tensor(mu, kept, g, h), old.weight_shape, array)
         what = f"the parameters of {leaf.get_layer_info()} are not here, as this network lies in shards: {REMEDY}"
@@ -211,7 +212,7 @@ class ShardedArena(Arena):
         self.release(leaf)
 
     def _keep_part(self, leaf: BaseLayer) -> None:
-        """Copies what `leaf` has in this rank's block from the memory of the whole group."""
+        """Copies the values of `leaf` in the block of this rank from the memory of the whole group."""
         group, begin = self.group_of[leaf], self._at[leaf]
         section, offset = self.sections[group], self._rank * group.shard
         first, last = group.own(self._rank)
@@ -229,7 +230,7 @@ class ShardedArena(Arena):
     # -- communication ----------------------------------------------------------------------------------------
 
     def gather(self, group: ParameterGroup, variances: bool = True) -> None:
-        """Gathers the means of a group, and its variances, unless they were gathered already."""
+        """Gathers the means and variances of a group, unless they are gathered already."""
         there = 1 + self._with_variances if self.held is group else 0
         section = self.sections[group]
         if not there:
@@ -239,7 +240,7 @@ class ShardedArena(Arena):
         self.held, self._with_variances = group, max(there, 1 + variances) == 2
 
     def all_gather(self, group: ParameterGroup, own: Array, row: Array) -> None:
-        """Puts the blocks of all ranks, of which this rank has `own`, into a row of the whole group."""
+        """Gathers the blocks of all ranks (`own` on this rank) into a row of the whole group."""
         if self.offloaded:
             block = self._block(group, row)
             self._kernels.array.copy(own, block)
@@ -253,14 +254,14 @@ class ShardedArena(Arena):
     def scatter(self, group: ParameterGroup, first: bool) -> None:
         """Adds the batch sums of all ranks; each rank keeps those of its block.
 
-        first: whether they replace what is in the shards, and are not added to it.
+        first: whether they replace the sums in the shards instead of being added to them.
         """
         section, array = self.sections[group], self._kernels.array
         into = [
             own if first and not self.offloaded else self._block(group, row)
             for row, own in zip(section.sums, section.own_sums, strict=True)
         ]
-        start = self._communicator.start_reduce_scatter  # which leaves it to the step to look for what is not finite
+        start = self._communicator.start_reduce_scatter  # does not check for non-finite values, as the step does
         for handle in [start(*rows) for rows in zip(section.sums, into, strict=True)]:
             handle.wait()
         for added, own in zip(into, section.own_sums, strict=True):
@@ -271,11 +272,11 @@ class ShardedArena(Arena):
                 self.keeper.elementwise.add(own, on_keeper, own)
 
     def forget_gathered(self) -> None:
-        """Call it when the parameters in the shards have changed: the gathered group is outdated."""
+        """To be called after a change of the parameters in the shards: drops the gathered group."""
         self.held = None
 
     def share(self) -> None:
-        """Call it after a change of the shards: updates parameters that are whole on every rank."""
+        """To be called after a change of the shards: updates parameters that are whole on every rank."""
         self.forget_gathered()
         for section in self.sections.values() if self.whole else ():
             for own, row in zip(section.own_theta, section.theta, strict=True):
@@ -283,9 +284,9 @@ class ShardedArena(Arena):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside the block, the parameters of all leaves can be read, in forward order; collective.
+        """Inside the block, parameters can be read leaf by leaf, in forward order; collective.
 
-        A rank that does not read them, or not all, takes part in the remaining collectives at the end of the block.
+        A rank that does not read all of them takes part in the remaining collectives at the end of the block.
         """
         groups = deque(self.groups)
 
@@ -305,10 +306,10 @@ class ShardedArena(Arena):
                 self.gather(group)
             self.forget_gathered()
 
-    # -- what leaves see --------------------------------------------------------------------------------------
+    # -- memory of leaves -------------------------------------------------------------------------------------
 
     def hold(self, leaf: BaseLayer, direction: Direction) -> None:
-        """Makes `leaf` use its part of the group's memory, whatever values are there."""
+        """Makes `leaf` use its part of the group's memory, with any values."""
         leaf.parameters = self._views[leaf, direction]
 
     def hold_in(self, leaf: BaseLayer, rows: tuple[Array, Array]) -> None:
@@ -317,7 +318,7 @@ class ShardedArena(Arena):
         leaf.parameters = Parameters(Tensor(*parts, None, None), shape, self._kernels.array)
 
     def release(self, leaf: BaseLayer) -> None:
-        """Takes the memory away from `leaf` again, unless its parameters are whole."""
+        """Removes the memory from `leaf`, unless its parameters are whole."""
         leaf.parameters = self._views[leaf, "forward"] if self.whole else self._absent[leaf]
 
     def keep(self, group: ParameterGroup, rows: tuple[Array, Array] | None = None) -> None:
@@ -344,9 +345,10 @@ class ShardedArena(Arena):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Inside the block all parameters have to be written, in forward order; they are put into the shards.
+        """Inside the block all parameters have to be written, in forward order; they are copied to the shards.
 
-        This happens when a group is complete: after an exception, the shards of an incomplete group are as they were.
+        The shards of a group change when the group is complete; after an exception, those of an incomplete group have
+        not changed.
         """
         self._written = None
         with self.bringing(self._hold_to_write):
@@ -393,13 +395,13 @@ class ShardedArena(Arena):
         self.share()
 
     def finish(self) -> None:
-        pass  # ranks check together, by `bad`
+        pass  # ranks check together, see `bad`
 
     def check(self) -> None:
         pass
 
     def bad(self) -> np.ndarray:
-        """(parameters in the shards of this rank with a delta that is not finite, position of the first of them)."""
+        """(number of non-finite deltas in the shards of this rank, position of the first of them)."""
         count, first = 0, np.iinfo(np.int64).max
         for section in self.sections.values():
             counts = self.keeper.array.to_host(section.stepping.non_finite)

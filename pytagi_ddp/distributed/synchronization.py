@@ -1,4 +1,4 @@
-"""Arrays, values and models of one rank for all ranks, in one call."""
+"""Synchronisation of arrays, values and models over ranks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
     Takes NumPy and CuPy arrays, Python and NumPy numbers, strings, bytes and None; `Sequential`, `DDPSequential`,
     hidden and delta states; and dicts, lists, tuples, named tuples and dataclasses of all these. Arrays, models and
     states change in place. Values are returned, and may differ before (None, for example) on the other ranks;
-    containers are returned as copies with these values. Anything else raises an error, so that nothing stays
-    unsynchronised unnoticed.
+    containers are returned as copies with these values. Anything else raises an error.
 
-    Of a model, parameters and running statistics are taken. From then on, the running statistics of a `Sequential` are
-    updated by `all_reduce_deltas` only.
+    Of a model, parameters and running statistics are synchronised. From then on, the running statistics of a
+    `Sequential` are updated by `all_reduce_deltas` only.
 
     Args:
         backend: name given to `initialize`, or a communicator.
@@ -46,7 +45,7 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
         The synchronised tree.
 
     Raises:
-        TypeError: something else is in the tree of some rank; raised on every rank, with its place.
+        TypeError: a value of another type in the tree of some rank; raised on every rank, with its place.
         ValueError: trees differ between ranks; raised on every rank, with the first difference. Or no such `root`.
     """
     communicator = get_distributed_backend(backend)
@@ -67,7 +66,7 @@ class _Walk:
     """Collects the arrays and values of a tree, in the order of their places."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[str, str]] = []  # (place, description), which must be the same on all ranks
+        self.found: list[tuple[str, str]] = []  # (place, description), equal on all ranks
         self.problem: str | None = None
         self.arrays: list = []
         self.values: list = []

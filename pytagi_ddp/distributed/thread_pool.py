@@ -16,17 +16,16 @@ from pytagi_ddp.interrupts import held_back
 
 
 class ThreadPool:
-    """Threads that are ranks. `run` calls a function on each. The threads end with this object, or with `close`.
+    """Threads that are ranks. `run` calls a function on each. The threads end with `close`, or with this object.
 
-    While the pool exists, the kernels of this process use 1/world_size of their threads. Changing that number for every
-    call would take longer than a step of a small network.
+    While the pool exists, the kernels of each rank use 1/world_size of their threads.
 
     Args:
         world_size: number of ranks.
     """
 
     def __init__(self, world_size: int):
-        from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here: an import loads no kernels
+        from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here, so that an import does not load kernels
 
         self.world_size = world_size
         self._world = World(world_size)
@@ -41,19 +40,19 @@ class ThreadPool:
         keep_from_children(self)
 
     def end_in_child(self) -> None:
-        """Called in a forked child process, which has only the thread that forked it."""
+        """Called in a forked child process, which does not have the threads."""
         self._ended = ": this process was forked without them; make a new DataParallel, or use the network in it"
         self.close.detach()
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list:
-        """Returns what ``function(*arguments[rank])`` gave on every rank, or on the first ones that have arguments.
+        """Returns the results of ``function(*arguments[rank])`` on every rank, or on the first ones with arguments.
 
-        The first Ctrl-C is raised when all ranks have finished. A second one interrupts the ranks and ends them.
+        A first Ctrl-C is raised when all ranks have finished. A second one interrupts the ranks and ends them.
 
         Raises:
             RuntimeError: the ranks have ended, or another thread uses them now.
-            Exception: the error of a rank; of several, the first that no other rank's error caused. The ranks end if
-                the error interrupted a collective.
+            Exception: the error of a rank; of several, the first that is not a consequence of another rank's. The ranks
+                end if it interrupted a collective.
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process have ended{self._ended}")
@@ -100,7 +99,7 @@ def _serve(world: World, rank: int, tasks: SimpleQueue, results: SimpleQueue) ->
             result = function(*arguments)
         except BaseException as raised:
             error = raised
-            member.leave()  # ranks that wait for this one raise an error
+            member.leave()
         results.put((rank, result, error))
         del task, function, arguments, result, error
 

@@ -1,4 +1,4 @@
-"""The training loop that all ways of training a network on many ranks share."""
+"""The base of the wrappers for training on many ranks."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unf
 class TrainedOnRanks(Replica):
     """A `Sequential` trained on R ranks, each with its own share of every batch.
 
-    `_exchange` is the strategy by which they exchange deltas.
+    `_exchange` is the exchange strategy.
 
     Args:
         model: the network, of the same layers on every rank.
@@ -77,13 +77,13 @@ class TrainedOnRanks(Replica):
         return self.communicator.world_size
 
     def parameters_changed(self) -> None:
-        """Call it on every rank when all have got new parameters without a method of this class."""
+        """To be called on every rank after all got new parameters without a method of this class."""
         self._exchange.parameters_changed()
         self.model.parameters_changed()
 
     @property
     def steps_alone(self) -> int:
-        """Local steps of this rank since the last merge, where ranks merge posteriors; else 0."""
+        """Local steps of this rank since the last merge; 0 if ranks do not merge posteriors."""
         return self._exchange.steps
 
     def deltas_dropped(self) -> None:
@@ -104,21 +104,21 @@ class TrainedOnRanks(Replica):
     __call__ = forward
 
     def backward(self) -> None:
-        """`Sequential.backward` on this rank; it communicates only with `buckets`."""
+        """`Sequential.backward` on this rank; it communicates only if there are `buckets`."""
         self._exchange.backward(last=not self._in_no_sync)
 
     @collective
     def step(self) -> None:
         """Adds the deltas of all ranks (one all-reduce) and applies them; collective.
 
-        A rank that saw no sample since the last step contributes zeros. If no rank saw any, nothing changes. Where
+        A rank without samples since the last step contributes zeros. Without samples on any rank, nothing changes. If
         ranks merge posteriors (`every=k`, `merge=...`), it is a local step, and each k-th step also merges.
 
         Raises:
-            RuntimeError: inside `no_sync`; another DDPSequential was made of the network; or `backward` was left out.
-            FloatingPointError: a delta is not finite (raised on every rank, except where ranks merge); no rank that
-                raises it has changed. On a GPU the next step raises it, see `Sequential.step`.
-            ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters that differ between ranks.
+            RuntimeError: inside `no_sync`; another wrapper now has the network; or `backward` was left out.
+            FloatingPointError: a delta is not finite (raised on every rank, unless ranks merge); the parameters of a
+                rank that raises it have not changed. On a GPU the next step raises it, see `Sequential.step`.
+            ReplicaMismatchError: with ``PYTAGI_DDP_DEBUG=1``, parameters differ between ranks.
         """
         self._begin("step")
         self.model.passes.refuse_unread(self.input_delta_z_buffer)
@@ -141,7 +141,7 @@ class TrainedOnRanks(Replica):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """`Sequential.accumulate`. The next step exchanges the deltas of all micro-batches at once.
+        """`Sequential.accumulate`. The next step exchanges the sum of the deltas of all micro-batches.
 
             with net.no_sync():
                 for x, y in micro_batches[:-1]:
@@ -149,7 +149,7 @@ class TrainedOnRanks(Replica):
             learn(*micro_batches[-1])
             net.step()
 
-        If an exception leaves the block, the accumulated deltas are dropped, as there.
+        If an exception leaves the block, the accumulated deltas are dropped.
         """
         before, self._in_no_sync = self._in_no_sync, True
         try:
@@ -160,10 +160,10 @@ class TrainedOnRanks(Replica):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """For ranks with different numbers of batches: a rank that has no more batches takes part in steps with zeros.
+        """For ranks with different numbers of batches: a rank without further batches takes part in steps with zeros.
 
-        The block ends on all ranks at the same step, when no rank has seen a sample since the last exchange. So no
-        sample is lost. All ranks have to use it, and each call of `step` inside needs at least one sample.
+        The block ends on all ranks at the same step, when no rank has had a sample since the last exchange. All ranks
+        have to use it, and each call of `step` inside needs at least one sample.
 
             with net.join():
                 for x, y in batches:  # any number of them on each rank
@@ -184,18 +184,17 @@ class TrainedOnRanks(Replica):
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:
         """Sets the running statistics of every BatchNorm2d to the exact ones of the batches of all ranks; collective.
 
-        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. Ranks check that the same
-        norms are frozen, and add their sums in one all-reduce; their forward passes communicate as in training.
+        Call it on every rank before evaluation, or before rank 0 saves: see `nn.update_bn`. Ranks compare which norms
+        are frozen, and add their sums in one all-reduce; forward passes communicate as in training.
 
         Args:
             loader: this rank's batches of training data, inputs or (inputs, ...); ranks may have different numbers.
             num_batches: how many of them to use; None: all.
 
         Raises:
-            RuntimeError: replicas differ, as there was no `merge` since the last step; or, with `buckets`, deltas wait
-                for a step that has begun to exchange them. Other errors are those of `nn.update_bn`.
-            ValueError: on some rank other BatchNorm2d are frozen, or some are frozen and the mode is another one;
-                raised on every rank.
+            RuntimeError: replicas differ, because there was no `merge` since the last step; or, with `buckets`, deltas
+                are being exchanged. Other errors are those of `nn.update_bn`.
+            ValueError: ranks have different frozen BatchNorm2d; raised on every rank.
         """
         self._begin("update_bn")
         self._exchange.barrier("update_bn")
@@ -215,15 +214,15 @@ class TrainedOnRanks(Replica):
 
     @collective
     def forget_evidence(self, factor: float) -> None:
-        """`Sequential.forget_evidence` of what all ranks have learnt; collective.
+        """`Sequential.forget_evidence` on all ranks; collective.
 
         Args:
-            factor: as there, the same on every rank.
+            factor: the same on every rank.
 
         Raises:
-            ValueError, TypeError: a factor as there, or another factor on some rank; raised on every rank.
-            RuntimeError: deltas wait for a step on some rank, or replicas differ, as there was no `merge` since the
-                last step; raised on every rank.
+            ValueError, TypeError: as `Sequential.forget_evidence`, or different factors; raised on every rank.
+            RuntimeError: deltas wait for a step on some rank, or there was no `merge` since the last step; raised on
+                every rank.
         """
         self._begin("forget_evidence")
         self._exchange.barrier("forget_evidence")
@@ -244,15 +243,15 @@ class TrainedOnRanks(Replica):
         return pooled is not None and bool(pooled[2] > 0)
 
     def request_stop(self) -> None:
-        """Asks all ranks to stop: with the next exchange, `stop_requested` becomes True on every rank."""
+        """Requests a stop: with the next exchange, `stop_requested` becomes True on every rank."""
         self._stop = True
 
     @collective
     def barrier(self) -> None:
         """Waits until every rank has called it. A rank that waits takes part in the passes of others.
 
-        Call it before `load`, or before other collectives of the program, if ranks may have run different numbers of
-        collective passes: with `sync_batch_norm`, or in shards.
+        Call it before `load` or other collectives of the program if ranks may have run different numbers of collective
+        passes: with `sync_batch_norm`, or in shards.
         """
         self._exchange.barrier("barrier")
         self.communicator.barrier()

@@ -1,4 +1,4 @@
-"""The base of all classes that wrap a network, and the methods of a rank that need no other ranks."""
+"""The base of all wrappers of a network, and the local methods of a rank."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 
 def collective(method: Method[OneThreadNetwork, Arguments, Result]) -> Method[OneThreadNetwork, Arguments, Result]:
-    """Makes `method` run in one thread at a time, and raise Ctrl-C at its end, so that no rank leaves it midway."""
+    """Makes `method` run in one thread at a time, and raise Ctrl-C at its end, so that no rank leaves it early."""
     return alone(held_back()(method))
 
 
 def of_network(
     method: Callable[Concatenate[Sequential, Arguments], Result], where: str
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """A method of a wrapper that calls that of the network, with the same arguments; `where` ends its docstring."""
+    """A method of a wrapper that calls the method of the network; `where` ends its docstring."""
     name = method.__name__
 
     @wraps(method)
@@ -47,15 +47,15 @@ def of_network(
 
 
 def attribute_of(part: str, name: str) -> Any:
-    """An attribute of a wrapper that is the attribute `name` of its attribute `part`."""
+    """A property of a wrapper: the attribute `name` of its attribute `part`."""
     return property(attrgetter(f"{part}.{name}"), lambda self, value: setattr(getattr(self, part), name, value), doc="")
 
 
 class Wrapper(KnownAttributes):
-    """Wraps the network `model`. Settings of the network cannot be assigned here; they have to be assigned to `model`.
+    """Wraps the network `model`. Settings of the network have to be assigned to `model`.
 
-    Reading such a setting here gives an error that says where it is. Arguments of the constructor (`_settled`) cannot
-    be assigned either, once the constructor has ended (`_made`).
+    Reading or assigning such a setting here raises an error that says so. Arguments of the constructor (`_settled`)
+    cannot be assigned after construction (`_made`).
     """
 
     model: Sequential
@@ -78,7 +78,7 @@ class Wrapper(KnownAttributes):
         name = type(self).__name__
         raise TypeError(f"a {name} {self._not_copied}: copy or pickle its `model` instead")
 
-    if not TYPE_CHECKING:  # or every name would pass as an attribute
+    if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
         def __setattr__(self, name: str, value: Any) -> None:
             if self._made and name in self._settled:
@@ -115,7 +115,7 @@ class Wrapper(KnownAttributes):
     def state_dict(self) -> StateDict:
         """Parameters and running statistics. They are equal on every rank, except between merges.
 
-        Where ranks merge, running statistics differ after a pass in training mode, until the next step that merges.
+        If ranks merge, running statistics differ after a pass in training mode, until the next merge.
         """
         return self.model.state_dict()
 
@@ -125,14 +125,14 @@ class Wrapper(KnownAttributes):
 
     @contextmanager
     def _new_parameters(self) -> Iterator[None]:
-        """The context in which the network gets new parameters."""
+        """The context of a call that replaces the parameters."""
         yield
 
     def load(self, filename: str | bytes | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and drops its deltas that wait for a step.
+        """`Sequential.load`; every rank reads the file, and drops its pending deltas.
 
-        With `sync_batch_norm`, a rank that had no batch takes part in the passes of the others only in its next
-        collective call: if there may be such a rank, call `barrier` first.
+        With `sync_batch_norm`, call `barrier` first if some rank may have had no batch: it takes part in the passes of
+        the others only in its next collective call.
         """
         with self._new_parameters():
             self.model.load(filename)
@@ -144,7 +144,7 @@ class Wrapper(KnownAttributes):
 
 
 class Replica(Wrapper):
-    """The methods of a wrapper that belong to the network: they wait for no other rank."""
+    """The methods of the network in a wrapper, which are local."""
 
     output_z_buffer = attribute_of("model", "output_z_buffer")
     input_delta_z_buffer = attribute_of("model", "input_delta_z_buffer")

@@ -1,4 +1,4 @@
-"""The distribution of an observation around an ensemble's prediction: its scale, which may vary, and its tails."""
+"""The distribution of an observation around an ensemble's prediction: its scale and its tails."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class GivenNoise(StudentTNoise):
 
 @dataclass(frozen=True)
 class Features:
-    """Inputs of the networks of the noise: standardised ln of the predicted variance, predicted mean, inputs.
+    """Inputs of the networks of the noise: standardised ln of the predicted variance, predicted mean, and inputs.
 
     The predicted variance leaves out the spread of the networks, which depends on how many networks there are.
 

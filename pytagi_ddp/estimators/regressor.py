@@ -84,7 +84,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs.
         student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
-        likelihood: None: as above. A name: what y is, as a class of `pytagi_ddp.likelihoods` observes it. "gaussian",
+        likelihood: None: as above. A name: the kind of y, by a class of `pytagi_ddp.likelihoods`. "gaussian",
             "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
             0, with the same relative noise; "poisson" and "negative_binomial": counts. Counts and positive numbers
             have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
@@ -117,9 +117,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     mean over 64 draws from it, and wider by the variance over the draws.
 
     Any number of threads may predict with a fitted estimator, also while one thread is in `partial_fit` (but not in
-    `fit`); calls wait for each other. Networks compute in float32, and the order of additions depends on the size of
-    the batch. So predictions of a sample in different batches differ by about 1e-6 of its standard deviation, and by
-    less than 1e-5.
+    `fit`); calls wait for each other. In batches of different sizes, predictions of a sample differ by rounding: by
+    about 1e-6 of its standard deviation, and by less than 1e-5.
 
     Example:
         >>> regressor = TAGIRegressor(random_state=0).fit(X, y)

@@ -40,7 +40,7 @@ class Backtest:
 
     @property
     def errors(self) -> np.ndarray:
-        """Observations less means, of the shape of `truth`."""
+        """Observations minus means, in the shape of `truth`."""
         return self.truth - np.stack([forecast.mean for forecast in self.forecasts])
 
     def rmse(self, by: By | None = None) -> Any:

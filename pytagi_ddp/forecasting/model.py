@@ -14,7 +14,7 @@ from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
 FIRST_NOISE = 0.3**2  # variance of the noise in units of the targets, before it is estimated
-LEAST_NOISE = 0.1  # least share of noise in the mean squared residual of a step
+LEAST_NOISE = 0.1  # smallest share of noise in the mean squared residual of a step
 LEAST_ASSUMED = 0.1**2  # least variance of the noise in training
 NO_NOISE = 1e-10  # variance of the noise if all residuals are 0
 LEAST_VARIANCE = 1e-6  # principal components below this share of the largest variance are left out
@@ -218,7 +218,7 @@ def fit(
 def train(
     x: np.ndarray, y: np.ndarray, noise: np.ndarray, hidden: tuple[int, ...], epochs: int, seed: int
 ) -> Sequential:
-    """A network that has learnt standardised windows; each sample counts once, however many epochs are run."""
+    """A network trained on standardised windows; each sample counts once, for any number of epochs."""
     net = Training(hidden, epochs, BATCH, outputs=len(noise)).network(x.shape[1], seed)
     schedule, rng = EvidenceSchedule(net, max(len(x) // BATCH, 1), epochs, count=1), np.random.default_rng(seed)
 

@@ -1,4 +1,4 @@
-"""Regular times, the times that follow them, and their place in the calendar."""
+"""Regular times, later times, and their phases in the calendar."""
 
 from __future__ import annotations
 

@@ -45,10 +45,10 @@ class Layout(NamedTuple):
     widths: dict[str, int]
 
     def check(self, panel: Panel, covariates: dict[str, Panel], last: int) -> None:
-        """Checks that these can be cut into windows, up to the origin `last`.
+        """Checks that these can be divided into windows, up to the origin `last`.
 
         Raises:
-            ValueError: they cannot; the message says why.
+            ValueError: they cannot be.
         """
         unnamed = list(range(len(self.names)))
         if panel.width != len(self.names) or not (panel.flat or panel.names in (self.names, unnamed)):

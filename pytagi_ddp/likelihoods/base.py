@@ -34,7 +34,7 @@ STEPS = {"eps": 1e-5}  # differences for slopes of the log-likelihood
 
 @dataclass(frozen=True)
 class Outputs:
-    """Outputs of the last batch, a row for each sample or time step, and the place of their deltas.
+    """Outputs of the last batch, a row for each sample or time step, and the memory of their deltas.
 
     Attributes:
         samples: batch size. first, width: the columns that a likelihood reads and writes.
@@ -60,7 +60,7 @@ class Outputs:
         self.kernels.likelihood.observe(kind, self.state, observed, first, second, weights, self.first, self.delta)
 
     def weights(self, weight: ArrayLike, each: int) -> np.ndarray:
-        """One weight for all observations, or one for each of rows x `each`.
+        """The weights as one number for all observations, or one for each of rows x `each`.
 
         Raises:
             ValueError: neither one, nor one for each sample, row or observation; or one that is negative or not finite.
@@ -70,13 +70,21 @@ class Outputs:
         weights = flat_float32(weight, "weight")
         if not np.all((weights >= 0) & np.isfinite(weights)):
             raise ValueError("weight must not be negative, NaN or infinite (0 leaves an observation out)")
+        return self.spread(weights, "weight", each)
+
+    def spread(self, values: np.ndarray, what: str, each: int) -> np.ndarray:
+        """Flat `values` as one number for all observations, or one for each of rows x `each`.
+
+        Raises:
+            ValueError: neither one, nor one for each sample, row or observation.
+        """
         whole = self.rows * each
-        if weights.size not in (1, self.samples, self.rows, whole):
+        if values.size not in (1, self.samples, self.rows, whole):
             raise ValueError(
-                f"weight must be one number, or one for each of {self.samples} samples or {whole} observations, "
-                f"got {weights.size}"
+                f"{what} must be one number, or one for each of {self.samples} samples or {whole} observations, "
+                f"got {values.size}"
             )
-        return weights if weights.size in (1, whole) else np.repeat(weights, whole // weights.size)
+        return values if values.size in (1, whole) else np.repeat(values, whole // values.size)
 
     def numbers(self, y: ArrayLike, what: str = "y", infinite: bool = False) -> np.ndarray:
         """Observations as flat float32, rows x width.
@@ -133,8 +141,8 @@ class Likelihood(ABC):
         prediction = likelihood.predict(net, x)
 
     Attributes:
-        outputs: outputs that an observation of one row (a sample, or a time step of it) takes; None: any number, each
-            observed by itself.
+        outputs: number of outputs of a row (a sample, or a time step of it) that one observation uses; None: each
+            output has its own observation.
         noise_parameters: arguments that `fitted` estimates, by name, with the bounds of their estimates.
     """
 
@@ -149,14 +157,14 @@ class Likelihood(ABC):
         Args:
             net: a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` (where the outputs are on
                 another rank, nothing happens) or `DataParallel`.
-            y: observations, as the likelihood says: for each sample, or each time step of it. NaN, or the class -1, is
-                a missing one: its outputs get zero deltas.
+            y: observations for each sample, or each time step of it; the class has the details. NaN, or the class -1,
+                is a missing one: its outputs get zero deltas.
             weight: w, how often an observation counts: a number, or one for each sample or observation.
 
         Raises:
             ValueError: a wrong number, shape or value of observations or weights, or outputs that do not fit.
             TypeError: not numbers, or not a network.
-            RuntimeError: the network has not been called yet.
+            RuntimeError: the network has not been called.
         """
         try:
             states, deltas = net.output_z_buffer, net.input_delta_z_buffer
@@ -223,7 +231,7 @@ class Likelihood(ABC):
             raise ValueError(f"{type(self).__name__} needs {self.outputs} outputs, the network has {width}")
 
     def predict(self, net: Any, x: ArrayLike, batch_size: int = 256, var_x: ArrayLike | None = None) -> Prediction:
-        """The distribution of observations at x: `prediction` of the moments that `net.predict` gives.
+        """The distribution of observations at x: `prediction` of the moments of `net.predict`.
 
         Args:
             x, batch_size, var_x: as in `Sequential.predict`.
@@ -231,10 +239,10 @@ class Likelihood(ABC):
         return self.prediction(*net.predict(x, batch_size, var_x))
 
     def prediction(self, mu: ArrayLike, var: ArrayLike) -> Prediction:
-        """The distribution of observations where outputs have the means `mu` and variances `var`.
+        """The distribution of observations for outputs with the means `mu` and variances `var`.
 
         Args:
-            mu, var: (..., outputs), as `net.predict` gives them.
+            mu, var: (..., outputs), as `net.predict` returns them.
         """
         return self._prediction(*self._moments(mu, var))
 
@@ -262,7 +270,7 @@ class Likelihood(ABC):
                 ...  # one epoch of training
                 likelihood = likelihood.fitted(net, x_held_out, y_held_out)
 
-        Do not use the training data: the means have followed them already. If the output of a linear model has the
+        Do not use the training data, because the means already fit them. If the output of a linear model has the
         variance s at a training sample, the mean square of its residual is v - s, but the model expects v + s. So the
         estimate of the noise variance v would be too small by about 2 s.
 
@@ -282,19 +290,19 @@ class Likelihood(ABC):
 
             argmax of sum_i w_i log E[p(y_i | z_i)]/sum_i w_i,    z_i ~ N(m_i, s_i)
 
-        The log-likelihood is that of `prediction(mu, var).log_prob(y)`. Its parameters are the logarithms, between the
-        bounds of `noise_parameters`. Each in turn takes the best of its multiples by powers of ten, and from there
-        L-BFGS-B finds the maximum. If an estimate is at its upper bound, another likelihood fits better: one without
-        heavy tails (`StudentT`) or without overdispersion (`NegativeBinomial`). If sigma is near 0, the variances of
-        the outputs explain all errors: train longer, or count samples more often. This likelihood does not change.
+        The log-likelihood is that of `prediction(mu, var).log_prob(y)`, maximised over the logarithms of the parameters
+        within their bounds: first over powers of ten, for one parameter after the other, then by L-BFGS-B. If an
+        estimate is at its upper bound, use a likelihood without heavy tails (`StudentT`) or without overdispersion
+        (`NegativeBinomial`). If sigma is near 0, the variances of the outputs explain all errors: train longer, or
+        count samples more often. This likelihood does not change.
 
         Args:
-            mu, var: moments of the outputs, (samples, ..., outputs), best of held-out data, see `fitted`.
+            mu, var: moments of the outputs, (samples, ..., outputs), of held-out data, see `fitted`.
             y, weight: observations and their weights, as in `observe`; missing ones do not count.
 
         Raises:
-            TypeError: this kind has no noise parameters. ValueError: no observation is left, moments that are not
-                finite, observations that are impossible, or what `observe` refuses.
+            TypeError: this kind has no noise parameters. ValueError: no observations, moments that are not finite,
+                impossible observations, or errors of `observe`.
 
         Source: MacKay (1992), "Bayesian interpolation", for the maximum of the evidence (type-II maximum likelihood);
         Byrd, Lu, Nocedal & Zhu (1995), SIAM J. Sci. Comput. 16, for L-BFGS-B.
@@ -351,7 +359,7 @@ class Likelihood(ABC):
 
         best, low, high = self._free()
         best = np.clip(best, low, high)
-        for k in range(best.size):  # far from its best value, a parameter may make no difference to follow
+        for k in range(best.size):  # far from its best value, the slope of a parameter may be 0
             steps = np.arange(np.ceil((low[k] - best[k]) / SCAN), np.floor((high[k] - best[k]) / SCAN) + 1)
             points = best + SCAN * steps[:, None] * (np.arange(best.size) == k)
             best = points[np.argmin([loss(point) for point in points])]
@@ -359,7 +367,7 @@ class Likelihood(ABC):
         return self._at(optimize().minimize(loss, best, method="L-BFGS-B", bounds=bounds, options=STEPS).x)
 
     def _free(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The `noise_parameters` as numbers that are free to vary, their logarithms; the least and the largest ones."""
+        """The logarithms of the `noise_parameters`, and their lower and upper bounds."""
         low, high = np.log(list(self.noise_parameters.values())).T
         return np.log([getattr(self, name) for name in self.noise_parameters]), low, high
 

@@ -22,21 +22,27 @@ class Poisson(Likelihood):
     Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
     Args:
-        exposure: time, area or population of a count, the same for all counts; e^z is the rate for an exposure of 1.
+        exposure: time, area or population of a count; e^z is the rate for an exposure of 1. One number for all counts,
+            or an array with one for each sample or count, in the order of the samples of `observe` or `predict`:
+
+                Poisson(hours[rows]).observe(net, counts[rows])
+                Poisson(hours_new).predict(net, x_new)
 
     Raises:
-        ValueError: an exposure that is not positive; in `observe`, counts that are negative or not whole numbers.
+        ValueError: an exposure that is not positive; in `observe`, counts that are negative or not whole numbers, or
+            another number of exposures.
     """
 
-    def __init__(self, exposure: float = 1.0):
-        self.exposure = positive("exposure", self, exposure)
-        self._trials, self._shift = one(TRIALS), one(np.log(self.exposure) - LOG_TRIALS)
+    def __init__(self, exposure: ArrayLike = 1.0):
+        self.exposure = _exposures(self, exposure)
+        self._trials, self._shift = one(TRIALS), np.ravel(np.log(self.exposure) - LOG_TRIALS).astype(np.float32)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        outputs.observe("binomial", _counts(self, outputs, y), self._trials, self._shift, weight)
+        shift = outputs.spread(self._shift, "exposure", outputs.width)
+        outputs.observe("binomial", _counts(self, outputs, y), self._trials, shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        sp, m = special(), mu + np.log(self.exposure)
+        sp, m = special(), mu + _logarithms(self, mu.shape)
         mean = np.exp(m + 0.5 * var)
         return LinkedPrediction(
             m,
@@ -52,34 +58,36 @@ class Poisson(Likelihood):
 
 
 class NegativeBinomial(Likelihood):
-    """Counts with mean e^z and variance e^z + e^2z/size: more spread than `Poisson`, which it is for size to infinity.
+    """Counts with mean M = exposure e^z and variance M + M^2/size: overdispersed, and `Poisson` for size to infinity.
 
-    log p(y | z) = y z - (y + size) log(size + e^z) + const. Z and its errors are as for `Poisson`, for sizes from
+    log p(y | z) = y z - (y + size) log(size + M) + const. Z and its errors are as for `Poisson`, for sizes from
     0.1 to 100.
 
-    Observes batch x outputs counts. Predicts counts; mean e^(m + s/2).
+    Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
     Args:
-        size: of the gamma distribution of rates, also called r or 1/overdispersion.
+        size: shape of the gamma distribution of rates, also called r or 1/overdispersion.
+        exposure: as in `Poisson`.
 
     Raises:
-        ValueError: a size that is not positive; in `observe`, counts that are negative or not whole numbers.
+        ValueError: as `Poisson`; a size that is not positive.
     """
 
     noise_parameters: ClassVar = {"size": (0.1, 100.0)}
 
-    def __init__(self, size: float = 1.0):
-        self.size = positive("size", self, size)
-        self._shift = one(-np.log(self.size))
+    def __init__(self, size: float = 1.0, exposure: ArrayLike = 1.0):
+        self.size, self.exposure = positive("size", self, size), _exposures(self, exposure)
+        self._shift = np.ravel(np.log(self.exposure) - np.log(self.size)).astype(np.float32)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         counts = _counts(self, outputs, y)
-        outputs.observe("binomial", counts, counts + np.float32(self.size), self._shift, weight)
+        shift = outputs.spread(self._shift, "exposure", outputs.width)
+        outputs.observe("binomial", counts, counts + np.float32(self.size), shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        sp, r = special(), self.size
-        mean = np.exp(mu + 0.5 * var)
-        square = np.exp(2 * mu + 2 * var)  # E[e^2z]
+        sp, r, m = special(), self.size, mu + _logarithms(self, mu.shape)
+        mean = np.exp(m + 0.5 * var)
+        square = np.exp(2 * m + 2 * var)  # E[M^2]
 
         def log_density(y: np.ndarray, z: np.ndarray) -> np.ndarray:
             odds = z - np.log(r)
@@ -87,7 +95,7 @@ class NegativeBinomial(Likelihood):
             return const + y * odds - (y + r) * np.logaddexp(0, odds)
 
         return LinkedPrediction(
-            mu,
+            m,
             var,
             mean,
             mean + square * (1 + 1 / r) - mean**2,
@@ -104,3 +112,20 @@ def _counts(likelihood: Likelihood, outputs: Outputs, y: Any) -> np.ndarray:
     known = values[~np.isnan(values)]
     refuse_where((known < 0) | (known != np.floor(known)), likelihood, "counts, whole numbers from 0 on")
     return values
+
+
+def _exposures(likelihood: Likelihood, exposure: ArrayLike) -> float | np.ndarray:
+    if not np.ndim(exposure):
+        return positive("exposure", likelihood, exposure)  # type: ignore[arg-type]
+    values = np.asarray(exposure, np.float64)
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"{type(likelihood).__name__} needs positive exposures, and some are not")
+    return values
+
+
+def _logarithms(likelihood: Poisson | NegativeBinomial, shape: tuple[int, ...]) -> np.ndarray:
+    """Logarithms of the exposures, for outputs (samples, ..., outputs)."""
+    logs = np.log(likelihood.exposure)
+    if logs.size not in (1, shape[0], np.prod(shape)):
+        raise ValueError(f"there are {logs.size} exposures for {shape[0]} samples: give one for each")
+    return logs.reshape(shape if logs.size == np.prod(shape) else (-1, *(1,) * (len(shape) - 1)))

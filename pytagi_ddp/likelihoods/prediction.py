@@ -21,7 +21,7 @@ DRAWS, TURNS = 50, 40  # of a score: draws in a block, and blocks
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
     """log E[f(z)], z ~ N(m, s), for f whose product with the density has one maximum.
 
-    The trapezoid rule, on a grid that is narrowed to the integrand, so f may be arbitrarily sharp.
+    It uses the trapezoid rule on a grid that is adapted to the integrand, so f may be arbitrarily sharp.
 
     Args:
         log_f: the logarithm of f, for z of shape (n, *m.shape).
@@ -89,7 +89,7 @@ class Prediction(ABC):
 
     @abstractmethod
     def quantile(self, q: float) -> np.ndarray:
-        """The least value that an observation does not exceed with probability q, 0 < q < 1."""
+        """The smallest value that an observation does not exceed with probability q, 0 < q < 1."""
 
     @abstractmethod
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
@@ -243,7 +243,7 @@ class ScaleMixturePrediction(Prediction):
 
     @cached_property
     def _sd(self) -> np.ndarray:
-        return np.sqrt(self._var + self._variances)  # which is large, and moments do without
+        return np.sqrt(self._var + self._variances)  # not stored, because it is large and moments do not need it
 
     @property
     def mean(self) -> np.ndarray:
@@ -391,7 +391,7 @@ class ClassPrediction(Prediction):
 
 
 class BinaryPrediction(Prediction):
-    """Probabilities of a 1, each the probability of one observation of 0 or 1; given as logarithms of both."""
+    """Probabilities of observations of 0 or 1, given by the logarithms of both."""
 
     discrete = True
 
@@ -428,7 +428,7 @@ class BinaryPrediction(Prediction):
 
 
 def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where `cdf` is q, between `low` and `high`: by secants through the ends, and every third time by halves.
+    """The value between `low` and `high` at which `cdf` is q: by secants, and every third time by bisection.
 
     Source: Dowell & Jarratt (1971), "A modified regula falsi method for computing the root of an equation", BIT 11, for
     halving the value at an end that stays.
@@ -464,7 +464,7 @@ def between_whole_numbers(
 
 
 def special() -> Any:
-    from scipy import special as found  # here, because `import pytagi_ddp.likelihoods` shall not wait for it
+    from scipy import special as found  # here, so that `import pytagi_ddp.likelihoods` stays fast
 
     return found
 

@@ -123,7 +123,7 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers: by it, every name would exist
 
     def __getattr__(name):
-        """What trains networks on many ranks, as in pytagi; `import pytagi_ddp` does not wait for it."""
+        """Imports wrappers for many ranks at their first use, so that `import pytagi_ddp` stays fast."""
         if name in __all__:  # and not here yet
             from pytagi_ddp import distributed
 

@@ -100,14 +100,14 @@ def class_probabilities(mu: ArrayLike, var: ArrayLike, hrc: HRCSoftmax) -> np.nd
     Raises:
         ValueError: Sizes that differ or are not a multiple of `hrc.len`, also those of rows, or an empty tree.
     """
-    from scipy.special import ndtr  # here, because `import pytagi_ddp` shall not wait for it
+    from scipy.special import ndtr  # here, so that `import pytagi_ddp` stays fast
 
     if not hrc.len:
         raise ValueError("the tree is empty: build one with hierarchical_softmax(num_classes)")
     mu, var = to_numpy(mu, "mu"), to_numpy(var, "var")
     width = mu.shape[-1] if mu.ndim > 1 else 1
     mu, var = (a.ravel().astype(np.float64, copy=False) for a in (mu, var))
-    if width > 1 and width % hrc.len:  # else 11 rows of 12 units would be 12 samples of 11
+    if width > 1 and width % hrc.len:  # otherwise 11 rows of 12 units would count as 12 samples of 11
         raise ValueError(f"the tree has {hrc.len} output units per sample, which does not fit rows of {width} means")
     if mu.size != var.size or mu.size % hrc.len:
         raise ValueError(

@@ -54,8 +54,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     `backward`, `step`.
 
     `net[0]`, `net[-1]`, `len(net)` and `for layer in net` give layers, and `net[1:3]` a tuple of them. A layer belongs
-    to one network at a time, and is free once that network has been deleted. A copy of a layer is free:
-    `Sequential(copy.deepcopy(net[1:3]))` is an independent network that starts with the same weights.
+    to one network at a time, until that network is deleted. `Sequential(copy.deepcopy(net[1:3]))` is an independent
+    network that starts with the same weights.
 
     Args:
         layers: at least one, one by one or as one list or tuple; the first one that is not an activation must know the
@@ -76,8 +76,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         passes: state of the training step, and the interface for wrappers of a network, see `Passes`.
         trainer: the `DDPSequential` or the like that trains this network, or None.
         schedule: the `EvidenceSchedule` of its steps, or None; None can be assigned.
-        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers make room; None: as
-            many as were recorded.
+        num_samples: the least number of time steps that `smoother` returns, for which SLSTM layers reserve memory;
+            None: as many as were recorded.
         input_state_update: whether `backward` computes the deltas of the network's input.
         missing_inputs: the meaning of NaN in `mu_x`. "error" (default): an error is raised. "standard normal": an
             unknown value N(0, 1), the prior of a standardised input; its variance is propagated through the network and
@@ -166,7 +166,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.output_delta_z_buffer.move(self.device)
 
     @property
-    def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, as passes would not notice a change of a list
+    def layers(self) -> tuple[BaseLayer, ...]:  # a tuple, because passes would not notice a change of a list
         return tuple(self._chain.layers)
 
     @property
@@ -218,7 +218,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Training mode: batch statistics come from the batch, and `backward` may follow a forward pass.
 
         Args:
-            mode: False: evaluation mode, as by `eval`.
+            mode: True: training mode. False: evaluation mode, as by `eval`.
 
         Returns:
             The network.
@@ -254,7 +254,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     @alone
     def _set_training(self, training: bool) -> None:
         layers = [layer for _, layer in self.named_layers()]
-        if any(layer.training != self.training for layer in layers):  # recorded passes have these layers frozen
+        if any(layer.training != self.training for layer in layers):  # recorded passes treat these layers as frozen
             self.passes.invalidate(Change.MODES)
         self._training, self.passes.of_one_mode = training, True
         for layer in layers:
@@ -271,8 +271,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             mu_x: batch x inputs values of any real dtype and strides, flat or with one dimension for the batch in front
                 (images as NCHW, sequences as batch, time steps, features), of NumPy, PyTorch, pandas, JAX or any
                 library that `pytagi_ddp.arrays.to_numpy` reads; or the `output_z_buffer` of another network. A batch
-                may have no samples, like the last one of a rank. Then the outputs, an output update and `backward` are
-                empty too, and `step` does nothing.
+                may have no samples, as the last one of a rank may be. Then the outputs are empty, and `step` does
+                nothing.
             var_x: variances of the inputs, the same number; None for a deterministic input. A variance just below 0,
                 within rounding errors of float32, counts as 0.
 
@@ -303,15 +303,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             loader: batches of training data, inputs or (inputs, ...). num_batches: how many to use; None: all.
 
         Raises:
-            RuntimeError: the network belongs to a `DDPSequential`, whose own `update_bn` serves all ranks. Other errors
-                are those of `nn.update_bn`.
+            RuntimeError: the network belongs to a `DDPSequential`: call `update_bn` of that. Other errors are those of
+                `nn.update_bn`.
         """
         self._refuse_alone("update_bn()")
         return take_statistics(self, loader, num_batches)
 
     @alone
     def add_hook(self, before: Hook | None = None, after: Hook | None = None, outermost: bool = False) -> HookHandle:
-        """From now on, calls functions around every leaf (a layer that computes, in blocks too) of every pass.
+        """Adds functions that every pass calls before and after each leaf (a layer that computes, also inside blocks).
 
             def after(leaf, direction):  # "forward" or "backward"
                 ...
@@ -321,16 +321,16 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Args:
             before, after: called with the leaf and "forward" or "backward". After a leaf's "backward", the batch sums
                 of its parameters are complete, except for micro-batches still to come.
-            outermost: True: `before` is called before that of all present hooks, and `after` after theirs. False: the
+            outermost: True: `before` is called before those of the present hooks, and `after` after theirs. False: the
                 other way round.
 
         Returns:
-            A handle with `remove`, which a `with` block calls at its end. A copy of the network has no hooks.
+            A handle with `remove`; a `with` block calls it at its end. A copy of the network has no hooks.
 
         Raises:
             TypeError: a hook that is not callable.
 
-        Source: `LeafHooks` says which leaves a pass visits.
+        See `LeafHooks` for the leaves that a pass visits.
         """
         handle = HookHandle(self.passes.hooks, before, after, outermost)
         self.passes.invalidate(Change.CALLS)
@@ -383,17 +383,17 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Raises:
             RuntimeError: an output update has filled `input_delta_z_buffer`, and `backward` has not been called; or the
-                network belongs to a `DDPSequential` or the like, whose own method serves all ranks.
-            FloatingPointError: a delta is not finite; no parameter was changed, and running statistics, carried state
-                and schedule are where they were after the step before. On a GPU the next `step`, `eval` or `state_dict`
-                raises this, so that no step waits for the one before.
+                network belongs to a wrapper such as `DDPSequential`: call the method of the wrapper.
+            FloatingPointError: a delta is not finite. Parameters, running statistics, carried state and schedule are
+                those after the previous step. On a GPU the next `step`, `eval` or `state_dict` raises this, so that no
+                step waits for the previous one.
         """
         if self.trainer is not None:
             self._refuse_alone("step()")
         self.passes.step()
 
     def _refuse_alone(self, call: str) -> None:
-        """Raises RuntimeError in a network that belongs to a `DDPSequential` or the like."""
+        """Raises RuntimeError if the network belongs to a wrapper such as `DDPSequential`."""
         if self.trainer is not None:
             copied = "" if self.arena.in_shards else ". A copy of the network (copy.deepcopy) is independent of it"
             raise RuntimeError(f"{call} of a network in a {self.trainer.title}: call that one's, on every rank{copied}")
@@ -418,7 +418,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Drops pending deltas, if any; called when the network gets other parameters.
 
         Raises:
-            RuntimeError: they are on their way to other ranks, with `DDPConfig(buckets=...)`.
+            RuntimeError: they are being sent to other ranks, with `DDPConfig(buckets=...)`.
         """
         if self.trainer is not None:
             self.trainer.deltas_dropped()
@@ -450,23 +450,20 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         A posterior N(m, S) whose density is raised to the power 1/factor is N(m, factor S): each observation so far,
         and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
         new evidence; variances fall like 1/epochs, and learning stops. S0 is the limit, because evidence cannot be
-        negative: the variance of a parameter that has not been observed since then grows back to S0. A parameter
-        with variance 0 is known, and does not change.
+        negative. A parameter with variance 0 does not change.
 
-        S0 is the variance that the layer's arguments (gains, `init_method`, `scale`) give a new parameter
-        (`prior_variances`). It is not stored: in a network that was loaded, or made by `from_torch(variance=...)`, it
-        follows from the arguments of the present layers. A variance above S0 does not change. Running statistics and
-        the memory of recurrent layers do not change, either. A checkpoint needs only the variances. If a run is resumed
-        within an epoch, do not call this method again for that epoch. An
-        `EvidenceSchedule` counts each sample a set number of times, instead of forgetting what was counted too often.
+        S0 follows from the arguments of the present layers (gains, `init_method`, `scale`), also in a loaded network. A
+        variance above S0, running statistics and the memory of recurrent layers do not change. If a run is resumed
+        within an epoch, do not call this method again for that epoch. With an `EvidenceSchedule`, each sample counts a
+        set number of times, and forgetting is not needed.
 
         Args:
             factor: at least 1; 1/factor is the discount factor.
 
         Raises:
             ValueError: a factor that is below 1 or not finite. TypeError: not a number.
-            RuntimeError: deltas wait for a step, which would scale them by the changed variances and not by those that
-                they were computed with; or the network belongs to a `DDPSequential`, whose own method serves all ranks.
+            RuntimeError: deltas wait for a step, which would scale them by the changed variances; or the network
+                belongs to a `DDPSequential`: call the method of that.
 
         Source: power discounting: Smith (1979), JRSS B 41; West & Harrison (1997), "Bayesian Forecasting and Dynamic
         Models", whose discount factor delta turns a variance C into C/delta.
@@ -503,7 +500,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         shape = self.out_shape
         one = shape.image or shape.sequence or (shape.size,)
         moments = None
-        if self.passes.of_one_mode and not self.arena.carried.size:  # or a recorded evaluation may be no prediction
+        if self.passes.of_one_mode and not self.arena.carried.size:  # or a recorded pass may differ
             moments = self._express.forward(self, self.passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
@@ -536,8 +533,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """The deltas (mu, var) of the network's input after `backward`, flat copies.
 
         Raises:
-            RuntimeError: `input_state_update` is off, or was off during `backward`, which then does not compute them;
-                or `backward` has not been called yet for the last batch in training mode.
+            RuntimeError: `input_state_update` is off, or was off during `backward`; or `backward` has not been called
+                for the last batch.
         """
         deltas = self.output_delta_z_buffer
         if not self.input_state_update or not deltas.size or (self.passes.batch and not self.passes.went_back):
@@ -608,15 +605,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Pending deltas are dropped, because they belong to the earlier parameters. Every method that loads does so.
 
         Raises:
-            KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, or values are not finite
-                or not variances. The message names all of them, and the network does not change.
-            RuntimeError: deltas are on their way to other ranks, with `DDPConfig(buckets=...)`: call step() first.
+            KeyError: layers are missing, or keys have no layer here. ValueError: sizes differ, values are not finite,
+                or variances are negative. The message names all of them, and the network does not change.
+            RuntimeError: deltas are being sent to other ranks, with `DDPConfig(buckets=...)`: call step() first.
         """
         state_dicts.put(self, state_dicts.check(self, state_dict))
 
     @alone
     def sample(self, n: int = 1, seed: int | np.random.Generator | None = None) -> list[Sequential]:
-        """n networks, each with parameters that are drawn from the posterior and have the variance 0: n functions.
+        """Draws n networks from the posterior: n functions, with parameters of variance 0.
 
             functions = net.sample(20, seed=0)
             curves = [function.predict(x)[0] for function in functions]
@@ -626,13 +623,12 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         does not return. Use functions for paths, maxima, Thompson sampling and expectations of nonlinear functions of
         the outputs.
 
-        The draws have the mean and variance of `predict` only approximately. With `MixtureReLU` standard deviations
-        agree to about 10 %. With `ReLU` those of the draws can be ten times as large: `predict` counts a unit whose
-        mean is negative as off, but in a draw it may be on, by weights that have learnt little. Neither includes the
-        noise of observations.
+        The draws have the mean and variance of `predict` only approximately. With `MixtureReLU`, standard deviations
+        agree to about 10 %. With `ReLU`, those of the draws can be ten times as large: `predict` treats a unit with a
+        negative mean as off, but in a draw it may be on. Neither includes the noise of observations.
 
-        Running statistics, carried states and settings are those of this network, which does not change. The functions
-        are in evaluation mode, and on the CPU or GPU of this network. They take as much memory as n copies.
+        Running statistics, carried states, settings and device are those of this network, which does not change. The
+        functions are in evaluation mode, and take as much memory as n copies.
 
         Args:
             n: number of networks, at least 0. seed: seed of the draws; None: another one each time.
@@ -662,7 +658,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def save(self, filename: str | bytes | Path, carried: bool = False) -> None:
-        """Writes parameters, running statistics and architecture as safetensors; never leaves half a file.
+        """Writes parameters, running statistics and architecture as safetensors. An interrupted call leaves no partial
+        file.
 
         A file that is replaced keeps its permissions; a link is replaced by the file.
 
@@ -680,14 +677,14 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Reads a file of `save`, or a binary file of pytagi's `save`; drops deltas as `load_state_dict` does.
 
         Raises:
-            ValueError: another architecture, or a truncated, changed or foreign file; names it, and the network is as
-                it was. OSError: no such file, or no regular one.
+            ValueError: another architecture, or a truncated, changed or foreign file; the message names it, and the
+                network does not change. OSError: the file does not exist, or is not a regular file.
         """
         state_dicts.put(self, persistence.check_path(self, filename))
 
     @alone
     def save_pytagi(self, filename: str | bytes | Path) -> None:
-        """Writes the binary file that pytagi's `load` reads into the same network; never leaves half a file.
+        """Writes the binary file that pytagi's `load` reads. An interrupted call leaves no partial file.
 
         Raises:
             ValueError: values that are NaN or infinite.
@@ -696,7 +693,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def save_csv(self, filename: str | bytes | Path) -> None:
-        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`: a value per line.
+        """Writes four text files, `<filename>_1_mw.csv`, `_2_Sw.csv`, `_3_mb.csv`, `_4_Sb.csv`, one value per line.
 
         As in pytagi, they contain parameters only. After `load_csv`, compute the statistics of BatchNorm2d again
         (`update_bn`).
@@ -753,14 +750,14 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def inspect(self, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
-        """What each layer has learnt, and the state of its units on a batch: `print(net.inspect(x))`.
+        """Statistics of each layer's parameters, and of its units on a batch: `print(net.inspect(x))`.
 
-        By layer: the share of outputs that are uncertain (sqrt(s) > |m|), dead and saturated; the signal to noise
-        |mu|/sqrt(var) of the weights; the mean variance of the parameters over the prior's; and the share of parameters
-        whose delta the cap cuts, once there has been a backward pass. `LayerInspection` defines each of them.
+        By layer: the shares of uncertain, dead and saturated units; the signal-to-noise ratio |mu|/sqrt(var) of the
+        weights; the mean ratio of variances to those of the prior; and, after a backward pass, the share of parameters
+        whose delta the cap cuts. `LayerInspection` defines them.
 
-        The batch goes through a copy of the network, in evaluation mode: nothing of the network changes, and memory for
-        a second one is needed meanwhile.
+        It uses a copy of the network, in evaluation mode: the network does not change, and the copy takes memory
+        meanwhile.
 
         Args:
             x, var_x: a batch of inputs, as for `forward`.
@@ -776,14 +773,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def profile(self, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
         """Time and memory of a training step by layer: `print(net.profile(x))`.
 
-        The steps are those of a copy of the network, in training mode: parameters, statistics, deltas and outputs stay
-        as they are, and memory for a second network of this batch size is needed meanwhile. On a GPU every layer is
-        waited for, so that the sum is more than the time of a step in which layers overlap.
+        The steps are those of a copy, in training mode: the network does not change, and the copy takes memory
+        meanwhile. On a GPU, the measurement waits for each layer, so that the sum exceeds the time of a normal step.
 
         Args:
             x: a batch of inputs, as for `forward`.
-            y: its observations; without them 0 is observed. Times hardly depend on it.
-            repeat: steps after one that warms up; times are medians over them.
+            y: its observations; None: zeros. Times hardly depend on them.
+            repeat: number of steps after a first one that is not measured; times are medians.
 
         Returns:
             A `Profile`, whose `rows` hold key, layer, forward_ms, backward_ms, memory (bytes) and share.
@@ -799,15 +795,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def get_lstm_states(self, time_step: int = -1) -> States:
         """Memory of each LSTM by the number of the layer: (mu_h, var_h, mu_c, var_c), moments of h and C, copies.
 
-        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps carries none, and
-        gives zeros.
+        The memory of layers in blocks is in `state_dict(carried=True)`. A layer of several time steps has none, and
+        returns zeros.
 
         Args:
-            time_step: -1 for the present memory; else the states of that step, of each SLSTM, which the last `smoother`
-                has found.
+            time_step: -1 for the present memory; otherwise a time step, for the states of each SLSTM from the last
+                `smoother`.
 
         Raises:
-            IndexError: the last `smoother` had no such time step.
+            IndexError: the last `smoother` did not have this time step.
         """
         return lstm_states(self, time_step)
 
@@ -816,7 +812,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Sets the memory of all LSTM layers or of some, as `get_lstm_states` gives it.
 
         Args:
-            states: by the number of the layer, or by that number as text, which JSON makes of it.
+            states: by the number of the layer, or by that number as text, as in JSON.
 
         Raises:
             KeyError: a number that is not that of an LSTM. ValueError: wrong number of values, values that are not
@@ -836,17 +832,17 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Smooths the training steps since the last call: states and outputs, given all observations.
 
         A step has one sample of one time step. The states of each `SLSTM` are smoothed from the last step to the first
-        (`get_lstm_states` returns them). The `SLinear` after the last `SLSTM`, which must end the network, makes the
+        (`get_lstm_states` returns them). The `SLinear` after the last `SLSTM`, at the end of the network, computes the
         outputs from the smoothed h. Afterwards the memory is 0, and a new record begins. Without a step since the last
-        call, the states are those of that call, and `SLinear` makes the outputs from them with its present weights.
+        call, the states of that call are used again.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, time step by time step; those of h without an
             `SLinear`. If `num_samples` is larger than the number of steps, the rest are outputs of `SLinear` for h = 0.
 
         Raises:
-            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` does not come right after the
-                last SLSTM, or does not end the network, so that its results would not be the outputs.
+            RuntimeError: there is no SLSTM, or no step was recorded; or an `SLinear` is not right after the last SLSTM,
+                or not at the end of the network.
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.
         """
@@ -908,7 +904,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     def set_threads(self, num_threads: int) -> None:
         """Threads of all CPU work of this process, BLAS included."""
-        # Here, because `import pytagi_ddp` shall not wait for it.
+        # Here, so that `import pytagi_ddp` stays fast.
         from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
         set_threads(num_threads)

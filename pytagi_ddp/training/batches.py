@@ -51,7 +51,7 @@ def length(batches: Iterable[Any]) -> int | None:
 
 
 def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None) -> Iterator[Any]:
-    """The batches of an epoch, from `start` on, or behind `samples`; those with a `set_epoch` are told."""
+    """The batches of an epoch, from `start` on, or after `samples`; calls their `set_epoch`, if there is one."""
     if isinstance(batches, RankBatches):
         batches.set_epoch(epoch, start, samples)
         return iter(batches)
@@ -63,12 +63,12 @@ def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None
 
 
 def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
-    """Whether a position is counted in samples: of arrays and the library's loaders, in one order for all ranks."""
+    """Whether a position can be counted in samples: for arrays and the library's loaders."""
     return isinstance(batches, RankBatches) and batches.trains
 
 
 def samples_of(batches: Iterable[Any]) -> int | None:
-    """Samples of all ranks in an epoch; None: the loader does not know."""
+    """Samples of all ranks in an epoch; None: unknown."""
     return batches.num_samples if isinstance(batches, RankBatches) else None
 
 

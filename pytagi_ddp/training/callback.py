@@ -28,7 +28,7 @@ class Callback:
     _saves = False
 
     def fit_begin(self, trainer: Any) -> None:
-        """The network, its schedule and the data are ready; `trainer.stack` is closed at the end, whatever happens."""
+        """The network, its schedule and the data are ready. `trainer.stack` is closed at the end of `fit`."""
 
     def epoch_begin(self, trainer: Any) -> None:
         """`trainer.epoch` epochs are done, and `trainer.batch` batches of the next one: 0, unless it was resumed."""

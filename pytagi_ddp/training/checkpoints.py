@@ -25,8 +25,8 @@ class Checkpoints(Callback):
     order; the batches that were learnt before are skipped.
 
     A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted. With an average of
-    posteriors (`average_last`), a checkpoint contains the network and the average. The network that
-    was evaluated, the average with its statistics, is written to `average.safetensors`: `net.load` reads it.
+    posteriors (`average_last`), it contains the network and the average. The network that was evaluated, the average
+    with its statistics, is written to `average.safetensors`: `net.load` reads it.
 
     Args:
         folder: folder for the checkpoints; None: none are written.
@@ -47,11 +47,11 @@ class Checkpoints(Callback):
 
     In `fit_begin`, as the cause of a `CallbackError`:
         OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load`. ValueError: all epochs of the
-            checkpoint that was named are done; a folder for a new training that has checkpoints of another one.
+            checkpoint in `resume` are done; a folder for a new training that has checkpoints of another one.
     """
 
     on_all_ranks = True
-    _saves = True
+    _saves = True  # called first at a beginning, since it sets the position, and last at an end
 
     def __init__(
         self,
@@ -129,12 +129,12 @@ class Checkpoints(Callback):
             )
             if path is not None:
                 raise ValueError(done)
-            warn(done)  # and no error: this may be the restart of a job that died at its very end
+            warn(done)  # not an error: a job that died after its last step may be restarted
             if trainer.average is not None:
                 trainer.net.load(found.path.parent / AVERAGE)
         batches, samples, now = position.batch, position.samples, trainer.global_batch
         if now is not None:
-            if samples is None:  # in version 0.2, or where batches are only counted
+            if samples is None:  # in version 0.2, or if only batches are counted
                 samples = batches * found.settings.get("global batch", now)
             batches = samples // now  # so that no sample is left out
         trainer.go_on_from(position, batches, samples)

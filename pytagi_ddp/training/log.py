@@ -19,7 +19,7 @@ from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.training.trackers import Tracker, tracker_of
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "curves.png"
-SLOW = 0.1  # a rank that takes so much longer than the median is named
+SLOW = 0.1  # a rank is slow if it takes longer than the median by this share
 
 
 class Log(Callback):
@@ -121,7 +121,7 @@ class Log(Callback):
 
 
 def of_ranks(step_seconds: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    """What is logged of the `step_seconds` of a trainer: those of each rank, and a text that names slow ones."""
+    """The log entries of the `step_seconds` of a trainer: those of each rank, and a text with slow ones."""
     if not step_seconds:
         return {}
     seconds = [own for _, own in step_seconds]

@@ -49,7 +49,7 @@ class Progress(Callback):
         total = trainer.samples_per_epoch
         self._total = None if total is None else max(0, total - self._before)
         if self._shown == "bar":
-            width = min(shutil.get_terminal_size().columns, 110)  # mpirun hides the terminal, $COLUMNS may tell
+            width = min(shutil.get_terminal_size().columns, 110)  # under mpirun by $COLUMNS
             unit = f" {self.unit}"
             self._bar = Bar(total=self._total, desc=title, unit=unit, ncols=width, leave=False, file=sys.stderr)
             trainer.stack.callback(self._close)
@@ -84,7 +84,7 @@ class Progress(Callback):
         self._close()
 
     def line(self, results: dict[str, float]) -> str:
-        """What is printed of the results of an epoch."""
+        """The printed text of the results of an epoch."""
         return f"{described(results)}, {results['samples_per_second']:,.1f} {self.unit}/s"
 
     def _close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 
 class Tracker:
-    """Is told all that the log is. A subclass may hand it to any program; `Log` takes an instance of it.
+    """Gets all events of the log. A subclass may send them to any program; `Log(track=...)` takes an instance of it.
 
     Attributes:
         modules: one of these must be installed.
@@ -24,7 +24,7 @@ class Tracker:
         """Takes an event: "start" with the settings, "epoch" with its number and results, or "stop"."""
 
     def close(self) -> None:
-        """Called at the end of the training, whatever happened."""
+        """Called at the end of the training, also after an error."""
 
 
 class TensorBoard(Tracker):
@@ -48,7 +48,7 @@ class TensorBoard(Tracker):
 
 
 class WeightsAndBiases(Tracker):
-    """A run of Weights & Biases, as its environment variables say ($WANDB_PROJECT, $WANDB_MODE, ...)."""
+    """A run of Weights & Biases, set up by its environment variables ($WANDB_PROJECT, $WANDB_MODE, ...)."""
 
     modules = ("wandb",)
 
@@ -66,7 +66,7 @@ class WeightsAndBiases(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of MLflow, as its environment variables say ($MLFLOW_TRACKING_URI, $MLFLOW_EXPERIMENT_NAME, ...)."""
+    """A run of MLflow, set up by its environment variables ($MLFLOW_TRACKING_URI, $MLFLOW_EXPERIMENT_NAME, ...)."""
 
     modules = ("mlflow",)
 

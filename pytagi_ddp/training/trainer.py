@@ -68,11 +68,11 @@ class Trainer:
     `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
     data: standardise them before.
 
-    **Evidence.** With an `EvidenceSchedule`, each sample counts a set number of times, however many epochs there are.
-    If the network already has a schedule, it is kept, and continues with these epochs. With `evidence=None` steps are
-    those of plain TAGI, and `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the
-    first. If ranks add deltas (`average=False`), a step is that of one process with the samples of all ranks. If they
-    average deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
+    **Evidence.** With an `EvidenceSchedule`, each sample counts a set number of times, for any number of epochs. If the
+    network already has a schedule, it is kept, and continues with these epochs. With `evidence=None` steps are those of
+    plain TAGI, and `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the first.
+    If ranks add deltas (`average=False`), a step is that of one process with the samples of all ranks. If they average
+    deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
     an observation; "train_error" for classes, or "train_rmse" for numbers, and those of `metrics`, also with "val_";
@@ -165,7 +165,7 @@ class Trainer:
 
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
-        self._first = 0  # the sample at which batch 0 of this epoch begins, behind a change of the global batch
+        self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
         self.history, self.results = [], {}
@@ -194,7 +194,7 @@ class Trainer:
 
     @property
     def in_step(self) -> bool:
-        """Whether all ranks have equally many batches: those of arrays and of the library's loaders."""
+        """Whether all ranks have the same number of batches, as with arrays and the library's loaders."""
         return self.ranks.world_size == 1 or isinstance(self._train, RankBatches)
 
     @property
@@ -210,9 +210,9 @@ class Trainer:
 
     @property
     def samples_done(self) -> int:
-        """Samples of all ranks in this epoch, those before a checkpoint included.
+        """Samples of all ranks in this epoch, including those before a checkpoint.
 
-        Where an iterable says no more than its `batch_size`, it may be a few less; without one, those of this rank.
+        For an iterable that only has a `batch_size`, it may be a few less; without one, it is the number of this rank.
         """
         if isinstance(self._train, RankBatches):
             return self._train.samples_before(self.batch, self._first)
@@ -256,9 +256,9 @@ class Trainer:
         """Continues a training from this position; for callbacks, in `fit_begin`.
 
         Args:
-            position: where it was. batches: how many batches of the present size are done in its epoch.
-            samples: number of samples of all ranks that are done in its epoch. Arrays and the library's loaders
-                continue right after them, also if they are not whole batches of the current size.
+            position: the position. batches: number of completed batches, of the present size, in its epoch.
+            samples: number of completed samples of all ranks in its epoch. Arrays and the library's loaders continue
+                after them, also if they are not whole batches of the current size.
         """
         if samples is not None and counts_samples(self._train):
             batches, self._first = divmod(min(samples, self._train.num_samples), self._train.global_batch)
@@ -267,15 +267,15 @@ class Trainer:
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
         schedule = self.network.schedule
         if self._evidence is not None and schedule is not None:
-            schedule.epochs = self.epochs  # in all, whatever the network had done before
-            if batches != position.batch:  # of another size: what was scaled is rounded to this place in an epoch
+            schedule.epochs = self.epochs  # the total number, with earlier epochs
+            if batches != position.batch:  # batches of another size: the scaled position is rounded
                 n = schedule.steps_per_epoch or 1
                 epochs = max(0, round((schedule.steps - self.batch) / n))
                 schedule.load_state_dict(schedule.state_dict() | {"steps": epochs * n + self.batch})
         self._resumed_within = position.batch > 0 or bool(position.samples)
 
     def keep(self) -> Any:
-        """A copy of the parameters and statistics that were evaluated in this epoch, or this rank's part of them."""
+        """A copy of the evaluated parameters and statistics of this epoch, or this rank's part of them."""
         if isinstance(self.net, ShardedNetwork):
             return [(part, self.net.to_host(part.array)) for part in self.net.slices()]
         return self.net.state_dict() if self._evaluated is None else self._evaluated
@@ -289,7 +289,7 @@ class Trainer:
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
-        """Inside, the network has the parameters that were evaluated: those of the average, if there is one."""
+        """Inside, the network has the evaluated parameters: those of the average, if there is one."""
         if self._evaluated is None or self.average is None:
             yield
             return

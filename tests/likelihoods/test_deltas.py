@@ -95,6 +95,33 @@ def test_negative_binomial(m, s, y, size):
     check(lk.NegativeBinomial(size), m, s, y, log_likelihood)
 
 
+@pytest.mark.parametrize("kind", [lk.Poisson, lambda exposure: lk.NegativeBinomial(2, exposure)])
+def test_exposures_of_samples_or_counts(kind):
+    manual_seed(0)
+    rng = np.random.default_rng(0)
+    net, y = Sequential(Linear(2, 3)), rng.poisson(2, (4, 3))
+    x, exposures = rng.normal(size=(4, 2)), rng.uniform(0.1, 9, (4, 3))
+    mu, var = (moments.reshape(4, 3) for moments in net(x))
+
+    def observed(exposure):
+        net(x)
+        kind(exposure).observe(net, y)
+        deltas = net.input_delta_z_buffer
+        return np.stack([deltas.delta_mu.copy(), deltas.delta_var.copy()]).reshape(2, 4, 3)
+
+    def predicted(exposure):
+        prediction = kind(exposure).prediction(mu, var)
+        return np.stack([prediction.mean, prediction.std, prediction.quantile(0.9), prediction.log_prob(y)])
+
+    for found in (observed, predicted):
+        by_sample, by_count = found(exposures[:, 0]), found(exposures)
+        for row in range(4):
+            np.testing.assert_array_equal(by_sample[:, row], found(exposures[row, 0])[:, row])
+            for column in range(3):
+                alone = found(exposures[row, column])[:, row, column]
+                np.testing.assert_allclose(by_count[:, row, column], alone, rtol=1e-6)
+
+
 @few
 @given(MEANS, VARIANCES, powers(-3, 3), powers(-1, 2))
 def test_gamma(m, s, y, shape):
@@ -334,8 +361,14 @@ def test_other_mistakes():
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
         with pytest.raises(ValueError, match=r"positive|2 classes|increasing"):
             wrong()
-    with pytest.raises(TypeError, match=r"Poisson needs one number as exposure, got an array of shape \(3,\)"):
-        lk.Poisson(np.ones(3))
+    with pytest.raises(TypeError, match=r"NegativeBinomial needs one number as size, got an array of shape \(3,\)"):
+        lk.NegativeBinomial(np.ones(3))
+    with pytest.raises(ValueError, match="exposure must be one number, or one for each of 2 samples"):
+        lk.Poisson([1, 2, 3]).observe(net, np.ones((2, 3)))
+    with pytest.raises(ValueError, match="3 exposures for 2 samples"):
+        lk.Poisson([1, 2, 3]).prediction(np.zeros((2, 1)), np.ones((2, 1)))
+    with pytest.raises(ValueError, match="positive exposures"):
+        lk.Poisson([1, 0])
     with pytest.raises(TypeError, match="can only predict"):
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
 

@@ -1,11 +1,11 @@
 # cython: wraparound=False, cdivision=True
 """Moment products of the matrices of attention heads, in OpenMP threads; attention.py calls them, and has the formulas.
 
-Each thread takes a share of the heads, one head after the other. Heads whose products add up to one result form a
-group, which is not divided, so that no two threads write the same result.
+Each thread computes a part of the heads, one head after the other. Heads whose products are added to one result form a
+group, which one thread computes, so that no two threads write the same result.
 
-A causal matrix is 0 above its diagonal, or not needed there. So products go by blocks of 128 rows, and each block
-leaves out the columns beyond the diagonal of its last row.
+A causal matrix is 0 above its diagonal, or not needed there. Products are computed in blocks of 128 rows, and each
+block skips the columns beyond the diagonal of its last row.
 """
 
 from cython.parallel cimport prange
@@ -21,7 +21,7 @@ cdef extern from "flush.h" nogil:
 cdef enum:
     FACTOR = 1  # `kernels.tensors.CAUSAL_FACTOR`: the first factor is causal
     RESULT = 2  # `kernels.tensors.CAUSAL_RESULT`: the result is
-    ROWS = 128  # rows of a block of the first factor, as it lies in memory
+    ROWS = 128  # rows of a block of the first factor in memory
 
 
 # A matrix for each head of each sample, as `kernels.tensors.Heads` describes it. Element (i, j) for head h of sample b
@@ -30,13 +30,13 @@ cdef struct Matrix:
     float* mu
     float* var  # NULL for a variance of 0
     long first, batch, head, row
-    int share  # so many heads have one matrix in common
-    bint transposed  # the transpose of what lies there is meant
+    int share  # number of heads that share a matrix
+    bint transposed  # whether the matrix is the transpose of the memory
 
 
 cdef Matrix matrix_of(const float[::1] mu, const float[::1] var, tuple place, int batch, int heads, int rows,
                       int columns) except *:
-    """The matrices (rows, columns) in flat arrays; place is `Heads.place`. Raises ValueError if they reach beyond."""
+    """The matrices (rows, columns) in flat arrays; place is `Heads.place`. Raises ValueError if they exceed these."""
     cdef Matrix m
     cdef Py_ssize_t size = mu.shape[0] if var is None else min(mu.shape[0], var.shape[0])
     m.mu = <float*>&mu[0]
@@ -63,7 +63,7 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
              int heads, int rows, int depth, int columns, int causal, int threads):
     """out (rows, columns) = x (rows, depth) y (depth, columns) for each head of each sample: attention.multiply.
 
-    The arrays are whole buffers, and the places say where in them matrices lie. The result must not overlap a factor.
+    The arrays are whole buffers; the places are those of the matrices in them. The result must not overlap a factor.
     """
     cdef Matrix x = matrix_of(x_mu, x_var, x_place, batch, heads, rows, depth)
     cdef Matrix y = matrix_of(y_mu, y_var, y_place, batch, heads, depth, columns)
@@ -83,7 +83,7 @@ def multiply(const float[::1] x_mu, const float[::1] x_var, tuple x_place, const
 
 cdef void multiply_groups(const Matrix* x, const Matrix* y, const Matrix* out, int heads, int rows, int depth,
                           int columns, int causal, long first, long last, float* scratch) noexcept nogil:
-    """The products of groups first:last. A group is heads that add up to one result: `out.share` of them."""
+    """The products of groups first:last. A group has `out.share` heads, whose products are added to one result."""
     cdef long group, share = out.share, h, b
     for group in range(first, last):
         b = group * share // heads
@@ -95,10 +95,10 @@ cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, lon
                         int columns, int causal, bint more, float* scratch) noexcept nogil:
     """The product for head h of sample b; `more` adds it to the result.
 
-    The second factor is copied, since its rows lie far apart in the array of all heads. Blocks of the first factor are
-    rows of it as it lies in memory: rows of the result, or, if it is transposed, steps of the sum. They are taken from
-    the end, since of a causal x that is transposed only the last block contributes to all rows of the result: it writes
-    them, and the others add to some.
+    The second factor is copied, because its rows lie far apart in memory. Blocks of the first factor are rows in
+    memory: rows of the result or, if it is transposed, steps of the sum. The last block comes first, because only the
+    last block of a transposed causal x contributes to all rows of the result: it writes them, and the others add to
+    some of them.
     """
     cdef long at_x = start_of(x, b, h), at_y = start_of(y, b, h), at = start_of(out, b, h)
     cdef long height = columns if y.transposed else depth, width = depth if y.transposed else columns  # of y in memory
@@ -137,9 +137,9 @@ cdef void multiply_head(const Matrix* x, const Matrix* y, const Matrix* out, lon
 cdef void multiply_block(const Matrix* x, const Matrix* y, long at_x, long at, const Matrix* out, const float* w,
                          const float* s, const float* w2s, float* x2, int m, int k, int c, int width, long skip,
                          int across, int n, float beta) noexcept nogil:
-    """out (m, c) = x (m, k) y (k, c) + beta out, for a block of n rows of x as it lies in memory.
+    """out (m, c) = x (m, k) y (k, c) + beta out, for a block of n rows of x in memory.
 
-    w, s and w2s = w^2 + s are the copy of y, from `skip` on; x2 has room for the squares of the block.
+    w, s and w2s = w^2 + s are the copy of y, from `skip` on; x2 is memory for the squares of the block.
     """
     cdef bint ta = x.transposed, tb = y.transposed
     cdef long used = m if ta else k, row

@@ -2,16 +2,16 @@
 """Moment products of a 2-D convolution and of a transposed one, in OpenMP threads.
 
 conv2d.py and convtranspose2d.py call them, and have the formulas. A transposed convolution is the adjoint of a
-convolution: it goes from the outputs of that convolution to its inputs, with weights of the same shape. So three kinds
-of sums serve both:
+convolution: it maps the outputs of that convolution to its inputs, with weights of the same shape. So both use three
+kinds of sums:
 
 * Sums at the outputs of a convolution (_conv2d_output.pyx) are units of a convolution, and deltas of a transposed one.
 * Sums at its inputs (_conv2d_state.pyx) are deltas of a convolution, and units of a transposed one.
 * Sums for the weights (_conv2d_weight.pyx) are the same for both.
 
-All these files speak of the underlying convolution. Its inputs are the *image* (batch, height, width, C), its outputs
-are (batch, Ho, Wo, O), and its weights (O, C, k, k); a *tap* is one of the k x k elements of a kernel. Convolutions by
-kernels of usual sizes are made in faster forms (_winograd.pyx).
+All these files use the names of the underlying convolution. Its inputs are the *image* (batch, height, width, C), its
+outputs are (batch, Ho, Wo, O), and its weights (O, C, k, k); a *tap* is one of the k x k elements of a kernel. Kernels
+of usual sizes use faster algorithms (_winograd.pyx).
 """
 
 from cython.parallel cimport parallel, prange
@@ -45,12 +45,12 @@ cdef const float* first_of(const float[:, :, :, ::1] array):
 
 
 cdef double terms_of(const Patches* image, int O) noexcept nogil:
-    """How many multiply-adds a product takes."""
+    """The number of multiply-adds of a product."""
     return <double>positions_of(image) * O * image.channels * image.kernel_height * image.kernel_width
 
 
 cdef bint countable(double B, double H, double W, double C, double O, double k, double stride, double Ho, double Wo):
-    """Whether the counts below fit into an int: pixels, and taps of 16 channels, of all channels and of all outputs."""
+    """Whether these numbers fit into an int: pixels, and taps of 16 channels, of all channels and of all outputs."""
     return max(B * H * W, B * Ho * Wo, max(C, O, 16) * k * k, Ho * stride, Wo * stride) < LARGEST
 
 
@@ -146,7 +146,7 @@ def backward(const float[:, :, :, ::1] mu, const float[:, :, :, ::1] jcb, const 
     cdef float* h = &h_w[0, 0, 0, 0]
     cdef float* image_g = <float*>start_of(g_b)
     cdef float* image_h = <float*>start_of(h_b)
-    cdef float* bias_g = NULL if transposed else image_g  # a transposed one has its bias at the image: `sum_columns`
+    cdef float* bias_g = NULL if transposed else image_g  # the bias of a transposed one is at the image: `sum_columns`
     cdef float* bias_h = NULL if transposed else image_h
     with nogil, parallel(num_threads=n):
         control = flush()

@@ -1,11 +1,11 @@
 # cython: wraparound=False, cdivision=True
 """Moment products of a dense layer, in OpenMP threads; linear.py calls them, and has the formulas.
 
-The results are cut into tiles, one for each thread. A thread goes through its tile in blocks. It copies the rows of a
-block of an operand so that they lie side by side, unless they do already: rows that are 16 KB apart (4096 inputs) share
-a few cache sets, which halves the speed of a product. Squares are made from the same blocks, while they are in cache.
+The results are divided into tiles, one for each thread. A thread computes its tile in blocks. It copies the rows of a
+block of an operand into contiguous memory, unless they are contiguous: rows that are 16 KB apart (4096 inputs) share a
+few cache sets, which halves the speed of a product. Squares are computed from the same blocks, while they are in cache.
 
-`forward` and `backward` check the arrays and write their arguments down as machine words. `forward_entry` and
+`forward` and `backward` check the arrays and store their arguments as machine words. `forward_entry` and
 `backward_entry` read these and compute, so that _replay.pyx can repeat a call without Python.
 """
 
@@ -36,12 +36,12 @@ cdef extern from "transpose.h" nogil:
                                                   float* out)
 
 cdef enum:
-    FEW = 2  # samples up to which products are made by few_rows.h, if there are
-    LIGHT = 65536  # at most so many weights, which stay in the first caches
-    MANY = 64  # samples from which on it pays to transpose the weights, if `prefers_columns`
+    FEW = 2  # number of samples up to which few_rows.h computes products
+    LIGHT = 65536  # number of weights that fit into the first caches
+    MANY = 64  # number of samples from which transposing the weights saves time, if `prefers_columns`
     INPUTS = 800  # inputs of a block, forward
     OUTPUTS = 128  # outputs of a block, forward
-    MOST_OUTPUTS = 256  # the same, where AMX makes the products
+    MOST_OUTPUTS = 256  # the same with AMX
     INNER = 576  # outputs of a block in `state_tile`, inputs of a block in `weight_tile`
     BATCH = 512  # samples of a block
 
@@ -78,7 +78,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
 
 
 cdef bint few(long B, long I, long O, Product multiply_var) noexcept nogil:
-    """Whether few_rows.h makes the products."""
+    """Whether few_rows.h computes the products."""
     return B <= FEW and I * O <= LIGHT and multiply_var == product
 
 
@@ -89,7 +89,7 @@ cdef size_t forward_scratch(int B, int I) noexcept nogil:
 
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
-    """Computes `forward` from its arguments as `forward` wrote them down."""
+    """Computes `forward` from its stored arguments."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
     cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
@@ -111,7 +111,7 @@ cdef void forward_tile(Product multiply_var, const float* mu, const float* var, 
                        int b1, int o0, int o1, bint transposed, float* scratch) noexcept nogil:
     """Outputs o0:o1 for samples b0:b1. Results start as the bias, and each block of inputs adds to them.
 
-    transposed: weights are transposed as they are copied, where A B is faster than A B^T. AMX reads weights in place.
+    transposed: weights are transposed while they are copied, if A B is faster than A B^T. AMX reads weights in place.
     """
     cdef int b, i, o, n, k, m, j, block, step = even(I, INPUTS)
     cdef long line
@@ -206,7 +206,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
 cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
     """How many float32 of scratch memory each thread needs.
 
-    Blocks of a tile with some of the inputs may be longer than those of all inputs, which are cut evenly.
+    Blocks of a tile with a part of the inputs may be longer than those of all inputs, which are divided evenly.
     """
     cdef size_t rows = min(B, BATCH), outputs = even(O, INNER), inputs = min(I, INNER)
     return max(2 * (lines(outputs * rows) + lines(outputs * panel_width())),
@@ -214,7 +214,7 @@ cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
 
 
 cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
-    """Computes `backward` from its arguments as `backward` wrote them down."""
+    """Computes `backward` from its stored arguments."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
     cdef Product multiply_var = <Product>words[4]
     cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)

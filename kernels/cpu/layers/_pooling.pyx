@@ -31,7 +31,7 @@ cdef bint alike(const Py_ssize_t* a, const Py_ssize_t* b):
 
 
 cdef bint countable(const Py_ssize_t* a, const Py_ssize_t* b, double kernel, double stride, double pad):
-    """Whether the pixels of an image, on either side, and places in a padded one, fit into an int."""
+    """Whether the numbers of pixels of both images, and positions in a padded one, fit into an int."""
     return max(<double>a[1] * a[2], <double>b[1] * b[2], kernel, max(a[1], a[2], b[1], b[2]) * stride, pad) < LARGEST
 
 
@@ -57,7 +57,7 @@ def average(Images mu, Images var, Output out_mu, Output out_var, int kernel_siz
 
 def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, ::1] winner, int kernel_size, int stride,
             int pad, int threads):
-    """Max pooling from images to windows, with the pixel that each window took, line * width + column, in `winner`."""
+    """Max pooling from images to windows; `winner` gets the selected pixel of each window, line * width + column."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef int height = mu.shape[1], width = mu.shape[2], out_height = out_mu.shape[1], out_width = out_mu.shape[2]
     if not (threads > 0 and kernel_size > 0 and stride > 0 and pad >= 0 and alike(mu.shape, var.shape)
@@ -74,7 +74,7 @@ def largest(Images mu, Images var, Output out_mu, Output out_var, int[:, :, :, :
 
 
 def scatter(Images mu, Images var, const int[:, :, :, ::1] winner, Output image_mu, Output image_var, int threads):
-    """Backward of `largest`: the deltas of windows (mu, var) are added to those of the pixels that the windows took."""
+    """Backward of `largest`: the deltas of windows (mu, var) are added to those of the selected pixels."""
     cdef Py_ssize_t batch = mu.shape[0], channels = mu.shape[3], b
     cdef size_t windows = mu.shape[1] * mu.shape[2], pixels = image_mu.shape[1] * image_mu.shape[2]
     if not (threads > 0 and alike(mu.shape, var.shape) and alike(mu.shape, winner.shape)

@@ -1,7 +1,7 @@
-"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not.
+"""Elementwise activations. `out` also gets the Jacobian; it may share its memory with the input.
 
-The loops themselves work in place. A loop from one pair of arrays to another would be compiled with a check for
-overlaps. If they overlap, as nearly always in a network, it would run without vector instructions, ten times slower.
+The loops work in place. A loop between different arrays would be compiled with a check for overlaps, and would run ten
+times slower, without vector instructions, if they overlap, as they nearly always do in a network.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
 from pytagi_ddp.kernels.tensors import State
 
-moments = None  # stands for the formula in the loops that follow, one for each number of parameters
+moments = None  # replaced by the formula in the loops below, one for each number of parameters
 
 
 def _units(mu, var, jcb):
@@ -36,8 +36,8 @@ def _units_with_two(mu, var, jcb, first, second):
 def _loop_of(name: str, formula: Callable) -> Callable:
     """The loop over units, in place, with this formula.
 
-    The formula is a global of the loop, and the loop is named after the activation: Numba's cache finds compiled code
-    by its name, but never that of a closure over another function.
+    The formula is a global of the loop, and the loop has the name of the activation, because Numba caches by name, and
+    does not cache closures over functions.
     """
     parameters = len(parameters_of(formula))
     pattern = (_units, _units_with_parameter, _units_with_two)[parameters]
@@ -64,7 +64,7 @@ def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
 
 
 def even_exp(x: State, out: State) -> None:
-    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+    """Even positions do not change; odd positions become log-normal (a predicted observation variance)."""
     _in_place(_even_exp, x, out)
 
 

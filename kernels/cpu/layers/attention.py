@@ -4,8 +4,8 @@ A product is out = x y for each head of each sample, over `Heads` (see `kernels.
 
     mean = sum x y                  var = sum x_var (y^2 + y_var) + x^2 y_var
 
-A factor without variance is one that deltas are multiplied by: then var = sum x_var y^2, or sum x^2 y_var. If several
-heads share a matrix of the result, their products are added up.
+If a factor has no variance (in the backward pass), var = sum x_var y^2, or sum x^2 y_var. If several heads share a
+matrix of the result, their products are added.
 """
 
 from functools import partial
@@ -113,13 +113,14 @@ def remax(scores: State, slopes: Delta, scale: float, causal: bool) -> None:
 
 
 def remax_backward(delta: Delta, shares: Array, slopes: Delta, scale: float, causal: bool) -> None:
-    """Replaces the deltas of the shares by those of the scores as they were before the factor `scale`."""
+    """Replaces the deltas of the shares by those of the scores before the factor `scale`."""
     _remax_backward(delta.mu, delta.var, shares, slopes.mu, slopes.var, np.float32(scale), causal)
 
 
 def rotate(units: Delta | State, table: Array, heads: int, inverse: bool) -> None:
-    """Turns pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in place.
+    """Rotates pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in
+    place.
 
-    table (time steps, units of a head): cosines, then sines. inverse: turns back, as deltas need it.
+    table (time steps, units of a head): cosines, then sines. inverse: rotates in the other direction, for deltas.
     """
     _rotate(units.mu, units.var, table, heads, np.float32(-1 if inverse else 1))

@@ -20,9 +20,9 @@ from pytagi_ddp.kernels.formulas.normalize import (
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, Normalization, State, Sums
 
-ROWS = 128  # rows of one partial sum: float32 sums stay accurate, and do not depend on the number of threads
+ROWS = 128  # rows of one partial sum, for accurate float32 sums that do not depend on the number of threads
 ZERO, ONE = np.float32(0), np.float32(1)
-activations: tuple[str, ...] = ()  # none are applied by these kernels: arithmetic takes longer than memory here
+activations: tuple[str, ...] = ()  # none: on a CPU, computing them again takes longer than reading them
 
 
 def partial_shape(rows: int, features: int) -> tuple[int, int, int]:
@@ -37,7 +37,7 @@ def _in_parts(n) -> bool:
 
 @loop("rf rf 4kf f f", _in_parts)
 def _moments(mu, var, partial, mean, m2):
-    """In two passes: means first, then squares about them."""
+    """Two passes: means first, then squares about them."""
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
     for k in prange(blocks):
@@ -236,7 +236,7 @@ def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
 
 
 def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
-    """Adds a batch to sums about `shift`; as all ranks use the same shift, their sums may simply be added."""
+    """Adds a batch to sums about `shift`. With the same shift on all ranks, their sums can be added."""
     _pool_moments(mean, m2, rows, shift, *sums)
 
 
@@ -282,7 +282,7 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
 def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
     """After `backward`: subtracts from the deltas of x the part due to the statistics, which depend on x.
 
-    partial: as `backward` left it. means: (2, features), scratch.
+    partial: the result of `backward`. means: (2, features), scratch.
     """
     x = norm.x
     _mean_deltas(partial, x.batch, *means)

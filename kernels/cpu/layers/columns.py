@@ -22,8 +22,8 @@ def _add_partials(partial, accumulate, g, h):
 def add_partials(partial: Array, accumulate: bool, weights: Tensor, bias: Tensor) -> None:
     """Sums partial (4, parts, features) over its parts; writes the sums to g and h, or adds them if `accumulate`.
 
-    The planes of partial belong to g and h of the weights, then to g and h of the biases. Those of the biases are left
-    out if `bias` has none.
+    The planes of partial belong to g and h of the weights, then to g and h of the biases; the latter are ignored if
+    `bias` has no sums.
     """
     _add_partials(partial[:2], accumulate, *weights[2:])
     _add_partials(partial[2:], accumulate, *bias[2:])

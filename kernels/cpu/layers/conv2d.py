@@ -2,13 +2,13 @@
 
 All arrays are C-contiguous float32. Images are channels-last: input (batch, H, W, C), output (batch, Ho, Wo, O);
 weights (O, C, k, k), biases (O). Output (o, y, x) reads input pixels (y stride + r - pad, x stride + q - pad);
-taps outside the image contribute 0, so padding at the right and bottom follows from Ho and Wo. Kernels of 3 x 3 and
-5 x 5 with stride 1, and of 3 x 3 and 4 x 4 with stride 2, between multiples of 16 channels, are multiplied in Winograd
-forms (see _winograd.pyx) unless the batch is tiny: results then differ from the plain sums by rounding errors, about
-1e-6 of the largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural
-networks", JMLR 22.
+taps outside the image contribute 0, so padding at the right and bottom follows from Ho and Wo. Kernels of 3 x 3 and 5 x
+5 with stride 1, and of 3 x 3 and 4 x 4 with stride 2, between multiples of 16 channels, use Winograd algorithms (see
+_winograd.pyx) unless the batch is tiny: results then differ from the plain sums by rounding errors, about 1e-6 of the
+largest. Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural networks",
+JMLR 22.
 
-`mixed` means the same as in linear.py, `transposed` what convtranspose2d.py says.
+`mixed` means the same as in linear.py; for `transposed` see convtranspose2d.py.
 """
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
@@ -53,7 +53,7 @@ def backward(
     mixed: bool = False,
     transposed: bool = False,
 ) -> None:
-    """Deltas of the input, and the sums over batch and positions of which the parameter deltas are made.
+    """Deltas of the input, and the sums over batch and positions for the parameter deltas.
 
         in_delta.mu  = jcb   (adjoint of the convolution by W, of dm)
         in_delta.var = jcb^2 (adjoint of the convolution by W^2, of ds)
@@ -61,9 +61,9 @@ def backward(
         h_w[o, c, r, q] (+)= sum ds[b, y, x, o] mu[b, y stride + r - pad, x stride + q - pad, c]^2
         g_b (+)= sum dm      h_b (+)= sum ds
 
-    with (mu, jcb) of x, (dm, ds) of delta, (g, h) of weights and bias. The prior factors (s for g, s^2 for h) belong
-    to the parameter step. in_delta None skips the input's deltas. accumulate adds to g and h, otherwise they are
-    overwritten.
+    with (mu, jcb) of x, (dm, ds) of delta, (g, h) of weights and bias. The parameter step applies the factors s (for g)
+    and s^2 (for h). in_delta: None skips the deltas of the input. accumulate: adds to g and h instead of overwriting
+    them.
     """
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu

@@ -53,14 +53,14 @@ def add(a: Array, b: Array, out: Array) -> None:
 
 
 def add_state(out: State | Delta, added: State | Delta) -> None:
-    """out += added, both moments; variances stay as they are if `added` has none."""
+    """out += added, both moments; variances do not change if `added` has none."""
     add(out.mu, added.mu, out.mu)
     if added.var is not None:
         add(out.var, added.var, out.var)
 
 
 def multiply(out: Array, factor: Array) -> None:
-    """out *= factor: the chain rule of stacked activations."""
+    """out *= factor: the chain rule of consecutive activations."""
     _multiply(out.reshape(-1), factor.reshape(-1))
 
 
@@ -72,7 +72,6 @@ def apply_jacobian(delta: Delta, jcb: Array) -> None:
 def copy_columns(source: Array, first: int, out: Array, start: int, columns: int) -> None:
     """out[:, start:start + columns] = source[:, first:first + columns], of matrices with as many rows each.
 
-    Parts of units are put side by side, and taken apart, in this way.
 
     Raises:
         ValueError: columns that a matrix does not have, or other numbers of rows.

@@ -1,7 +1,7 @@
 """Rows of a table by category: a category is a number from 0 on, kept as float32.
 
-Categories are (n,), the table (categories, features), outputs and deltas (n, features). What is not a category of the
-table, and the one called padding, has neither mean nor variance, and learns nothing.
+Categories are (n,), the table (categories, features), outputs and deltas (n, features). Padding, and values that are
+not categories of the table, have mean and variance 0, and do not learn.
 """
 
 from numba import prange
@@ -10,7 +10,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.formulas.embedding import row_of
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
-PART = 16  # features that one thread adds up at a time: a cache line
+PART = 16  # features that one thread sums at a time: a cache line
 
 
 @loop("ik ik i ck ck _")
@@ -24,7 +24,7 @@ def _forward(out_mu, out_var, categories, mu, var, padding):
 @loop("ik ik i ck ck _")
 def _backward(delta_mu, delta_var, categories, g, h, padding):
     features = g.shape[1]
-    # Each thread adds up some features of all rows, so that repeated categories cause no race, and keep their order.
+    # Each thread sums some features of all rows, so that repeated categories cause no race, and keep their order.
     for part in prange((features + PART - 1) // PART):
         for i in range(categories.size):
             row = row_of(categories[i], g.shape[0], padding)

@@ -1,9 +1,9 @@
 """Piecewise-linear encoding, see `formulas.encoding`.
 
-Inputs are (rows, inputs), outputs and their deltas (rows, bins of all inputs, one input after the other). `first` holds
-the number of the first bin of each input, and that of all bins behind them, as float32. `edges` are the edges of the
-bins, one more than bins for each input: bin k of input i lies between edges[k + i] and edges[k + i + 1], and gives
-ends[k, 0] at the one and ends[k, 1] at the other.
+Inputs are (rows, inputs), outputs and their deltas (rows, bins of all inputs, one input after the other). `first` has
+the number of the first bin of each input, then the number of all bins, as float32. `edges` are the edges of the bins,
+one more than bins for each input: bin k of input i is between edges[k + i] and edges[k + i + 1], with the outputs
+ends[k, 0] and ends[k, 1] there.
 """
 
 from typing import Any

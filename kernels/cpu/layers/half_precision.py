@@ -1,4 +1,4 @@
-"""Compression for communication: float32 as bfloat16, or as float16 with a scale for every block of numbers.
+"""Compression for communication: float32 to bfloat16, or to float16 with a scale for every block of numbers.
 
 Encoded numbers are uint16. Rounding is to nearest, ties to even. Infinity and NaN are kept, and subnormal numbers are
 not flushed to zero.

@@ -17,13 +17,13 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 LOWEST = np.float32(-np.inf)
-STEPS = 3  # of the fixed point of the probabilities
+STEPS = 3  # steps of the fixed-point iteration of the probabilities
 BLOCK = 16  # rows
 
 _express = load("runtime._express")
 NOTHING = np.zeros((0, 1), np.float32)
 NO_CLASSES = np.zeros(0, np.int32)
-observation = None  # stands for the formula in the loop that follows
+observation = None  # replaced by the formula in the loop below
 
 
 def _observe(mu, var, jcb, y, a, b, weight, delta_mu, delta_var, first):
@@ -59,12 +59,12 @@ _LOOPS = {name: _loop_of(name, formula) for name, formula in LIKELIHOODS.items()
 def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
     rows, width = mu.shape
     step, end = min(1, weight.size - 1), first + classes
-    whole = width if classes == width else 0  # then exponentials of several rows are vectorised together
+    whole = width if classes == width else 0  # then exponentials of all rows are vectorised together
     for block in prange((rows + BLOCK - 1) // BLOCK):
         begin, stop = block * BLOCK, min(rows, block * BLOCK + BLOCK)
         together = delta_var.reshape(-1)[begin * whole : stop * whole]
         for turn in range(STEPS + 1):
-            kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
+            kept = HALF if turn > 0 else ZERO  # the first turn computes softmax(m)
             for row in range(begin, stop):
                 m, e, top = mu[row, first:end], delta_var[row, first:end], LOWEST
                 if turn == 0:
@@ -112,7 +112,7 @@ def observe(
 
 
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
-    """Deltas of the logits from `first` on, of so many classes; index: the class of each row, below 0: missing.
+    """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
     p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
     weight: one for each row, or one for all.

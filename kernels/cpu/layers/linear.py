@@ -4,8 +4,8 @@ All arrays are C-contiguous float32: inputs (batch, inputs), outputs (batch, out
 biases (outputs). Source: Goulet, Nguyen & Amiri 2021, "Tractable approximate Gaussian inference for Bayesian neural
 networks", JMLR 22.
 
-`mixed` rounds the factors of the products that variances are made of to bfloat16 (8 bits of mantissa: 0.4 %), and adds
-up in float32; products for means stay float32. Without avx512_bf16 instructions of the CPU it raises RuntimeError.
+`mixed` rounds the factors of products for variances to bfloat16 (8 bits of mantissa: 0.4 %), with sums in float32;
+products for means stay float32. Without avx512_bf16 instructions of the CPU it raises RuntimeError.
 """
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
@@ -13,7 +13,7 @@ from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.kernels.tensors import NO_DELTA, NO_TENSOR, Delta, State, Tensor
 
 _linear = load("layers._linear")
-why_not_mixed = load("products._blas").why_not_mixed  # () -> what is missing for `mixed`, or None
+why_not_mixed = load("products._blas").why_not_mixed  # () -> the reason why `mixed` cannot be used, or None
 
 
 def forward(x: State, weights: Tensor, bias: Tensor | None, out: State, *, mixed: bool = False) -> None:
@@ -35,14 +35,14 @@ def backward(
     *,
     mixed: bool = False,
 ) -> None:
-    """Deltas of the input, and the batch sums of which the parameter deltas are made: g and h of weights and bias.
+    """Deltas of the input, and the batch sums for the parameter deltas: g and h of weights and bias.
 
         in_delta.mu = jcb   (dm W)                  in_delta.var = jcb^2 (ds W^2)
         g_w[o, i] (+)= sum_b dm[b, o] mu[b, i]      g_b (+)= sum_b dm
         h_w[o, i] (+)= sum_b ds[b, o] mu[b, i]^2    h_b (+)= sum_b ds
 
-    with (mu, jcb) of x and (dm, ds) of delta. The prior factors (s for g, s^2 for h) belong to the parameter step.
-    in_delta None skips the input's deltas. accumulate adds to g and h, otherwise they are overwritten.
+    with (mu, jcb) of x and (dm, ds) of delta. The parameter step applies the factors s (for g) and s^2 (for h).
+    in_delta: None skips the deltas of the input. accumulate: adds to g and h instead of overwriting them.
     """
     b, into = bias or NO_TENSOR, in_delta or NO_DELTA
     inputs = x.mu, x.jcb, delta.mu, delta.var, weights.mu

@@ -1,4 +1,4 @@
-"""Merging of the posteriors of several ranks, or of several steps, over the whole arena in one call."""
+"""Merges of the posteriors of several ranks, or of several steps, for all parameters in one call."""
 
 import numpy as np
 from numba import prange
@@ -50,7 +50,7 @@ def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array,
 
 
 def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:
-    """Puts what `posterior` has learnt since it was `old` on top of `new`; all arrays flat, of one length."""
+    """Adds the evidence of `posterior` since it was `old` to `new`; all arrays flat, of one length."""
     _rebase(posterior.mu, posterior.var, old.mu, old.var, new.mu, new.var)
 
 

@@ -34,7 +34,7 @@ def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var
             delta_var[b, k] = 0
         for n in range(index.shape[1]):
             k = index[b, n]
-            if 0 <= k < mu.shape[1]:  # the updater reports other indices; here they must not be written to
+            if 0 <= k < mu.shape[1]:  # the updater reports other indices, which must not be written to
                 delta_mu[b, k], delta_var[b, k] = observation_delta(
                     mu[b, k], var[b, k], jcb[b, k], obs[b, n], var_obs[b, n]
                 )

@@ -1,8 +1,8 @@
 /* Pooling of one channels-last image (height, width, channels), as _pooling.pyx calls it. The innermost loop runs over
- * channels, which lie side by side, so that it is vectorised and the sum of a window stays in registers.
+ * channels, which are contiguous, so that it is vectorised and the sum of a window stays in registers.
  *
  * Window (y, x) begins at line y * stride - pad and column x * stride - pad, and is kernel x kernel pixels large;
- * pixels off the image are left out. */
+ * pixels outside the image are skipped. */
 #ifndef PYTAGI_DDP_POOL_H
 #define PYTAGI_DDP_POOL_H
 
@@ -12,13 +12,13 @@ typedef struct {
     int first, end;
 } tagi_span;
 
-/* The lines of an image of `height` lines that windows of index y contain; the same function serves columns. */
+/* The lines, of an image of `height` lines, that windows of index y contain; also used for columns. */
 static inline tagi_span tagi_seen_by(int y, int kernel, int stride, int pad, int height) {
     int first = y * stride - pad, end = first + kernel;
     return (tagi_span){first > 0 ? first : 0, end < height ? end : height};
 }
 
-/* The indices, of so many windows, whose windows contain a line (or column). */
+/* The indices of the windows that contain a line (or column). */
 static inline tagi_span tagi_seers_of(int line, int kernel, int stride, int pad, int windows) {
     int first = line + pad - kernel, end = (line + pad) / stride + 1;
     return (tagi_span){first < 0 ? 0 : first / stride + 1, end < windows ? end : windows};
@@ -36,8 +36,9 @@ static inline void tagi_average_image(const float *x, int height, int width, flo
 }
 
 /* Finds the pixel with the largest mean in a window of these lines and columns, for each of the first n channels (16 at
- * most): its moments, and its index line * width + column. Of equal means the first wins, and NaN displaces every other
- * number. Callers give 16 as a constant, and results are local until the end, so that the compiler vectorises this. */
+ * most): its moments, and its index line * width + column. The first of equal means is selected, and NaN counts as
+ * larger than every other number. Callers pass 16 as a constant, and results are local until the end, so that the
+ * compiler vectorises this. */
 static inline __attribute__((always_inline)) void tagi_largest_pixel(const float *mu, const float *var, tagi_span lines,
                                                                      tagi_span columns, int width, size_t channels,
                                                                      size_t n, float *out_mu, float *out_var,

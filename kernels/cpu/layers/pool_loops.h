@@ -1,5 +1,4 @@
-/* Average pooling, as many channels at a time as a vector has numbers. levels.h compiles this; pool.h says what it
- * does. */
+/* Average pooling, with vectors of channels. levels.h compiles this; pool.h declares it. */
 #include "vectors.h"
 
 #define tagi_average_pixels TAGI_NAME(tagi_average_pixels)

@@ -1,6 +1,6 @@
 """Pooling of channels-last images (batch, height, width, channels).
 
-pad: rows and columns of zeros at the top and left; taps beyond the image are skipped. Backward gives the deltas of
+pad: rows and columns of zeros at the top and left; taps outside the image are skipped. Backward returns the deltas of
 the input without its Jacobian.
 """
 
@@ -29,20 +29,20 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 
 
 def _run(function: Callable, *arguments: Any) -> None:
-    """Calls a function over images, with as many threads as their size justifies."""
+    """Calls a function over images, with a number of threads that depends on their size."""
     size = max(a.size for a in arguments if isinstance(a, np.ndarray))
     threads = get_threads() if size >= PARALLEL_MIN else 1
     call(flushed, function, threads, (*arguments, threads))
 
 
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
-    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
+    """Selects the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
 
-    A mean that is NaN counts as the largest; of several such means the last one wins.
+    A mean that is NaN counts as the largest; of several such means, the last one is selected.
     """
     _run(_loops.largest, x.mu, x.var, out.mu, out.var, winner, kernel_size, stride, pad)
 
 
 def max_backward(delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
-    """The deltas of a window go to its winner. Here they are scattered; gathering needs the windows' sizes, too."""
+    """Adds the deltas of each window to its winner."""
     _run(_loops.scatter, delta.mu, delta.var, winner, in_delta.mu, in_delta.var)

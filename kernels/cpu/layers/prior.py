@@ -1,4 +1,4 @@
-"""Random normal numbers for the initial means, drawn on the host in the way of pytagi."""
+"""Random normal numbers for the initial means, drawn on the host as in pytagi."""
 
 import math
 
@@ -13,10 +13,10 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 @exact_loop("w _ p2", lambda n: n.p >= n.w // 2)
 def polar_pairs(words, scale, pairs):
-    """Writes pairs of samples from N(0, scale^2) to the front of `pairs`, and returns how many pairs there are.
+    """Writes pairs of samples from N(0, scale^2) to the start of `pairs`, and returns the number of pairs.
 
-    Marsaglia's polar method: two random words make a point of the square (-1, 1)^2, and points outside of the unit
-    circle are dropped.
+    Marsaglia's polar method: two random words give a point of the square (-1, 1)^2, and points outside the unit circle
+    are dropped.
     """
     accepted = 0
     for i in range(words.size // 2):

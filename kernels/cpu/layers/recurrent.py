@@ -1,8 +1,8 @@
-"""LSTM: moments forward through time, and deltas back through time.
+"""LSTM: moments forward in time, and deltas backward in time.
 
-Blocks of a fixed number of samples go through time independently, each on one thread, so that the data of a time step
-stay in the caches. Products of a few rows are computed in loops that read the weights once, larger ones by BLAS. The
-forward pass writes `kept` for the backward pass; its arrays are ordered by time step.
+Blocks of a fixed number of samples are computed independently, each on one thread, so that the data of a time step stay
+in the caches. Loops that read the weights once compute products of a few rows; BLAS computes larger ones. The forward
+pass writes `kept` for the backward pass, in the order of time steps.
 """
 
 from ctypes import CFUNCTYPE, c_float, c_int, c_int64
@@ -55,7 +55,7 @@ def _call(typing, function, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
     return types.void(*[types.int64] * 10, types.float32, *[types.int64] * 2), generate
 
 
-if numba.config.DISABLE_JIT:  # loops run as Python, which cannot call an intrinsic
+if numba.config.DISABLE_JIT:  # loops run in Python, which cannot call an intrinsic
     _PRODUCT = CFUNCTYPE(None, *[c_int] * 5, *[c_int64] * 4, c_float, *[c_int64] * 2)
 
     def _call(function, *arguments):
@@ -70,7 +70,7 @@ def _product(function, transposed, m, n, k, a, a_first, lda, b, b_first, ldb, be
     _call(function, 0, transposed, m, n, k, a, lda, b, ldb, beta, c, ldc)
 
 
-# Functions write the rows, as in a parallel loop the compiler would reorder code for `x[:] = y` and calls.
+# Functions write the rows, because in a parallel loop the compiler would reorder `x[:] = y` and calls.
 @row
 def _fill(out):
     for z in range(out.size):
@@ -236,7 +236,7 @@ def _forward(
                     at = t if out_mu.shape[1] == steps else 0
                     _copy(h_mu[b], out_mu[b, at])
                     _copy(h_var[b], out_var[b, at])
-        if end_mu.size and part == 0:  # one thread alone, whatever the batch
+        if end_mu.size and part == 0:  # only one thread, for any batch size
             _copy(h_mu[first], end_mu[:outputs])
             _copy(c_mu[first], end_mu[outputs:])
             _copy(h_var[first], end_var[:outputs])
@@ -385,7 +385,7 @@ def _smooth(
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
-    """Size of the scratch memory that `forward` and `backward` each need, in numbers."""
+    """Size of the scratch memory of `forward`, and of `backward`, in numbers."""
     width = inputs + outputs
     forward_size = outputs * (5 * width + 3 * inputs) + batch * (width + 16 * outputs)
     backward_size = 10 * outputs * width + batch * (2 * width + 16 * outputs)
@@ -393,7 +393,7 @@ def scratch_size(batch: int, inputs: int, outputs: int) -> int:
 
 
 def _or_none(array: Array | None, shape: tuple[int, ...] = (0,)) -> Array:
-    """`array`, or an empty one for None, as each argument that is None would have the loop compiled again."""
+    """`array`, or an empty one for None, because the loop would be compiled again for None."""
     return NOTHING.reshape(shape) if array is None else array
 
 
@@ -412,9 +412,9 @@ def forward(
     Args:
         x: (batch, steps, inputs). out: (batch, steps or 1, outputs).
         weights: (4 outputs, inputs + outputs), bias: (4 outputs,): gates forget, input, candidate, output.
-        start, end: moments of the hidden and the cell state of one sample, (2 outputs,), before and after; or NO_STATE:
+        start, end: moments of the hidden and the cell state of one sample, (2 outputs,), before and after. NO_STATE:
             every sample starts from zeros, and its last state is not kept.
-        kept: receives all that `backward` needs.
+        kept: gets the values for `backward`.
         scratch: of size `scratch_size`.
 
     Source: `formulas.lstm`.
@@ -445,11 +445,11 @@ def backward(
     """Deltas of the input, and the batch sums of the parameters.
 
     Args:
-        jcb: Jacobian of the input, or None. delta: of the output of `forward`.
-        gates: (steps, batch, 4 outputs) each; receives the deltas of the gates before their activation.
+        jcb: Jacobian of the input, or None. delta: deltas of the output of `forward`.
+        gates: (steps, batch, 4 outputs) each; gets the deltas of the gates before their activation.
         in_delta: (batch, steps, inputs), or None to skip them.
-        cell_path: whether deltas go back in time through the cell state, as through the hidden state.
-        accumulate: add to the batch sums, otherwise they are overwritten.
+        cell_path: whether deltas are also propagated to earlier time steps through the cell state.
+        accumulate: adds to the batch sums instead of overwriting them.
     """
     steps, batch, outputs = kept.f.shape
     width, rows = kept.mu.shape[2], (batch, outputs)

@@ -37,7 +37,7 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
             out_jcb[b, k] = j
 
 
-@loop("bk bk bk bk bk", fastmath={"nsz"})  # rounded as written: same bits in place, where it does not vectorise
+@loop("bk bk bk bk bk", fastmath={"nsz"})  # no reordering: the same bits in place, where it is not vectorised
 def _remax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
@@ -63,7 +63,7 @@ def _remax(mu, var, out_mu, out_var, out_jcb):
 def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
     for b in prange(mu.shape[0]):
-        top = mu[b, 0]  # subtracting the largest mean changes no result but keeps e^z finite
+        top = mu[b, 0]  # subtracting the largest mean keeps e^z finite
         for k in range(classes):
             top = max(top, mu[b, k])
         total, total_var = ZERO, ZERO
@@ -91,5 +91,5 @@ def remax(x: State, out: State) -> None:
 
 
 def closed_form_softmax(x: State, out: State) -> None:
-    """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
+    """e^z / sum e^z with log-normal factors; not renormalised."""
     _closed_form_softmax(x.mu, x.var, *out)

@@ -1,4 +1,4 @@
-"""The parameter step, over the whole arena in one call."""
+"""The parameter step, for all parameters in one call."""
 
 import numpy as np
 from numba import prange
@@ -14,7 +14,7 @@ INFINITY, PIECE = np.float32(np.inf), 16_384
 
 
 def _count(mu, var, g, h, start, stop):
-    """How many parameters at [start, stop) are not finite, or have sums that are not."""
+    """The number of parameters at [start, stop) that are not finite, or have non-finite sums."""
     m, s, gs, hs = mu[start:stop], var[start:stop], g[start:stop], h[start:stop]
     bad = NONE
     for i in range(m.size):
@@ -24,7 +24,7 @@ def _count(mu, var, g, h, start, stop):
 
 
 def _count_sums(g, h, start, stop):
-    """How many sums at [start, stop) are not finite: half of the reading."""
+    """The number of non-finite sums at [start, stop); reads half as much as `_count`."""
     gs, hs = g[start:stop], h[start:stop]
     bad = NONE
     for i in range(gs.size):
@@ -47,7 +47,7 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     first, together = starts[0], True
     for k in range(1, starts.size):
         together &= starts[k] == stops[k - 1]
-    # Segments without a gap are looked at as one piece: most networks are so small that each piece costs time.
+    # Adjacent segments are checked as one piece: in small networks, each piece costs time.
     last = stops[starts.size - 1]
     pieces = (last - first + PIECE - 1) // PIECE if together else starts.size
     found = 0
@@ -61,11 +61,11 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
     for k in prange(starts.size):
         below, bad = NONE, non_finite[k]
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
-        # The loop only vectorises (7 times as fast) with slices and selections instead of offsets and branches.
+        # With slices and selections instead of offsets and branches, the loop is vectorised (7 times as fast).
         part = slice(starts[k], stops[k] if applies else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         m0, s0 = prior_mu[k], prior_var[k]
-        if rate > 0:  # two loops, as one without a pull takes less time, and has the bits that it always had
+        if rate > 0:  # two loops: without a pull it is faster, with the bits of earlier versions
             for i in range(m.size):
                 m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
                 below += ONE if fell else NONE
@@ -105,7 +105,7 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+    """Writes to non_finite[k] the number of parameters of segment k that are not finite, or have non-finite sums.
 
     With the scale 0 there is no step, and all counts are 0.
     """
@@ -125,20 +125,19 @@ def step(
 ) -> None:
     """Adds the capped deltas scale * (s g, s^2 h) to every parameter; then pulls it towards its prior.
 
-    factors: (scale, samples, caps, rate). With the scale 0 there is no step; with the rate 0 nothing is pulled, and
-    else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
+    factors: (scale, samples, caps, rate). With the scale 0 there is no step. With the rate 0 there is no pull;
+    otherwise it follows the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: no pull).
 
-    Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor
-    caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0 (and were set to
-    1e-5), and non_finite[k] how many of its parameters are not finite, or their sums. If any sum is not finite, the
-    step is refused: no parameter of any segment changes. With finite sums, a parameter that is not finite does not
-    change, and the others do.
+    Parameters are flat. Segment k is [starts[k], stops[k]): one tensor or a part of one, whose cap has the divisor caps
+    * cap_factor(samples * steps[k]). negative[k] gets the number of its variances that fell to <= 0 (and were set to
+    1e-5), and non_finite[k] the count of `look`. If any sum is not finite, the step is refused: no parameter changes.
+    With finite sums, only parameters that are not finite do not change.
     """
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 
 
 def settle(state: Array, kept: Array, non_finite: Array) -> None:
-    """Ends a step for the state that passes have moved: keeps a copy, or puts the copy back if a count is not 0."""
+    """Ends a step for state that passes change: saves it to `kept`, or restores it if a count is not 0."""
     _settle(state, kept, non_finite)
 
 
@@ -148,7 +147,7 @@ def pooled_factors(header: Array, factors: Array, average: bool, rate: float) ->
 
 
 def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
-    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); variances above priors[k] stay.
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); larger variances do not change.
 
     Variances are flat; a segment has one prior variance.
     """

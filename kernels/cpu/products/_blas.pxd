@@ -12,12 +12,12 @@ cdef enum:
     LARGEST = 1073741824  # bound of all counts of rows, columns, pixels and taps, so that sums of two fit into an int
 
 
-# The type of `product`, and of what multiplies variances in its place.
+# The type of `product`, and of the function that multiplies variances.
 ctypedef void (*Product)(bint ta, bint tb, int m, int n, int k, const float* a, long lda, const float* b, long ldb,
                          float beta, float* c, long ldc) noexcept nogil
 
 
-cdef struct Grid:  # how the rows and columns of a result are cut into tiles, one for each thread
+cdef struct Grid:  # the division of rows and columns of a result into tiles, one for each thread
     int row_parts
     int column_parts
 

@@ -1,15 +1,15 @@
 # cython: cdivision=True
-"""`product`, the float32 matrix product that all Cython kernels use, and how its work is shared out between threads.
+"""`product`, the float32 matrix product of all Cython kernels, and its division among threads.
 
-A product is made by SciPy's BLAS or by loops of our own, whichever is the fastest `Way` on the processor. What decides
-is that a BLAS first copies its operands into an order of its own, which takes a third of the time of a narrow product:
+A product is computed by SciPy's BLAS or by our own loops: by the fastest `Way` on the processor. A BLAS usually first
+copies its operands into another order, which takes a third of the time of a narrow product:
 
 * OpenBLAS for AVX-512 has small-matrix kernels that read operands in place. It uses them for up to a million
   multiply-adds (for C = A B and A^T B, and for A B^T while C has at most 1200 elements). In tiles of that size, with
-  operands that lie closely together, they reach 115 % of the speed of the same library on large square matrices, and
-  2.3 times its speed when one edge is 16. So `product` calls it tile by tile.
+  contiguous operands, they reach 115 % of the speed of the same library on large square matrices, and 2.3 times its
+  speed if one edge is 16. So `product` calls it tile by tile.
 * With AVX2 only, avx2.h is faster than OpenBLAS (narrow products: 1.1 to 1.4 times).
-* With AMX, large products are made in amx.h (1.3 to 2 times as fast), with the errors of float32.
+* With AMX, amx.h computes large products (1.3 to 2 times as fast), with the errors of float32.
 * Any other library gets whole products.
 
 Products of variances may be made in bfloat16 instead (bfloat16.h), if a network is `mixed`.
@@ -56,9 +56,9 @@ cdef extern from *:
 
 cdef enum:
     SMALL = 1000000  # multiply-adds up to which OpenBLAS reads operands in place
-    SERIAL = 500000  # multiply-adds of a product below which waking the threads costs more than they save
+    SERIAL = 500000  # multiply-adds of a product below which several threads take longer than one
 
-shared_from = int(SERIAL)  # for tests, which make products that are just large enough for several threads
+shared_from = int(SERIAL)  # for tests of products that are just large enough for several threads
 has_openmp = bool(HAS_OPENMP)  # without OpenMP, loops over tiles run on one thread
 
 
@@ -70,20 +70,20 @@ cpdef enum Way:
 
 
 def has_avx2() -> bool:
-    """Whether this CPU can multiply in the way `AVX2`."""
+    """Whether this CPU supports the way `AVX2`."""
     return has_avx2_instructions()
 
 
 def has_amx() -> bool:
-    """Whether this CPU can multiply in the way `AMX`, and the operating system allows it."""
+    """Whether this CPU and the operating system support the way `AMX`."""
     return has_amx_tiles()
 
 
 def best_way() -> Way:
     """The fastest way on this CPU.
 
-    It follows the kernels that SciPy's OpenBLAS has chosen, so OPENBLAS_CORETYPE pins the way too. NumPy's wheel has an
-    OpenBLAS of its own, which does not count.
+    It depends on the kernels that SciPy's OpenBLAS has selected, so OPENBLAS_CORETYPE changes it, too. NumPy's wheel
+    has a separate OpenBLAS, which is not used.
     """
     pin = os.environ.get(VARIABLE)
     for library in ThreadpoolController().select(internal_api="openblas").lib_controllers:
@@ -100,7 +100,7 @@ cdef Way way = best_way()
 
 
 def set_way(Way value):
-    """Makes products in another way, for tests: all ways that a machine has must give the same results."""
+    """Sets the way, for tests: all ways of a machine must give the same results."""
     global way
     if value == AVX2 and not has_avx2():
         raise RuntimeError("this CPU has no AVX2 instructions")
@@ -110,27 +110,27 @@ def set_way(Way value):
 
 
 cdef bint in_tiles() noexcept nogil:
-    """Whether products that AMX does not make are cut into tiles, which BLAS multiplies in place."""
+    """Whether products without AMX are divided into tiles, which BLAS multiplies in place."""
     return way == TILES or way == AMX
 
 
 cdef bint by_amx(int m, int n, int k) noexcept nogil:
-    """Whether a product is made in amx.h. Then its operands need not be packed: amx.h reads distant rows as fast."""
+    """Whether amx.h computes a product. Then its operands need not be packed: amx.h reads distant rows as fast."""
     return way == AMX and amx_repays(m, n, k)
 
 
 cdef bint prefers_columns() noexcept nogil:
-    """Whether A B is so much faster than A B^T that it is worth transposing B first."""
+    """Whether A B is so much faster than A B^T that transposing B first saves time."""
     return way == TILES
 
 
 def why_not_mixed() -> str | None:
-    """What keeps products of variances from being made in bfloat16; None if nothing does."""
+    """The reason why products of variances cannot use bfloat16; None if they can."""
     return None if has_bfloat16() else "this CPU has no avx512_bf16 instructions, or the compiler did not know them"
 
 
 cdef Product variance_product(bint mixed) except NULL:
-    """The function that multiplies variances: `product`, or, if mixed, the same with factors rounded to bfloat16."""
+    """The function that multiplies variances: `product`, or, if mixed, `product` with factors rounded to bfloat16."""
     if not mixed:
         return product
     if not has_bfloat16():
@@ -153,14 +153,14 @@ def address_of_product():
 
 
 cdef int panel_width() noexcept nogil:
-    """The width of a panel. A panel is a block of columns of an operand, copied so that its rows lie side by side."""
+    """The width of a panel. A panel is a copy of a block of columns of an operand, with contiguous rows."""
     return 64 if way == TILES else 256 if way == AMX else 512
 
 
 cdef int panel_of(int m, int k) noexcept nogil:
     """The width of panels for products of m rows and k terms; at most `panel_width`.
 
-    It is smaller where a product by AMX would not pay, and is made by OpenBLAS in tiles.
+    It is smaller if OpenBLAS computes the product in tiles, because AMX would not be faster.
     """
     return 64 if way == AMX and not amx_repays(m, panel_width(), k) else panel_width()
 
@@ -170,8 +170,8 @@ cdef void product(bint ta, bint tb, int m, int n, int k, const float* a, long ld
     """c (m x n) = op(a) op(b) + beta c, for k > 0; c must not overlap a or b.
 
     All matrices are row-major, and lda, ldb and ldc are the distances between rows. op(a) is a (m x k), or, if ta, the
-    transpose of a (k x m); the same goes for b (k x n) and tb. If beta is 0, c is not read. It is fastest if rows of a
-    and b lie closely together.
+    transpose of a (k x m); likewise for b (k x n) and tb. If beta is 0, c is not read. It is fastest if rows of a and b
+    are contiguous.
     """
     cdef int mt = m, nt = n, kt = k, i, j, l
     if way == AVX2:
@@ -222,21 +222,21 @@ cdef double serial = SERIAL
 
 
 def set_serial(double terms=SERIAL):
-    """Sets the multiply-adds from which on a product is shared between threads, for tests; without `terms`, as usual.
+    """Sets the multiply-adds from which several threads compute a product, for tests; without `terms`, the default.
 
-    Results must be the same but for rounding.
+    Results must be the same except for rounding.
     """
     global serial
     serial = terms
 
 
 cdef int threads_for(double terms, int threads) noexcept nogil:
-    """How many of the threads are worth waking for a product of so many multiply-adds."""
+    """The number of threads for a product with this number of multiply-adds."""
     return 1 if terms < serial else threads
 
 
 cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
-    """Cuts a result into so many tiles with the smallest edges, as a product reads one number per edge and term."""
+    """Divides a result into `tiles` tiles with the smallest edges, which minimises the numbers that are read."""
     cdef Grid grid = Grid(1, tiles)
     cdef int parts
     cdef double cost, best = rows + <double>columns / tiles
@@ -250,7 +250,7 @@ cdef Grid best_grid(long rows, long columns, int tiles) noexcept nogil:
 
 
 cdef long cut(long size, int part, int parts) noexcept nogil:
-    """Where part `part` of `parts` begins, from 0 to size: at a multiple of 16, so that parts are whole vectors."""
+    """The start of part `part` of `parts`, between 0 and size: a multiple of 16, so that parts are whole vectors."""
     cdef long at = (size * part // parts + 8) // 16 * 16
     return size if part == parts or at > size else at
 
@@ -259,8 +259,7 @@ cdef void sum_columns(const float* x, long rows, long columns, float* total, bin
                       int parts) noexcept nogil:
     """total (columns) = the sums of x (rows x columns) over its rows, or += if `accumulate`: for one part of the columns.
 
-    Each thread makes the part of its own number. Parts do not overlap, even if there are more of them than columns, so
-    every sum is made once, however other results are cut into tiles.
+    Each thread computes one part. Parts do not overlap, even if there are more parts than columns.
     """
     cdef long first = cut(columns, part, parts), width = cut(columns, part + 1, parts) - first
     if not accumulate:
@@ -280,14 +279,14 @@ cdef int even(long size, long limit) noexcept nogil:
 
 
 cdef void copy_rows(const float* x, long stride, float* out, int rows, int width) noexcept nogil:
-    """out (rows x width, nothing between its rows) = x, whose rows are `stride` apart."""
+    """out (rows x width, contiguous) = x, whose rows are `stride` apart."""
     cdef long row
     for row in range(rows):
         copy_run(x + row * stride, out + row * width, width)
 
 
 cdef const float* packed(const float* x, long stride, int rows, int width, float* out) noexcept nogil:
-    """x (rows x width) with nothing between its rows: x itself if it is so, else a copy in `out`."""
+    """x (rows x width) in contiguous memory: x itself if it is contiguous, else a copy in `out`."""
     if stride == width:
         return x
     copy_rows(x, stride, out, rows, width)

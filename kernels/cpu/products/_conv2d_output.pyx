@@ -3,8 +3,8 @@
 
 A convolution is a product of patches and weights. A *patch* is the window of pixels that one output depends on, as a
 row of a matrix (_patches.pyx). Patches of the whole batch would take up to k * k times the memory of its images. So a
-block of them is built at a time, small enough to stay in the cache, and used by all products that need it. Its rows go
-on from image to image, so that products are large even if images are small. Its columns are all taps of a chunk of
+block of them is built at a time, small enough for the cache, and used by all products that need it. Its rows continue
+from image to image, so that products are large even if images are small. Its columns are all taps of a chunk of
 channels, and weights are copied into the same order.
 """
 
@@ -16,7 +16,7 @@ from pytagi_ddp.kernels.cpu.products._winograd cimport winograd, winograd_size
 
 
 cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
-    """How many float32 of scratch memory `output_tile` needs, if the results are cut into so many tiles."""
+    """The scratch memory of `output_tile`, in float32, if the results are divided into `tiles` tiles."""
     cdef long taps = image.kernel_height * image.kernel_width
     cdef size_t columns = chunk_of(image.channels, taps) * taps
     cdef long form = winograd(image, O, False)
@@ -28,7 +28,7 @@ cdef size_t output_size(const Patches* image, int O, int tiles) noexcept nogil:
 
 cdef void output_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* out_mu,
                       float* out_var, int O, int tile, int tiles, float* block) noexcept nogil:
-    """Both moments for the tile of the results (positions x outputs) that one thread makes."""
+    """Both moments for the tile of the results (positions x outputs) of one thread."""
     if winograd(image, O, False):
         winograd_tile(multiply_var, image, f, finish, False, out_mu, out_var, O, tile, tiles, block)
         return
@@ -68,8 +68,8 @@ cdef void pack_outputs(const float* w, float* out, float* block, int C, int taps
                        int c1) noexcept nogil:
     """Copies w[o0:o1, c0:c1, taps] to panels of outputs, each (taps, channels, outputs).
 
-    The weights of 16 outputs are copied to `block` first: in w they may lie a power of two apart, and share a few cache
-    sets. That makes it three times as fast.
+    The weights of 16 outputs are copied to `block` first, which is three times as fast: in w they may be a power of two
+    apart, and share a few cache sets.
     """
     cdef long first, o, n, i, c, tap, width, panel = panel_width(), chunk = c1 - c0, columns = chunk * taps
     cdef float* target

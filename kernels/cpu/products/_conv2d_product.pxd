@@ -9,7 +9,7 @@ cdef struct Factors:  # means and variances of the factors x and w; NULL for a v
     const float* w_var
 
 
-cdef struct Finish:  # what else a result is made of, or NULL: where its sums start (channels), and a Jacobian that
+cdef struct Finish:  # further operands of a result, or NULL: the start of its sums (channels), and a Jacobian that
     # multiplies them at the end (as the result)
     const float* start_mu
     const float* start_var

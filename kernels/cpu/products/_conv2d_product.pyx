@@ -1,10 +1,10 @@
 # cython: cdivision=True
-"""Both moments of sums of products x w, as sums at the outputs and at the inputs of a convolution need them:
+"""Both moments of sums of products x w, for sums at the outputs and at the inputs of a convolution:
 
     mean = sum x w                  var = sum x_var (w^2 + w_var) + x^2 w_var
 
-The same formula serves all passes. Forward, x are units; if they are known exactly, there is no x_var. Back, x are
-deltas, and the factor is the mean of the weights alone: without w_var, mean = sum dm w and var = sum ds w^2.
+All passes use the same formula. In the forward pass, x are units; deterministic ones have no x_var. In the backward
+pass, x are deltas, and the factor is the mean of the weights: without w_var, mean = sum dm w and var = sum ds w^2.
 _conv2d_output.pyx and _conv2d_state.pyx call this.
 """
 
@@ -45,7 +45,7 @@ cdef void add_block(Product multiply_var, const Factors* f, Patches* p, long n, 
 
 cdef void winograd_tile(Product multiply_var, const Patches* p, const Factors* f, const Finish* finish, bint adjoint,
                         float* out_mu, float* out_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
-    """Both moments for the tile of the results that one thread makes, in a Winograd form.
+    """Both moments for the tile of the results of one thread, by a Winograd algorithm.
 
     adjoint: sums at the inputs of the convolution `p`, else at its outputs. Mean and variance are two or three
     convolutions: of x by w, of x^2 by w_var, and of x_var by w^2 + w_var, which is added to the second one.

@@ -5,11 +5,11 @@ _conv2d.pyx calls this. There are two ways:
 
 * Gather. Pixels whose line and column have the same remainders by the stride are a *phase*. For the pixels of a phase,
   the sums are a convolution, with stride 1, of the values at the outputs by the taps that reach these pixels, flipped.
-  So they are made as in _conv2d_output.pyx, and each is written once.
+  So they are computed as in _conv2d_output.pyx, and each is written once.
 * Scatter. The values at each output position are multiplied by the weights of all taps, and the products are added to
-  the pixels under the taps. This handles C numbers for each tap and *output* position instead of O for each tap and
-  *input* position, but each of them twice. It is faster where the outputs have far fewer positions than the image, or
-  many more channels.
+  the pixels under the taps. This copies C numbers for each tap and *output* position, twice, instead of O numbers for
+  each tap and *input* position. It is faster if the outputs have far fewer positions than the image, or many more
+  channels.
 """
 
 from libc.string cimport memcpy
@@ -23,19 +23,19 @@ from pytagi_ddp.kernels.cpu.products._winograd cimport winograd, winograd_size
 
 
 cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept nogil:
-    """How many of a kernel's taps reach the pixels whose index is `phase` modulo the stride."""
+    """The number of taps of a kernel that reach the pixels whose index is `phase` modulo the stride."""
     return max(0, (kernel - (phase + pad) % stride + stride - 1) // stride)
 
 
 cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
-    """Whether to scatter: see the top of this file. Threads share whole images then, as windows overlap."""
+    """Whether to scatter: see the top of this file. Then each thread computes whole images, because windows overlap."""
     cdef long pixels = <long>image.batch * image.height * image.width
     return image.batch >= tiles and (2 * positions_of(image) * image.channels * image.stride * image.stride
                                      < pixels * O)
 
 
 cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
-    """How many float32 of scratch memory `state_tile` needs, if the results are cut into so many tiles."""
+    """The scratch memory of `state_tile`, in float32, if the results are divided into `tiles` tiles."""
     cdef long s = image.stride, taps = image.kernel_height * image.kernel_width, C = image.channels
     cdef size_t columns = max(MOST_COLUMNS, 16 * taps)
     cdef long form = winograd(image, O, True)
@@ -51,7 +51,7 @@ cdef size_t state_size(const Patches* image, int O, int tiles) noexcept nogil:
 
 cdef void state_tile(Product multiply_var, const Patches* image, const Factors* f, const Finish* finish, float* in_mu,
                      float* in_var, int O, int tile, int tiles, float* scratch) noexcept nogil:
-    """Both moments for the tile of the results (pixels x channels) that one thread makes."""
+    """Both moments for the tile of the results (pixels x channels) of one thread."""
     cdef long s = image.stride, y, x
     cdef Patches p
     if winograd(image, O, True):
@@ -90,7 +90,7 @@ cdef void state_phase(Product multiply_var, Patches p, const Patches* image, con
     cdef float* mean = in_mu + n0 * C + c0
     cdef float* var = in_var + n0 * C + c0
     cdef bint start = finish.start_mu != NULL
-    if image.stride > 1:  # pixels of a phase are not side by side: make results in scratch, and `place` them later
+    if image.stride > 1:  # pixels of a phase are not contiguous: `place` copies results to them
         mean = s + size
         var = mean + (n1 - n0) * width
         stride = width

@@ -2,7 +2,7 @@ from pytagi_ddp.kernels.cpu.products._blas cimport Product
 from pytagi_ddp.kernels.cpu.products._patches cimport Patches
 
 
-cdef struct Terms:  # what the sums for weights are made of: values at the outputs and the inputs of a convolution, with
+cdef struct Terms:  # operands of the sums for weights: values at the outputs and the inputs of a convolution, with
     # their variances, or NULL for a variance that does not count
     const float* out
     const float* out_var

@@ -1,12 +1,12 @@
 # cython: cdivision=True
-"""Sums over batch and positions from which the weight deltas of a convolution are made. _conv2d.pyx calls this.
+"""Sums over batch and positions for the weight deltas of a convolution. _conv2d.pyx calls this.
 
 A convolution has units x at its inputs and deltas d at its outputs: g = sum d x, h = sum d_var x^2. A transposed one is
 its adjoint, with deltas x at the inputs and units d at the outputs: g = sum d x, h = sum d^2 x_var. Both are products
 of the values at the outputs, transposed, and patches of the image.
 
-The threads share the channels of the image out, in *slices*. If there are more threads than slices are worth having,
-several of them have the same slice and share the positions out; their sums are added up at the end (`add_parts`).
+The channels of the image are divided among the threads, in *slices*. If there are more threads than slices, several
+threads have the same slice and different positions; their sums are added at the end (`add_parts`).
 """
 
 from libc.string cimport memcpy, memset
@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef int weight_slices(int threads, long C, long taps) noexcept nogil:
-    """How many slices of channels there are: a divisor of `threads`, and as many of them as are large enough."""
+    """The number of slices of channels: a divisor of `threads`, such that slices are large enough."""
     cdef long slices = threads
     while slices > 1 and (threads % slices or C * taps // slices < SLICE):
         slices -= 1
@@ -30,19 +30,19 @@ cdef int weight_slices(int threads, long C, long taps) noexcept nogil:
 
 
 cdef inline long taps_of(const Patches* p, int O) noexcept nogil:
-    """Sums for each pair of output and channel: the taps of a kernel, or, in a Winograd form, the planes of kernels."""
+    """Sums for each pair of output and channel: the taps of a kernel, or the planes of a Winograd algorithm."""
     cdef long form = winograd(p, O, False)
     return kernel_planes_of(form) if form else p.kernel_height * p.kernel_width
 
 
 cdef inline long channels_of(const Patches* p, int O) noexcept nogil:
-    """Channels of a chunk, whose sums are made at a time."""
+    """Channels of a chunk, whose sums are computed at a time."""
     cdef long form = winograd(p, O, False)
     return winograd_chunk(form, p.channels, O) if form else chunk_of(p.channels, taps_of(p, O))
 
 
 cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept nogil:
-    """Room for the sums of one thread: for a chunk at a time, or for its whole slice if others have the same slice."""
+    """Memory for the sums of one thread: of a chunk, or of its whole slice if others have the same slice."""
     cdef long channels = channels_of(p, O)
     if slices < threads:
         channels = p.channels // slices + 16
@@ -50,7 +50,7 @@ cdef size_t sums_size(const Patches* p, int O, int slices, int threads) noexcept
 
 
 cdef size_t weight_size(const Patches* p, int O) noexcept nogil:
-    """How many float32 of scratch memory `weight_tile` needs, beside its sums."""
+    """The scratch memory of `weight_tile`, in float32, without its sums."""
     cdef long form = winograd(p, O, False)
     if form:
         return winograd_weight_size(form, p.channels, O)
@@ -62,8 +62,9 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
                       float* block) noexcept nogil:
     """The sums of one thread: of a slice of the channels, over a share of the positions.
 
-    Threads with the first slice also make those of the bias, unless g_b is NULL. They go to g_w, h_w, g_b and h_b if no
-    other thread has the same slice, and else stay in `totals`: two sums for the bias (O), then g and h of each chunk.
+    Threads with the first slice also compute those of the bias, unless g_b is NULL. Sums are written to g_w, h_w, g_b
+    and h_b if no other thread has the same slice, otherwise to `totals`: two sums for the bias (O), then g and h of
+    each chunk.
     """
     cdef long C = patches.channels, chunk = channels_of(patches, O), form = winograd(patches, O, False), c, end
     cdef long c0 = cut(C, tile % slices, slices), c1 = cut(C, tile % slices + 1, slices)
@@ -71,7 +72,7 @@ cdef void weight_tile(Product multiply_var, const Patches* patches, const Terms*
     cdef bint alone = slices == tiles
     cdef float* g = totals + 2 * O
     cdef float* h
-    if tile % slices == 0 and g_b:  # not `c0 == 0`: if there are few channels, other slices begin at 0 too
+    if tile % slices == 0 and g_b:  # not `c0 == 0`: if there are few channels, other slices also begin at 0
         n0, n1 = cut(n, tile // slices, tiles // slices), cut(n, tile // slices + 1, tiles // slices)
         memset(totals, 0, 2 * O * sizeof(float))
         sum_rows(terms.out + n0 * O, O, totals, n1 - n0, O)
@@ -152,7 +153,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
                  bint accumulate) noexcept nogil:
     """out (O, C, taps) = sums (O, taps, channels), or += if `accumulate`, for outputs o0:o1 and channels c0:c1.
 
-    In a Winograd form, sums are those of the planes of kernels, and are transformed.
+    In a Winograd algorithm, sums are those of the planes of kernels, and are transformed.
     """
     cdef long C = p.channels, taps = p.kernel_height * p.kernel_width, form = winograd(p, O, False)
     cdef long o, c, tap, chunk = c1 - c0
@@ -172,7 +173,7 @@ cdef void unpack(const Patches* p, const float* sums, float* out, int O, int c0,
 
 cdef void add_parts(const Patches* p, const float* totals, size_t size, int tiles, int slices, float* g_w, float* h_w,
                     float* g_b, float* h_b, bint accumulate, int O, int o0, int o1) noexcept nogil:
-    """Adds up the sums of all threads for outputs o0:o1; always in the same order, so that the bits are the same."""
+    """Adds the sums of all threads for outputs o0:o1, always in the same order, so that the bits are the same."""
     cdef long C = p.channels, tile, c, c1, end, chunk = channels_of(p, O)
     cdef const float* g
     cdef size_t one

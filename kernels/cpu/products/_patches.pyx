@@ -18,7 +18,7 @@ cdef long positions_of(const Patches* p) noexcept nogil:
 cdef int chunk_of(long channels, long taps) noexcept nogil:
     """Channels of a chunk, whose taps are the columns of a block.
 
-    These are all channels if they fit: then the taps of a window's line lie side by side, and are copied as one run.
+    These are all channels if they fit: then the taps of a line of a window are contiguous, and are copied as one run.
     """
     if channels * taps <= MOST_COLUMNS:
         return channels
@@ -31,12 +31,13 @@ cdef int rows_of(int columns) noexcept nogil:
 
 
 cdef void gather(const Patches* p, long first, int rows, int c0, int c1, float* block) noexcept nogil:
-    """block (rows, taps, channels c0:c1) = the patches of positions first:first + rows, with zeros off the image."""
+    """block (rows, taps, channels c0:c1) = the patches of positions first:first + rows, with zeros outside the
+    image."""
     move(p, first, rows, c0, c1, block, False)
 
 
 cdef void scatter(const Patches* p, long first, int rows, int c0, int c1, float* block) noexcept nogil:
-    """Adds a block (rows, taps, channels c0:c1) to the pixels that `gather` would take its patches from."""
+    """Adds a block (rows, taps, channels c0:c1) to the pixels from which `gather` copies."""
     move(p, first, rows, c0, c1, block, True)
 
 
@@ -44,7 +45,7 @@ cdef inline void move(const Patches* p, long first, int rows, int c0, int c1, fl
     """`gather`, or `scatter` if `back`: line by line of positions, and for each tap or run of neighbouring taps."""
     cdef long y = first // p.out_width % p.out_height, x = first % p.out_width, n, r, q, line
     cdef long channels = c1 - c0, columns = p.kernel_height * p.kernel_width * channels
-    cdef long run = p.kernel_width if channels == p.channels else 1  # taps that lie side by side in the image
+    cdef long run = p.kernel_width if channels == p.channels else 1  # taps that are contiguous in the image
     cdef long image = first // (p.out_height * p.out_width) * p.height
     while rows > 0:
         n = min(rows, p.out_width - x)
@@ -68,7 +69,7 @@ cdef inline void move_runs(float* line, long pixel, bint inside, long width, lon
     """Copies or adds a run of `run` taps for n neighbouring positions of a line.
 
     The run of the first position begins at pixel `start` of the line, that of the next one `stride` pixels further.
-    lo:hi are the taps that are on the image. Runs that are wholly on it are copied several at a time.
+    lo:hi are the taps inside the image. Runs that are wholly inside are copied several at a time.
     """
     cdef long lo, hi, m
     while n > 0:

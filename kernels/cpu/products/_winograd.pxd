@@ -29,14 +29,14 @@ cdef extern from "winograd.h" nogil:
 cdef struct Convolution:  # out = jcb (x * kernels + start), where * convolves; a pointer that is NULL is left out
     Product multiply  # makes the products
     const float* x
-    bint squared  # take x^2 in place of x
+    bint squared  # use x^2 instead of x
     const float* w
     const float* s
-    int kind  # kernels are w (MEAN), w^2 (SQUARE; then jcb^2 in place of jcb) or w^2 + s (SQUARE_PLUS)
-    bint adjoint  # go from the outputs of the convolution to its inputs
+    int kind  # kernels are w (MEAN), w^2 (SQUARE; then jcb^2 instead of jcb) or w^2 + s (SQUARE_PLUS)
+    bint adjoint  # from the outputs of the convolution to its inputs
     bint positive  # neither x nor kernels have negative elements, so a sum below 0 is a rounding error
     const float* start
-    bint more  # add to out, in place of start
+    bint more  # add to out, instead of start
     const float* jcb
     float* out
 

@@ -1,8 +1,8 @@
 # cython: cdivision=True
-"""Convolutions in Winograd forms: fewer multiplications, by way of transforms.
+"""Convolutions by Winograd algorithms, which need fewer multiplications.
 
-winograd.h explains the forms and transforms tiles; this file goes through the tiles of a batch of images. _conv2d_*.pyx
-use it where `winograd` says so. Multiplications for 4 x 4 outputs, with all that there are in plain sums:
+winograd.h explains the algorithms (*forms*) and transforms tiles; this file loops over the tiles of a batch of images.
+_conv2d_*.pyx use it if `winograd` returns a form. Multiplications for 4 x 4 outputs, and their number in plain sums:
 
     3 x 3 kernels, F(2 x 2, 3 x 3)           64 of 144
     3 x 3 kernels, F(4 x 4, 3 x 3)           36 of 144
@@ -14,15 +14,15 @@ Source: Lavin & Gray 2016, "Fast algorithms for convolutional neural networks", 
 
 A block of tiles is transformed at a time: d (planes, tiles, depth), where *depth* are the channels that are summed
 over. With the kernels (planes, depth, lanes), where *lanes* are the channels of the result, each plane gives a matrix
-product m (planes, tiles, lanes), which is transformed to the outputs. Tiles at the right and bottom may stand out over
-the image: what they make there is dropped.
+product m (planes, tiles, lanes), which is transformed to the outputs. Tiles at the right and bottom may extend beyond
+the image: their outputs there are dropped.
 
-Rounding errors go by the largest numbers that a tile depends on. Those of F(2) are about 1e-6 of the largest term, as
-with the plain sum. An output of F(2) is made only from pixels of its own 3 x 3 window; where all these are 0, so is the
-output, exactly. Those of the other forms, with the points +-3/4, +-3/2, infinity and (but with stride 2) 0, are 1e-6 to
-3e-6 of the largest mean or variance; with the usual points +-1 and +-2, those of means are more than twice as large. An
-output whose window is 0, in a tile that depends on large pixels as well, is within rounding errors of these. A variance
-that rounds to less than 0 becomes 0.
+Rounding errors are relative to the largest numbers that a tile depends on. Those of F(2) are about 1e-6 of the largest
+term, as with the plain sum. An output of F(2) depends only on pixels of its own 3 x 3 window; if all these are 0, the
+output is exactly 0. Errors of the other forms, with the points +-3/4, +-3/2, infinity and (except with stride 2) 0, are
+1e-6 to 3e-6 of the largest mean or variance; with the usual points +-1 and +-2, those of means are more than twice as
+large. An output whose window is 0, in a tile with large pixels, has rounding errors of these. A variance that rounds to
+less than 0 becomes 0.
 """
 
 from pytagi_ddp.kernels.cpu.products._blas cimport panel_width
@@ -41,9 +41,9 @@ cdef extern from "winograd.h" nogil:
 
 cdef enum:
     BLOCK = 64  # tiles of a block in the forms with stride 2
-    FEW_TILES = 32  # fewer tiles do not repay the transforms of the kernels in F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3)
+    FEW_TILES = 32  # with fewer tiles, F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3) are slower
     FEW_OTHERS = 16  # the same in other forms
-    KERNELS = 1100000  # so many transformed weights stay near the core; more are made anew for each block of tiles
+    KERNELS = 1100000  # limit of transformed weights that are kept; more are transformed again for each block of tiles
 
 
 cdef int largest = 4
@@ -52,16 +52,16 @@ cdef int largest = 4
 def set_largest(int edge):
     """Sets the largest edge of a tile, 4, 2 or 0 (plain sums), for tests and measurements.
 
-    Results must be the same but for rounding.
+    Results must be the same except for rounding.
     """
     global largest
     largest = edge
 
 
 cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
-    """The form that pays most for a convolution with O outputs; PLAIN if none can be used, or none pays.
+    """The fastest form for a convolution with O outputs; PLAIN if none can be used, or none is faster.
 
-    adjoint: for sums at the inputs, of which there may be more than outputs.
+    adjoint: for sums at the inputs, which may be more than the outputs.
     """
     cdef long k = p.kernel_height
     if p.kernel_width != k or p.top != p.left or p.channels % 16 or O % 16:
@@ -79,7 +79,7 @@ cdef int winograd(const Patches* p, int O, bint adjoint) noexcept nogil:
 
 
 cdef inline int cheaper(int form, int best, const Patches* p, bint adjoint, double* cost) noexcept nogil:
-    """The form, if it multiplies less than `cost` for a pair of channels, which it then makes its own; else `best`."""
+    """The form, if it needs fewer multiplications per pair of channels than `cost` (then updated); else `best`."""
     cdef long tiles = tiles_of(p, form, adjoint)
     cdef double products = <double>tiles * edge_of(form) * edge_of(form)
     cdef long few = FEW_TILES if form in (F2, F4) else FEW_OTHERS
@@ -109,14 +109,14 @@ cdef int kernel_planes_of(int form) noexcept nogil:
 
 
 cdef size_t size_of_planes(int form, size_t size) noexcept nogil:
-    """How many float32 the planes of a block take, if each has `size`, with their padding."""
+    """The float32 of all planes of a block, each of `size`, with their padding."""
     return edge_of(form) * edge_of(form) * size + kernel_planes_of(form) * PAD
 
 
 cdef int block_of(int form, int depth) noexcept nogil:
-    """Tiles of a block: so few that their planes stay in the second-level cache, but more if there are many kernels.
+    """Tiles of a block: few, so that their planes fit into the second-level cache, but more if there are many kernels.
 
-    Kernels that do not stay in it are read again for each block, and larger blocks repay that.
+    Kernels that do not fit into it are read again for each block, which larger blocks amortise.
     """
     if strided(form):
         return BLOCK
@@ -124,7 +124,7 @@ cdef int block_of(int form, int depth) noexcept nogil:
 
 
 cdef int panel_of() noexcept nogil:
-    """Lanes of a panel of kernels: at most 128, or panels of many channels would not stay in the cache."""
+    """Lanes of a panel of kernels: at most 128, so that panels of many channels fit into the cache."""
     return min(128, panel_width())
 
 
@@ -134,7 +134,7 @@ cdef bint at_once(int form, int depth, int lanes) noexcept nogil:
 
 
 cdef size_t winograd_size(int form, int depth, int lanes) noexcept nogil:
-    """How many float32 of scratch memory `convolve` needs."""
+    """The scratch memory of `convolve`, in float32."""
     cdef size_t panel = panel_of(), panels = lanes // panel + 1 if at_once(form, depth, lanes) else 1
     cdef size_t block = block_of(form, depth)
     return (size_of_planes(form, block * depth) + size_of_planes(form, block * panel)
@@ -160,7 +160,7 @@ cdef void transform_tiles(int form, bint adjoint, const float* x, bint squared, 
     """out (planes, tiles, c1 - c0) = the transformed windows of x, or of x^2, for tiles first:first + tiles.
 
     x is at the inputs of the convolution p, or, adjoint, at its outputs. The windows are channels c0:c1 of the
-    `channels` that x has. Tiles side by side in an image are transformed in one call.
+    `channels` of x. Neighbouring tiles of an image are transformed in one call.
     """
     cdef long step = step_of(form, adjoint), across = tiles_across(p, form, adjoint), done = 0, n, line, column, r
     cdef long height = p.out_height if adjoint else p.height, width = p.out_width if adjoint else p.width
@@ -204,7 +204,7 @@ cdef void restore_tiles(int form, const float* m, const Convolution* job, const 
 
 cdef void convolve(const Convolution* job, int form, const Patches* p, int O, int t0, int t1, int l0, int l1,
                    float* scratch) noexcept nogil:
-    """Makes tiles t0:t1, lanes l0:l1 of a convolution with O outputs; scratch holds d, m and the kernels."""
+    """Computes tiles t0:t1, lanes l0:l1 of a convolution with O outputs; scratch memory has d, m and the kernels."""
     cdef long C = p.channels, depth = O if job.adjoint else C, lanes = C if job.adjoint else O
     cdef long block = block_of(form, depth), panel = panel_of(), edge = kernel_edge_of(form), t, tiles, l, width, i, j
     cdef bint once = at_once(form, depth, lanes)

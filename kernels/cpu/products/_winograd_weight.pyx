@@ -1,7 +1,7 @@
 # cython: cdivision=True
-"""Sums for the weight deltas of a convolution in a Winograd form. _conv2d_weight.pyx calls this.
+"""Sums for the weight deltas of a convolution by a Winograd algorithm. _conv2d_weight.pyx calls this.
 
-What a tile with deltas e and pixels d contributes to a kernel is G^T [(A e A^T) (B^T d B)] G (winograd.h). So pixels
+The contribution of a tile with deltas e and pixels d to a kernel is G^T [(A e A^T) (B^T d B)] G (winograd.h). So pixels
 are transformed as in _winograd.pyx, and deltas by A. For each plane of the kernels, the sum over tiles is a matrix
 product of transformed deltas (tiles, outputs), transposed, and pixels (tiles, channels). G is applied once, to the
 sums."""
@@ -29,12 +29,12 @@ cdef inline int block_of(int form) noexcept nogil:
 
 
 cdef int winograd_chunk(int form, int C, int O) noexcept nogil:
-    """Channels of a chunk, whose sums are made at a time."""
+    """Channels of a chunk, whose sums are computed at a time."""
     return min(C, max(64, SUMS // (kernel_planes_of(form) * <long>O) // 16 * 16))
 
 
 cdef size_t winograd_weight_size(int form, int C, int O) noexcept nogil:
-    """How many float32 of scratch memory `add_tiles` needs."""
+    """The scratch memory of `add_tiles`, in float32."""
     cdef size_t block = block_of(form)
     return size_of_planes(form, block * winograd_chunk(form, C, O)) + size_of_planes(form, block * panel_width())
 

@@ -2,14 +2,14 @@
  *
  * AMX has eight registers of 1 KB, called tiles, and an instruction that multiplies two tiles of bfloat16 and adds the
  * product to a tile of float32 sums. A float32 has 24 bits of mantissa and a bfloat16 has 8, so each number is written
- * as the sum of three bfloat16, its *parts*. Of the nine products of the parts of two numbers six are made; the other
- * three are 2^-25 of the whole, so that errors are those of float32. The instruction makes 16 times the multiply-adds
- * of a vector instruction in the same time. So six products of parts are faster than one of float32, if the operands
- * are large enough to repay making the parts.
+ * as the sum of three bfloat16, its *parts*. Six of the nine products of the parts of two numbers are computed; the
+ * other three are 2^-25 of the whole, so that errors are those of float32. The instruction has 16 times the
+ * multiply-adds of a vector instruction in the same time. So six products of parts are faster than one of float32, if
+ * the operands are so large that splitting them takes little time.
  *
  * A packed tile has 16 lanes (rows of a, columns of b) by 32 steps of the sum, and 32 x 32 sums stay in four tiles.
- * With one part instead of three, factors are rounded to bfloat16, as in bfloat16.h. Numbers below 1e-33 lose bits, as
- * their smaller parts are below 1e-38, which the instruction takes for 0; a product with infinity is NaN. */
+ * With one part instead of three, factors are rounded to bfloat16, as in bfloat16.h. Numbers below 1e-33 lose bits,
+ * because the instruction treats their smaller parts, below 1e-38, as 0; a product with infinity is NaN. */
 #ifndef PYTAGI_DDP_AMX_H
 #define PYTAGI_DDP_AMX_H
 
@@ -24,9 +24,8 @@
 #define TAGI_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512bf16")))
 #define TAGI_AMX_INLINE TAGI_AMX static inline __attribute__((always_inline))
 
-/* Tells the compiler that `what` is read here. The headers of gcc 12 declare that instructions which load tiles read
- * less memory than they do (ldtilecfg 8 bytes, tileloadd none), so it might leave out or delay the writes before
- * them. */
+/* Tells the compiler that `what` is read here. According to the headers of gcc 12, instructions that load tiles read
+ * less memory than they do (ldtilecfg 8 bytes, tileloadd none), so the compiler might omit or delay earlier writes. */
 #define TAGI_AMX_WRITTEN(what) __asm__ volatile("" ::"r"(what) : "memory")
 
 enum {
@@ -44,7 +43,7 @@ static _Thread_local struct {
     float sums[32 * 32];
 } tagi_amx_memory __attribute__((aligned(64)));
 
-/* Whether this processor has AMX, and Linux lets this process use it: a process has to ask for that. */
+/* Whether this processor has AMX, and Linux lets this process use it, which a process has to request. */
 static inline int tagi_has_amx(void) {
     enum { TAGI_ASK = 0x1023, TAGI_TILES = 18 };
     unsigned a, b, c, d;
@@ -52,7 +51,7 @@ static inline int tagi_has_amx(void) {
     return there && tagi_has_bfloat16() && syscall(SYS_arch_prctl, TAGI_ASK, TAGI_TILES) == 0;
 }
 
-/* Whether a product is so large that it repays making the parts. */
+/* Whether a product is so large that splitting the operands takes little time. */
 static inline int tagi_amx_repays(int m, int n, int k) {
     return k >= 2 * TAGI_AMX_STEPS && 1. / m + 1. / n + 1. / (3. * k) < 0.030;
 }
@@ -72,7 +71,7 @@ TAGI_AMX_INLINE void tagi_amx_split(int parts, __m512 x, __m512i *part) {
 }
 
 /* Packs lanes that are columns of x (steps x lanes, rows `stride` apart): a tile of each part, pairs of steps by lanes.
- * The tiles of the parts lie two tiles apart in `out`, as those of the next 16 lanes come between them. */
+ * The tiles of the parts are two tiles apart in `out`, because those of the next 16 lanes are between them. */
 TAGI_AMX_INLINE void tagi_amx_pack_lines(int parts, const float *x, long stride, int lanes, int steps, int *out) {
     __mmask16 seen = tagi_bf_first(lanes);
     for (int l = 0; l < TAGI_AMX_STEPS; l += 2, x += 2 * stride, out += TAGI_AMX_LANES) {
@@ -86,7 +85,7 @@ TAGI_AMX_INLINE void tagi_amx_pack_lines(int parts, const float *x, long stride,
     }
 }
 
-/* The same of lanes that are rows of x (lanes x steps), but each tile is lanes by pairs of steps. */
+/* The same for lanes that are rows of x (lanes x steps), but each tile is lanes by pairs of steps. */
 TAGI_AMX_INLINE void tagi_amx_pack_rows(int parts, const float *x, long stride, int lanes, int steps, int *out) {
     short order[32];
     for (int i = 0; i < 32; i++) order[i] = 2 * i + 1;
@@ -112,8 +111,8 @@ TAGI_AMX_INLINE void tagi_amx_transpose(int *tile) {
 }
 
 /* Packs all lanes and k steps, 32 lanes at a time: out (32 lanes, 32 steps, parts, 2 tiles of 16 lanes). rows: lanes
- * are rows of x, else its columns. across: each tile is transposed, as AMX wants tiles of a to be lanes by pairs of
- * steps, and those of b pairs of steps by lanes. */
+ * are rows of x, else its columns. across: each tile is transposed: AMX needs tiles of a as lanes by pairs of steps,
+ * and those of b as pairs of steps by lanes. */
 TAGI_AMX_INLINE void tagi_amx_pack(int parts, int rows, int across, const float *x, long stride, int lanes, int k,
                                    int *out) {
     for (int first = 0; first < lanes; first += 32)
@@ -146,8 +145,8 @@ TAGI_AMX_INLINE void tagi_amx_pack(int parts, int rows, int across, const float 
     if (down == 2) f(2, c + 16 * stride, stride * sizeof(float)); \
     if (down == 2 && along == 2) f(3, c + 16 * stride + 16, stride * sizeof(float));
 
-/* c (down x along tiles of 16 x 16) = a b, or c + a b if `more`, from packed operands. The products of parts follow
- * each other so that one of the two factors is already loaded. */
+/* c (down x along tiles of 16 x 16) = a b, or c + a b if `more`, from packed operands. The order of the products of
+ * parts is such that one of the two factors is already loaded. */
 TAGI_AMX_INLINE void tagi_amx_tiles(int parts, int down, int along, const int *a, const int *b, int steps, int more,
                                     float *c, long stride) {
     TAGI_AMX_WRITTEN(a);
@@ -174,7 +173,7 @@ TAGI_AMX_INLINE void tagi_amx_tiles(int parts, int down, int along, const int *a
 }
 
 /* c (rows x columns, at most 32 x 32) = a b + beta c from packed operands. If c does not consist of whole tiles, sums
- * are made in `rest` (32 x 32) and added to c from there. */
+ * are computed in `rest` (32 x 32), and then added to c. */
 TAGI_AMX_INLINE void tagi_amx_block(int parts, const int *a, const int *b, int steps, int rows, int columns, float beta,
                                     float *c, long stride, float *rest) {
     int whole = rows % 16 == 0 && columns % 16 == 0 && (beta == 0 || beta == 1), more = whole && beta == 1;
@@ -196,7 +195,7 @@ TAGI_AMX_INLINE void tagi_amx_block(int parts, const int *a, const int *b, int s
         }
 }
 
-/* Prefetches a block of results, whose rows lie in many pages of memory, while earlier work is done. */
+/* Prefetches a block of results, whose rows are in many pages of memory. */
 TAGI_AMX_INLINE void tagi_amx_fetch(float *c, long stride, int rows, int columns) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns && j < 32; j += 16) __builtin_prefetch(c + i * stride + j, 1);
@@ -213,7 +212,7 @@ TAGI_AMX_INLINE void tagi_amx_configure(void) {
     _tile_loadconfig(&tiles);
 }
 
-/* c (m x n) = op(a) op(b) + beta c with factors of so many parts; other arguments are those of `tagi_avx2_product`. */
+/* c (m x n) = op(a) op(b) + beta c with factors of `parts` parts; other arguments are those of `tagi_avx2_product`. */
 TAGI_AMX_INLINE void tagi_amx_multiply(int parts, int ta, int tb, int m, int n, int k, const float *a, long lda,
                                        const float *b, long ldb, float beta, float *c, long ldc) {
     int pieces = (k + TAGI_AMX_DEPTH - 1) / TAGI_AMX_DEPTH, most = (k + 32 * pieces - 1) / (32 * pieces) * 32;
@@ -247,7 +246,7 @@ TAGI_AMX_INLINE void tagi_amx_multiply(int parts, int ta, int tb, int m, int n, 
     _tile_release();
 }
 
-/* Products on a CPU that `tagi_has_amx`: with the errors of float32, and of factors that are rounded to bfloat16. */
+/* Products on a CPU with `tagi_has_amx`: with the errors of float32, and with factors rounded to bfloat16. */
 TAGI_AMX static void tagi_amx_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
                                       long ldb, float beta, float *c, long ldc) {
     tagi_amx_multiply(3, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc);

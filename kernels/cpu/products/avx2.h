@@ -1,9 +1,9 @@
 /* Products of float32 matrices for processors with AVX2 and FMA: the way `TAGI_AVX2` of `product` in _blas.pyx.
  *
- * Most BLAS libraries copy both operands into an order of their own at every call, which takes a third of the time of a
- * narrow product. Here b is copied ("packed") so that the 16 numbers of each step of a sum lie side by side, and a is
- * copied only if it is transposed. A tile of 6 x 16 results stays in registers while it is summed. All results are
- * summed in the same order of k, so the bits do not depend on how rows and columns are shared out between threads.
+ * Most BLAS libraries copy both operands into another order in every call, which takes a third of the time of a narrow
+ * product. Here b is copied ("packed") so that the 16 numbers of each step of a sum are contiguous, and a is copied
+ * only if it is transposed. A tile of 6 x 16 results stays in registers while it is summed. All results are summed in
+ * the same order of k, so the bits do not depend on the division among threads.
  *
  * In this file and in bfloat16.h and amx.h, a *lane* is a column of b (in amx.h also a row of a) that is packed: lanes
  * become the numbers of a register. */
@@ -47,7 +47,7 @@ TAGI_AVX2_INLINE void tagi_avx_pack_lines(const float *b, long stride, int lanes
     }
 }
 
-/* The same of lanes that are rows of b (lanes x k). */
+/* The same for lanes that are rows of b (lanes x k). */
 TAGI_AVX2_INLINE void tagi_avx_pack_rows(const float *b, long stride, int lanes, int k, float *out) {
     if (lanes >= TAGI_AVX_LANES) {
         tagi_transpose_matrix(b, TAGI_AVX_LANES, k, stride, out);
@@ -124,8 +124,8 @@ TAGI_AVX2_INLINE void tagi_avx_rows_times_columns(int rows, const float *a, long
 }
 
 /* c (m x n) = op(a) op(b) + beta c on a CPU that `tagi_has_avx2`. All matrices are row-major, and their rows begin lda,
- * ldb and ldc numbers apart. op(a) is a (m x k), or, if ta, the transpose of a (k x m); the same goes for b (k x n) and
- * tb. */
+ * ldb and ldc numbers apart. op(a) is a (m x k), or, if ta, the transpose of a (k x m); likewise for b (k x n) and tb.
+ * */
 TAGI_AVX2 static void tagi_avx2_product(int ta, int tb, int m, int n, int k, const float *a, long lda, const float *b,
                                         long ldb, float beta, float *c, long ldc) {
     float *columns = tagi_avx_memory.columns, *rows = tagi_avx_memory.rows;

@@ -1,11 +1,10 @@
 /* Products of float32 matrices whose elements are rounded to bfloat16 (8 bits of mantissa), with sums in float32.
- * _blas.pyx makes products of variances so if a network is `mixed`.
+ * _blas.pyx uses it for products of variances if a network is `mixed`.
  *
  * The instruction (vdpbf16ps) takes two vectors of 16 pairs of bfloat16, multiplies pair by pair, and adds both
  * products of a pair to one of 16 float32 sums. So the operands are packed as pairs of two consecutive steps of the
- * sum: of b with 32 lanes (columns) side by side, of a with each of 12 rows by itself or, if a is transposed, side by
- * side. Packing takes a tenth of the time of the product. The instruction takes numbers below 1e-38 (subnormal ones)
- * for 0. */
+ * sum: b in 32 contiguous lanes (columns), a in 12 separate rows or, if a is transposed, in contiguous lanes. Packing
+ * takes a tenth of the time of the product. The instruction treats subnormal numbers (below 1e-38) as 0. */
 #ifndef PYTAGI_DDP_BFLOAT16_H
 #define PYTAGI_DDP_BFLOAT16_H
 
@@ -24,8 +23,8 @@ enum {
     TAGI_BF_STRIDE = TAGI_BF_DEPTH / 2 + 16
 };
 
-/* Memory of this thread for packed operands. Rows of a are not a power of two apart, or they would share a few cache
- * sets. */
+/* Memory of this thread for packed operands. Rows of a are not a power of two apart, so that they do not share a few
+ * cache sets. */
 static _Thread_local struct {
     int columns[TAGI_BF_COLUMNS * TAGI_BF_DEPTH / 2], rows[TAGI_BF_ROWS * TAGI_BF_STRIDE];
 } tagi_bf_memory __attribute__((aligned(64)));
@@ -105,8 +104,8 @@ TAGI_BFLOAT16_INLINE void tagi_bf_round_rows(const float *x, long stride, int ro
         for (int l = 0; l < k; l += 32) _mm512_storeu_si512(out + l / 2, tagi_bf_pairs(x + l, k - l));
 }
 
-/* c (rows x 16 `vectors`) = a b + beta c from packed operands. Of the results only the first `stored` rows are written,
- * and of the last vector only the lanes of the mask `last`: the others lie beyond c. by_rows: a has been packed by
+/* c (rows x 16 `vectors`) = a b + beta c from packed operands. Only the first `stored` rows are written, and, of the
+ * last vector, only the lanes of the mask `last`: the others are beyond c. by_rows: a has been packed by
  * `tagi_bf_round_rows`, else by `tagi_bf_pack_lines`. If beta is 0, c is not read. */
 TAGI_BFLOAT16_INLINE void tagi_bf_tile(int rows, int vectors, int by_rows, const int *a, const int *b, int pairs,
                                        float beta, float *c, long stride, int stored, __mmask16 last) {
@@ -156,7 +155,7 @@ TAGI_BFLOAT16_INLINE void tagi_bf_rows_times_columns(int by_rows, const int *a, 
         }
 }
 
-/* c (m x n) = op(a) op(b) + beta c on a CPU that `tagi_has_bfloat16`; arguments are those of `tagi_avx2_product`. */
+/* c (m x n) = op(a) op(b) + beta c on a CPU with `tagi_has_bfloat16`; arguments are those of `tagi_avx2_product`. */
 TAGI_BFLOAT16 static void tagi_bfloat16_product(int ta, int tb, int m, int n, int k, const float *a, long lda,
                                                 const float *b, long ldb, float beta, float *c, long ldc) {
     int *packed_rows = tagi_bf_memory.rows, *packed_columns = tagi_bf_memory.columns;

@@ -1,15 +1,15 @@
-/* The moment products of a dense layer for one or two samples; _linear.pyx takes them for small layers.
+/* The moment products of a dense layer for one or two samples; _linear.pyx uses them for small layers.
  *
- * For so few samples it does not pay to copy operands, as a BLAS does. Here weights are read where they lie, once per
- * sample, and squares are made on the way. Arrays are row-major: units of
- * the input (rows, inputs), of the output (rows, outputs), weights (outputs, inputs). No two arrays may overlap. */
+ * For so few samples, copying operands, as a BLAS does, takes too long. Here weights are read in place, once per
+ * sample, and squares are computed in the same loop. Arrays are row-major: units of the input (rows, inputs), of the
+ * output (rows, outputs), weights (outputs, inputs). No two arrays may overlap. */
 #ifndef PYTAGI_DDP_FEW_ROWS_H
 #define PYTAGI_DDP_FEW_ROWS_H
 
 #include "loops.h"
 
-/* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b. var is NULL if the input is known exactly; b_mu and
- * b_var are NULL if there is no bias. */
+/* out_mu = mu W^T + b, out_var = var (W^2 + S)^T + mu^2 S^T + s_b. var is NULL if the input is deterministic; b_mu and
+ * b_var are NULL without a bias. */
 TAGI_VECTORISED void tagi_forward_few(const float *mu, const float *var, const float *w, const float *s,
                                       const float *b_mu, const float *b_var, float *out_mu, float *out_var, long rows,
                                       long inputs, long outputs) {
@@ -35,7 +35,7 @@ TAGI_VECTORISED void tagi_forward_few(const float *mu, const float *var, const f
         }
 }
 
-/* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); a jcb of NULL stands for 1. */
+/* in_mu = jcb (delta_mu W), in_var = jcb^2 (delta_var W^2); NULL for jcb means 1. */
 TAGI_VECTORISED void tagi_state_few(const float *delta_mu, const float *delta_var, const float *w, const float *jcb,
                                     float *restrict in_mu, float *restrict in_var, long rows, long inputs,
                                     long outputs) {
@@ -55,8 +55,8 @@ TAGI_VECTORISED void tagi_state_few(const float *delta_mu, const float *delta_va
     }
 }
 
-/* g = delta_mu^T mu, h = delta_var^T mu^2, g_b = sum of delta_mu, h_b = sum of delta_var; or added to what is there, if
- * `accumulate`. g_b and h_b are NULL if there is no bias. */
+/* g = delta_mu^T mu, h = delta_var^T mu^2, g_b = sum of delta_mu, h_b = sum of delta_var; or added to the content, if
+ * `accumulate`. g_b and h_b are NULL without a bias. */
 TAGI_VECTORISED void tagi_weight_few(const float *mu, const float *delta_mu, const float *delta_var, float *restrict g,
                                      float *restrict h, float *restrict g_b, float *restrict h_b, int accumulate,
                                      long rows, long inputs, long outputs) {

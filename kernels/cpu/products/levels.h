@@ -2,8 +2,8 @@
  *
  * It is for functions that are written with vectors (vectors.h): in each version a vector is as long as a register of
  * the processor, in the last one 4 numbers, as with NEON. loops.h leaves the versions to the compiler, which is enough
- * for loops over single numbers. Of vectors that are longer than a register, GCC 12 keeps the parts in memory and
- * shuffles them number by number, which took a third of the time of convolutions on AVX2.
+ * for loops over single numbers. GCC 12 keeps vectors that are longer than a register in memory, and shuffles them
+ * number by number, which took a third of the time of convolutions on AVX2.
  *
  * To use it, define TAGI_LOOPS as the name of the file with the functions, and include this file. Within the functions'
  * file, TAGI_TARGET stands before each function, TAGI_NAME(f) gives a function f the name of its version, and

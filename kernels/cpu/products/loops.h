@@ -1,9 +1,9 @@
 /* Loops over float32 arrays that the kernels for products, convolutions and pooling share: squares, sums and copies.
  *
- * They are in C since C has the attributes that make them fast. `TAGI_VECTORISED` compiles a loop three times, with the
- * vector instructions of three generations of x86-64 processors, and the dynamic loader picks the version for the
- * processor when it loads the module. So a wheel that runs on any x86-64 is as fast as a build for one machine, and
- * gives the same bits. On other systems (Arm, C libraries other than glibc) a loop is compiled once.
+ * They are in C because of its attributes for compilers. `TAGI_VECTORISED` compiles a loop three times, with the vector
+ * instructions of three generations of x86-64 processors, and the dynamic loader selects the version for the processor
+ * when it loads the module. So a wheel for any x86-64 is as fast as a build for one machine, and gives the same bits.
+ * On other systems (Arm, C libraries other than glibc) a loop is compiled once.
  *
  * Arrays that are declared `restrict` must not overlap; this lets the compiler vectorise. */
 #ifndef PYTAGI_DDP_LOOPS_H
@@ -12,14 +12,14 @@
 #include <stddef.h>
 #include <string.h>
 
-#if defined(__clang__) || __GNUC__ < 12 /* these do not know the levels v3 and v4, or choose among them wrongly */
+#if defined(__clang__) || __GNUC__ < 12 /* these do not support the levels v3 and v4, or select the wrong one */
 #define TAGI_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #else
 #define TAGI_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__AVX2__)
 #define TAGI_VECTORISED TAGI_CLONES static
-/* No module uses all of the loops. The attribute `unused` would say so, but clang refuses it beside target_clones. */
+/* No module uses all of the loops. clang does not accept the attribute `unused` together with target_clones. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #else
 #define TAGI_VECTORISED static inline
@@ -35,7 +35,7 @@ TAGI_VECTORISED void tagi_square_plus(const float *restrict x, const float *rest
     for (size_t i = 0; i < n; i++) out[i] = x[i] * x[i] + y[i];
 }
 
-/* mean = jcb mean, var = jcb^2 var: moments or deltas go through an activation with slopes jcb. */
+/* mean = jcb mean, var = jcb^2 var: propagates moments or deltas through an activation with slopes jcb. */
 TAGI_VECTORISED void tagi_times_jacobian(float *restrict mean, float *restrict var, const float *restrict jcb,
                                          size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -49,7 +49,7 @@ TAGI_VECTORISED void tagi_add(const float *restrict x, float *restrict sum, size
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-/* out = x. Short runs are copied here, as a call of memcpy takes longer than the copy: patches of images with few
+/* out = x. Short runs are copied without memcpy, whose call takes longer than the copy: patches of images with few
  * channels consist of such runs. */
 static inline void tagi_copy_run(const float *x, float *out, size_t n) {
     if (n > 128) {
@@ -69,7 +69,7 @@ static inline void tagi_copy_runs(const float *x, size_t step, float *out, size_
 }
 
 /* total (width) += the sum of the rows of x (rows x width), which begin `stride` numbers apart. At most 512 rows are
- * added up before their sum goes into `total`, so that rounding errors of long sums stay small. */
+ * summed before their sum is added to `total`, so that rounding errors of long sums are small. */
 TAGI_VECTORISED void tagi_sum_rows(const float *restrict x, size_t stride, float *restrict total, size_t rows,
                                    size_t width) {
     enum { TAGI_COLUMNS = 64, TAGI_ROWS = 512 };

@@ -3,9 +3,9 @@
 
 #define tagi_transpose_tile TAGI_NAME(tagi_transpose_tile)
 
-/* Transposes the tile that begins at x into the one that begins at `out`. left_rows, left_columns: how many are left of
- * the matrix from here on, which may be fewer than a tile has. rows: those of the whole matrix, by which rows of its
- * transpose are apart. next, next_out: how far from x and `out` the next tile begins, to be prefetched. */
+/* Transposes the tile that begins at x into the one that begins at `out`. left_rows, left_columns: the remaining rows
+ * and columns of the matrix, maybe fewer than those of a tile. rows: rows of the whole matrix, the distance between
+ * rows of its transpose. next, next_out: distance of the next tile from x and `out`, for prefetching. */
 TAGI_INLINE void tagi_transpose_tile(const float *x, size_t left_rows, size_t left_columns, size_t stride, float *out,
                                      size_t rows, size_t next, size_t next_out) {
     if (left_rows < TAGI_SIDE || left_columns < TAGI_SIDE) {
@@ -26,9 +26,9 @@ TAGI_INLINE void tagi_transpose_tile(const float *x, size_t left_rows, size_t le
         }
 }
 
-/* Tiles follow each other along the longer side of x. So one of the two matrices is worked on in 16 long rows, from end
- * to end, and the other one in short rows, which lie close together. In the other direction, each tile would begin 16
- * other long rows, and these lie too far apart for a processor to keep them all at hand. */
+/* The loop over tiles runs along the longer side of x. So one of the two matrices is accessed in 16 long rows, from end
+ * to end, and the other one in short rows, which are close together. In the other direction, each tile would begin 16
+ * other long rows, which are too far apart for the caches. */
 TAGI_TARGET static void TAGI_NAME(tagi_transpose_matrix)(const float *x, size_t rows, size_t columns, size_t stride,
                                                          float *out) {
     if (rows > columns) {

@@ -1,7 +1,7 @@
-/* Vectors of TAGI_LANES float32, and how they are loaded, stored, shuffled and transposed.
+/* Vectors of TAGI_LANES float32: loads, stores, shuffles and transposes.
  *
- * The files that levels.h compiles include this one. So it is read several times in one compilation, each time with
- * other TAGI_LANES: what comes before the first #endif is defined once, what follows once for each length. */
+ * The files that levels.h compiles include this one, several times in one compilation, with different TAGI_LANES: the
+ * part before the first #endif is defined once, the rest once for each length. */
 #ifndef PYTAGI_DDP_VECTORS_H
 #define PYTAGI_DDP_VECTORS_H
 
@@ -14,9 +14,8 @@
 #define TAGI_INLINE TAGI_TARGET static inline __attribute__((always_inline))
 #define TAGI_UNROLLED _Pragma("GCC unroll 10")
 
-/* Prefetch a cache line of the next tile while the present one is worked on. The rows of a tile lie far apart in
- * memory, so processors do not fetch them ahead by themselves, and to wait for them takes longer than the work on a
- * tile. An address beyond the array does no harm. */
+/* Prefetches a cache line of the next tile. The rows of a tile are far apart in memory, so that processors do not
+ * prefetch them, and waiting for them takes longer than computing a tile. An address beyond the array is allowed. */
 #define TAGI_FETCH(x) __builtin_prefetch(x)
 #define TAGI_FETCH_TO_WRITE(x) __builtin_prefetch(x, 1)
 
@@ -44,7 +43,7 @@ typedef int tagi_bits __attribute__((vector_size(4 * TAGI_LANES)));
 /* A *block* has 8 vectors, of lines of a matrix: vector i has 8 numbers of line i and, if it has 16, those of line i + 8
  * behind them. Vectors of 4 come in two groups: 4 numbers of lines 0 to 3, then those that follow in the same lines.
  * TAGI_LINE and TAGI_COLUMN: where vector i begins. TAGI_LOAD: v = vector i of the block at x, lines `stride` apart.
- * tagi_part: the numbers of a vector that lie side by side. */
+ * tagi_part: the contiguous numbers of a vector. */
 #undef TAGI_LINE
 #undef TAGI_COLUMN
 #undef TAGI_LOAD

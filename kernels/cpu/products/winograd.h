@@ -1,36 +1,34 @@
-/* Transforms for convolutions in Winograd forms, as _winograd.pyx and _winograd_weight.pyx call them.
+/* Transforms for convolutions by Winograd algorithms, for _winograd.pyx and _winograd_weight.pyx.
  *
- * F(e x e, k x k) makes a tile of e x e outputs of a convolution by a k x k kernel from the window of n x n pixels that
- * the tile depends on, n = e + k - 1, with n^2 multiplications instead of e^2 k^2. The idea, in one dimension: the
- * product of a polynomial with e coefficients and one with k has n coefficients. It can be made by evaluating both
- * factors at n points (matrices A and G), multiplying the values point by point, and interpolating (matrix B): n
- * multiplications instead of e k. A convolution is the transpose of that map, and so is made by the transposed
- * matrices. In two dimensions each matrix is applied to the columns of a tile and to its rows:
+ * F(e x e, k x k) computes a tile of e x e outputs of a convolution by a k x k kernel from its window of n x n pixels,
+ * n = e + k - 1, with n^2 multiplications instead of e^2 k^2. In one dimension: the product of a polynomial with e
+ * coefficients and one with k has n coefficients. It can be computed by evaluating both factors at n points (matrices A
+ * and G), multiplying the values point by point, and interpolating (matrix B): n multiplications instead of e k. A
+ * convolution is the transpose of that map, and so uses the transposed matrices. In two dimensions each matrix is
+ * applied to the columns of a tile and to its rows:
  *
  *     outputs of a tile = A^T [(G g G^T) (B^T d B)] A         g: kernel, d: pixels of the window
  *     gradient of the kernel = G^T [(A e A^T) (B^T d B)] G    e: deltas of the outputs
  *
  * where brackets multiply element by element. Names are those of Lavin & Gray 2016 (see _winograd.pyx).
  *
- * With stride 2, the even pixels along an edge meet some taps of the kernel, and the odd pixels the others: a kernel of
- * 4 taps is two kernels of 2 taps, each of which meets every second pixel, and F(4, 2) serves both, with 5
- * multiplications for 4 outputs. Of a kernel of 3 taps, 0 and 2 are such a kernel, and tap 1 is one by itself: it
- * multiplies 4 pixels as they are. So the transformed window has 10 numbers, or 9, and A^T adds up what the two kernels
- * make. From the outputs back to the inputs (adjoint) each kernel makes pixels of its own, every second one, from the
- * same outputs.
+ * With stride 2, the even pixels along an edge are multiplied by some taps of the kernel, and the odd pixels by the
+ * others. A kernel of 4 taps is two kernels of 2 taps, each for every second pixel, and F(4, 2) computes both, with 5
+ * multiplications for 4 outputs. A kernel of 3 taps is one of taps 0 and 2, and tap 1, which multiplies 4 pixels
+ * without a transform. So the transformed window has 10 or 9 numbers, and A^T adds the results of the two kernels. From
+ * the outputs to the inputs (adjoint), each kernel computes every second pixel from the same outputs.
  *
- * The sums over channels, or over tiles for gradients, are made within the brackets. For that, transformed numbers are
- * written as matrices, called *planes*: plane (i, j) holds element (i, j) of all tiles, (tiles, channels), and each
- * plane takes one matrix product. The 4 planes of tap 1 have the same kernels, so they lie behind each other and take
- * one product together. A vector holds neighbouring channels of a tile, or several kernels, so both come in multiples
- * of 16. */
+ * The sums over channels, or over tiles for gradients, are inside the brackets. For them, transformed numbers are
+ * written as matrices, called *planes*: plane (i, j) has element (i, j) of all tiles, (tiles, channels), and each plane
+ * takes one matrix product. The 4 planes of tap 1 have the same kernels, so they are contiguous and take one product
+ * together. A vector has neighbouring channels of a tile, or several kernels, so both are multiples of 16. */
 #ifndef PYTAGI_DDP_WINOGRAD_H
 #define PYTAGI_DDP_WINOGRAD_H
 
 #include <stddef.h>
 
 /* No form; F(2 x 2, 3 x 3), F(4 x 4, 3 x 3) and F(2 x 2, 5 x 5); 4 x 4 outputs with stride 2 of 3 x 3 kernels whose
- * taps 0 and 2 meet even pixels, or odd ones, and of 4 x 4 kernels, where they meet odd ones. */
+ * taps 0 and 2 multiply even pixels, or odd ones, and of 4 x 4 kernels, where they multiply odd ones. */
 enum { TAGI_PLAIN, TAGI_F2, TAGI_F4, TAGI_F2_5, TAGI_EVEN_3, TAGI_ODD_3, TAGI_STRIDED_4 };
 enum { TAGI_MEAN, TAGI_SQUARE, TAGI_SQUARE_PLUS }; /* kernels are w, w^2 or w^2 + s */
 enum {
@@ -42,9 +40,8 @@ enum {
 static inline int tagi_strided(int form) { return form >= TAGI_EVEN_3; }
 static inline int tagi_taps_of(int form) { return form == TAGI_F2_5 ? 5 : form == TAGI_STRIDED_4 ? 4 : 3; }
 
-/* Lengths along an edge of a tile: how many pixels it makes, how far the next window is, how many pixels a window has,
- * and how many planes there are of windows and of kernels. adjoint: from the outputs of the convolution to its inputs.
- */
+/* Lengths along an edge of a tile: its outputs, the distance of the next window, the pixels of a window, the planes of
+ * windows, and those of kernels. adjoint: from the outputs of the convolution to its inputs. */
 static inline int tagi_made_of(int form, int adjoint) {
     return form == TAGI_F2 || form == TAGI_F2_5 ? 2 : tagi_strided(form) && adjoint ? 8 : 4;
 }
@@ -62,12 +59,12 @@ static inline int tagi_edge_of(int form) {
 }
 static inline int tagi_kernel_edge_of(int form) { return form == TAGI_F2 ? 4 : form == TAGI_STRIDED_4 ? 10 : 6; }
 
-/* How many planes of windows are multiplied by plane (i, j) of the kernels. */
+/* The number of planes of windows that are multiplied by plane (i, j) of the kernels. */
 static inline int tagi_sharing(int form, int i, int j) {
     return form == TAGI_EVEN_3 || form == TAGI_ODD_3 ? (i == 5 ? 4 : 1) * (j == 5 ? 4 : 1) : 1;
 }
 
-/* Where plane (i, j) starts among the planes of windows or of sums, each of `size` numbers. */
+/* The start of plane (i, j) among the planes of windows or of sums, each of `size` numbers. */
 static inline size_t tagi_place(int form, int i, int j, size_t size) {
     int edge = tagi_edge_of(form), a = i, b = j, before = i * edge + j;
     if (form == TAGI_EVEN_3 || form == TAGI_ODD_3) {
@@ -78,10 +75,10 @@ static inline size_t tagi_place(int form, int i, int j, size_t size) {
     return before * size + (a * tagi_kernel_edge_of(form) + b) * TAGI_PAD;
 }
 
-/* The points are A, -A, B, -B and infinity, and 0 too for F(4, 3) and F(2, 5). Their powers are exact in float32, and
- * rounding errors are less than half of those that the usual points +-1 and +-2 leave. (F(2, 3) uses 0, 1, -1 and
- * infinity.) TAGI_N0, TAGI_NA and TAGI_NB are one over the product of the distances of 0, of A or -A, and of B or -B
- * from the other points, 0 among them, as interpolation needs them. */
+/* The points are A, -A, B, -B and infinity, and also 0 for F(4, 3) and F(2, 5). Their powers are exact in float32, and
+ * rounding errors are less than half of those with the usual points +-1 and +-2. (F(2, 3) uses 0, 1, -1 and infinity.)
+ * TAGI_N0, TAGI_NA and TAGI_NB are one over the product of the distances of 0, of A or -A, and of B or -B from the
+ * other points, including 0, for the interpolation. */
 #define TAGI_A 0.75f
 #define TAGI_B 1.5f
 #define TAGI_N0 (1 / (TAGI_A * TAGI_A * TAGI_B * TAGI_B))
@@ -100,10 +97,9 @@ static inline size_t tagi_place(int form, int i, int j, size_t size) {
 /* out (planes, tiles, channels) = B^T d B, for a run of tiles side by side, whose windows d begin step_of(form) pixels
  * apart. A plane has `size` numbers, and tiles are `stride` numbers apart.
  *
- * rows: the lines of the image that the windows see, each from the first pixel of the first window on, or NULL if the
- * line is off the image. A pixel is `pixel` numbers from the next one. column: which of the `width` pixels of a line
- * that first pixel is, less than 0 before the first one. What is off the image is 0. squared: d is the square of the
- * pixels. */
+ * rows: the lines of the image in the windows, each from the first pixel of the first window on, or NULL for a line
+ * outside the image. A pixel is `pixel` numbers from the next one. column: the index of that first pixel among the
+ * `width` pixels of a line, maybe negative. Pixels outside the image are 0. squared: d is the square of the pixels. */
 static inline void tagi_transform_pixels(int form, int adjoint, const float *const *rows, int squared, int column,
                                          int width, size_t pixel, int tiles, float *out, size_t stride, size_t size,
                                          size_t channels) {
@@ -114,9 +110,9 @@ static inline void tagi_transform_pixels(int form, int adjoint, const float *con
 /* x = jcb^power (A^T m A + start), or x = jcb^power (x + A^T m A) if `more`, for a run of tiles side by side.
  *
  * m (planes, tiles, channels) are the sums of products. x is the first pixel of the first tile; lines are `line`
- * numbers apart, and pixels `pixel` numbers. From there on the image has `lines` lines and `columns` pixels in each,
- * and what a tile makes beyond is dropped. start (channels) and jcb (laid out as x) may be NULL, for 0 and 1. positive:
- * sums are not negative, but for rounding, and such as round to less than 0 become 0. */
+ * numbers apart, and pixels `pixel` numbers. From there on the image has `lines` lines and `columns` pixels in each;
+ * outputs beyond are dropped. start (channels) and jcb (with the layout of x) may be NULL, for 0 and 1. positive:
+ * negative sums are rounding errors, and become 0. */
 static inline void tagi_restore_pixels(int form, int adjoint, const float *m, size_t stride, size_t size, int tiles,
                                        int positive, const float *start, int more, const float *jcb, int power,
                                        float *x, int lines, int columns, size_t line, size_t pixel, size_t channels) {
@@ -126,7 +122,7 @@ static inline void tagi_restore_pixels(int form, int adjoint, const float *m, si
 }
 
 /* out (planes, tiles, channels) = A e A^T, where e are the outputs of each tile of a run, or their squares, and 0
- * beyond the image. x is laid out as in `tagi_restore_pixels`, and `out` as in `tagi_transform_pixels`. */
+ * beyond the image. x has the layout of `tagi_restore_pixels`, and `out` that of `tagi_transform_pixels`. */
 static inline void tagi_transform_deltas(int form, const float *x, int squared, int lines, int columns, size_t line,
                                          size_t pixel, int tiles, float *out, size_t stride, size_t size,
                                          size_t channels) {
@@ -134,7 +130,7 @@ static inline void tagi_transform_deltas(int form, const float *x, int squared, 
 }
 
 /* out (planes, 16) = G g G^T of 16 kernels g, which begin `stride` numbers apart in w and s. kind: g is w, w^2 or
- * w^2 + s. flip: kernels are turned by 180 degrees, as the backward pass of a convolution needs them. */
+ * w^2 + s. flip: kernels are rotated by 180 degrees, for the backward pass of a convolution. */
 static inline void tagi_transform_kernels(int form, const float *w, const float *s, size_t stride, int kind, int flip,
                                           float *out, size_t plane) {
     TAGI_CALL(tagi_transform_kernels)(form, w, s, stride, kind, flip, out, plane);

@@ -21,8 +21,8 @@
 #define tagi_restore_kernels_run TAGI_NAME(tagi_restore_kernels_run)
 
 /* A loop over lines, columns or taps of a tile. It is unrolled for F(2) and F(4), whose tiles then stay in registers.
- * The tiles of other forms lie in memory in any case, and so do those that are not whole; unrolled, they would be no
- * faster and take a minute more to compile. */
+ * The tiles of other forms, and tiles that are not whole, are in memory in any case; unrolling would not make them
+ * faster, and would take a minute more to compile. */
 #define TAGI_EACH(form, k, n, ...)                                             \
     do {                                                                       \
         if ((form == TAGI_F2 || form == TAGI_F4) && __builtin_constant_p(n)) { \
@@ -33,7 +33,8 @@
             }                                                                  \
     } while (0)
 
-/* Calls a function with the form as a constant. Forward, it makes no difference which pixels the taps meet. */
+/* Calls a function with the form as a constant. In the forward pass, it does not matter which pixels the taps multiply.
+ * */
 #define TAGI_OF_FORM(function, adjoint, ...)          \
     do {                                              \
         if (form == TAGI_F2)                          \
@@ -54,8 +55,8 @@
             function(TAGI_ODD_3, 1, __VA_ARGS__);     \
     } while (0)
 
-/* t = the transform of a line of a window. The line is off the image if it is NULL, and so are its pixels before lo and
- * from hi on. */
+/* t = the transform of a line of a window. NULL: the line is outside the image. So are its pixels before lo and from hi
+ * on. */
 TAGI_INLINE void tagi_pixels_line(int form, int adjoint, const float *line, int lo, int hi, int squared, size_t pixel,
                                   tagi_vector *t) {
     const int n = tagi_window_of(form, adjoint);
@@ -78,8 +79,8 @@ TAGI_INLINE void tagi_pixels_column(int form, int adjoint, const tagi_vector *t,
     TAGI_UNROLLED for (int r = 0; r < edge; r++) TAGI_AT(out + tagi_place(form, r, q, size)) = planes[r];
 }
 
-/* `tagi_transform_pixels` for one tile, whose first pixel is `at` numbers from the beginning of its rows. inside: no
- * pixel of its window is off the image. */
+/* `tagi_transform_pixels` for one tile, whose first pixel is `at` numbers from the beginning of its rows. inside: its
+ * whole window is inside the image. */
 TAGI_INLINE void tagi_transform_tile(int form, int adjoint, const float *const *rows, ptrdiff_t at, int inside, int lo,
                                      int hi, int squared, size_t pixel, float *out, size_t size, size_t channels) {
     const int n = tagi_window_of(form, adjoint), edge = tagi_edge_of(form);
@@ -92,8 +93,7 @@ TAGI_INLINE void tagi_transform_tile(int form, int adjoint, const float *const *
     }
 }
 
-/* `tagi_transform_pixels` for a constant form. Tiles in the middle of the image, most of them, have a version without
- * tests. */
+/* `tagi_transform_pixels` for a constant form. Most tiles, in the middle of the image, use a version without tests. */
 TAGI_INLINE void tagi_transform_run(int form, int adjoint, const float *const *rows, int squared, int column, int width,
                                     size_t pixel, int tiles, float *out, size_t stride, size_t size, size_t channels) {
     const int step = tagi_step_of(form, adjoint), n = tagi_window_of(form, adjoint);
@@ -228,8 +228,8 @@ TAGI_TARGET static void TAGI_NAME(tagi_transform_deltas)(int form, const float *
     TAGI_OF_FORM(tagi_deltas_run, 0, x, squared, lines, columns, line, pixel, tiles, out, stride, size, channels);
 }
 
-/* taps[k] = tap k of TAGI_LANES kernels, which begin `stride` numbers apart. The transpose is made in registers: if
- * single numbers were written to memory and read back as vectors, each read would have to wait for the writes. */
+/* taps[k] = tap k of TAGI_LANES kernels, which begin `stride` numbers apart. The transpose is made in registers: a read
+ * of a vector would have to wait for the writes of its numbers. */
 TAGI_INLINE void tagi_load_kernels(int form, const float *w, size_t stride, tagi_vector *taps) {
     const int size = tagi_taps_of(form) * tagi_taps_of(form);
     for (int k = 0; k + 8 <= size; k += 8) {

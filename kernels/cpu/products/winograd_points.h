@@ -1,7 +1,7 @@
 /* The transforms of winograd.h in one dimension, one for each of the matrices B^T, A^T, A, G and G^T.
  *
- * All callers give `form` as a constant. At the points p and -p of a polynomial, its even powers contribute the same
- * and its odd powers the opposite; so both values are made of one `even` and one `odd` sum, those of +-B with _b. */
+ * All callers pass `form` as a constant. At the points p and -p, even powers of a polynomial have the same value and
+ * odd powers the opposite one; so both values follow from one `even` and one `odd` sum, those of +-B with _b. */
 #define tagi_plus_minus TAGI_NAME(tagi_plus_minus)
 #define tagi_see_points TAGI_NAME(tagi_see_points)
 #define tagi_make_points TAGI_NAME(tagi_make_points)
@@ -23,7 +23,7 @@ TAGI_INLINE void tagi_plus_minus(tagi_vector even, tagi_vector odd, tagi_vector 
     t[3] = even_b - odd_b;
 }
 
-/* The five transforms of F(4, 2). Those of F(4, 3) are the same, with the point 0 in front. */
+/* The five transforms of F(4, 2). Those of F(4, 3) also have the point 0, as the first one. */
 TAGI_INLINE void tagi_see_points(const tagi_vector *d, tagi_vector *t) {
     tagi_vector even = d[3] - TAGI_B * TAGI_B * d[1], odd = TAGI_A * (d[2] - TAGI_B * TAGI_B * d[0]);
     tagi_vector even_b = d[3] - TAGI_A * TAGI_A * d[1], odd_b = TAGI_B * (d[2] - TAGI_A * TAGI_A * d[0]);
@@ -58,7 +58,7 @@ TAGI_INLINE void tagi_make_kernel_points(const tagi_vector *m, tagi_vector *g, t
     *next = TAGI_A * TAGI_A * TAGI_NA * (m[0] + m[1]) + TAGI_B * TAGI_B * TAGI_NB * (m[2] + m[3]) + m[4];
 }
 
-/* t = B^T d. With stride 2, t begins with the pixels that the taps 0 and 2 meet. */
+/* t = B^T d. With stride 2, t begins with the pixels of the taps 0 and 2. */
 TAGI_INLINE void tagi_see_pixels(int form, int adjoint, const tagi_vector *d, tagi_vector *t) {
     if (form == TAGI_F2) {
         t[0] = d[0] - d[2];

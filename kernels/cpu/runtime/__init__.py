@@ -1,1 +1,1 @@
-"""What runs the loops of all layers: threads, compilation and its cache, arrays, recorded calls and their replay."""
+"""Threads, compilation and its cache, arrays, and recorded calls and their replay."""

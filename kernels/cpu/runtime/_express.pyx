@@ -31,7 +31,7 @@ cdef extern from "take.h" nogil:
     void take_double "tagi_take_double"(const double* x, float* out, size_t n)
 
 cdef extern from "Python.h":
-    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # does not count as a reference
+    PyObject* PyList_GET_ITEM(list items, Py_ssize_t k)  # a borrowed reference
     Py_ssize_t Py_REFCNT(PyObject* something)
 
 cdef extern from "flush.h" nogil:
@@ -41,7 +41,7 @@ cdef extern from "flush.h" nogil:
 cnp.import_array()
 
 cdef Py_ssize_t PARALLEL_MIN = _parallel_min
-cdef dict settings = threads.__dict__  # its "_threads" is the number of threads in force
+cdef dict settings = threads.__dict__  # "_threads" is the current number of threads
 
 
 cdef class _Pass:
@@ -65,7 +65,7 @@ cdef class Express:
     cdef _Pass last  # the pass that ran or was registered last
     cdef Plan step_plan
     cdef cnp.ndarray factors, non_finite
-    cdef list mu_kept, var_kept  # the copies of large outputs that were returned last, see `copied`
+    cdef list mu_kept, var_kept  # the last returned copies of large outputs, see `copied`
     cdef uint64_t thread  # the thread that recorded, and its number of threads
     cdef object num_threads
 
@@ -78,7 +78,7 @@ cdef class Express:
         self.mu_kept, self.var_kept = [], []
 
     cdef bint as_recorded(self):
-        """Whether this thread recorded, with the same number of threads; else `Graphs` may have a recording."""
+        """Whether this thread recorded, with the same number of threads."""
         return self.thread == this_thread() and self.num_threads == settings["_threads"]
 
     cdef record(self):
@@ -88,7 +88,7 @@ cdef class Express:
             self.thread, self.num_threads = this_thread(), settings["_threads"]
 
     def offer_forward(self, plan, key, state, out):
-        """Takes a recorded forward pass from `state` to `out`, if it is one that `forward` can run.
+        """Registers a recorded forward pass from `state` to `out`, if `forward` can run it.
 
         key: (batch size, training, state). `forward` copies its input to the memory of `state`.
         """
@@ -105,7 +105,7 @@ cdef class Express:
         self.passes[found.size, state.var is not None, found.training] = self.last = found
 
     def forward(self, net, passes, mu_x, var_x, bint training):
-        """`Sequential.forward` in this mode: (mu, var), flat; or None if this is not the common case."""
+        """`Sequential.forward` in this mode: (mu, var), flat; None if this is not the common case."""
         cdef _Pass found = self.last
         if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
             return None
@@ -143,16 +143,15 @@ cdef class Express:
             self.one_thread.leave()
 
     def offer_backward(self, plan, forward_key, key, start, end):
-        """Takes a recorded backward pass, from deltas in the memory `start` to deltas in `end`.
+        """Registers a recorded backward pass, from deltas in the memory `start` to deltas in `end`.
 
-        Without its forward pass it is of no use. So it is dropped if `forward_key` is not that of the last forward pass
-        here, but of one that was not replayed.
+        It needs its forward pass. So it is ignored if `forward_key` is not that of the last forward pass here.
         """
         if plan is not None and self.last is not None and self.last.key is forward_key and self.as_recorded():
             self.last.backward[key] = (plan, start, end)
 
     def backward(self, net, passes):
-        """`Sequential.backward`; returns whether this was the common case, and has been done."""
+        """`Sequential.backward` in the common case; returns whether it was made."""
         cdef _Pass found = self.last
         if found is None or passes.batch != found.batch or passes.last is not found.key or not self.as_recorded():
             return False
@@ -189,15 +188,15 @@ cdef class Express:
             self.one_thread.leave()
 
     def offer_step(self, plan, factors, non_finite):
-        """Takes the recorded step of the arena, with the arrays of its factors and of its counts of bad deltas."""
+        """Registers the recorded step, with the arrays of its factors and of its counts of non-finite deltas."""
         if plan is not None:
             self.record()
             self.step_plan, self.factors, self.non_finite = plan, factors, non_finite
 
     def step(self, passes, float samples, float rate, cnp.ndarray made):
-        """`Sequential.step` for a number of samples, with a pull to the prior: whether all deltas were finite.
+        """`Sequential.step` for a number of samples, with a pull to the prior; returns whether all deltas were finite.
 
-        None if it was not done. made: an int64, which counts the steps with finite deltas, or None; no interrupt comes
+        None if it was not made. made: an int64 that counts the steps with finite deltas, or None; no interrupt comes
         between a step and its count.
         """
         cdef Py_ssize_t k
@@ -222,7 +221,7 @@ cdef class Express:
 
 
 cdef bint in_rows(array, Py_ssize_t batch):
-    """Whether the shape of an array fits this number of samples; the general code knows images and sequences."""
+    """Whether the shape of an array fits this number of samples; the general code handles images and sequences."""
     return type(array) is cnp.ndarray and (
         cnp.PyArray_NDIM(array) < 2 or cnp.PyArray_NDIM(array) == 2 and cnp.PyArray_DIM(array, 0) == batch)
 
@@ -283,8 +282,8 @@ cdef bint is_single(cnp.ndarray array):
 cdef object copied(cnp.ndarray source, list kept):
     """A flat copy of contiguous float32 values, in an array without other references.
 
-    For a large copy that is the array of the last call, in `kept`, if the program has let go of it: new memory comes
-    from the operating system page by page, which takes longer than the copy.
+    A large copy uses the array of the last call, in `kept`, if the program has released it: new memory comes from the
+    operating system page by page, which takes longer than the copy.
     """
     cdef cnp.npy_intp size = cnp.PyArray_SIZE(source)
     cdef object array = None
@@ -310,15 +309,15 @@ cdef struct Observed:  # the arguments of an update
     const float* jcb  # NULL means 1
     const char* obs  # observations
     const char* var_obs
-    bint obs_single, var_obs_single  # whether observations and their variances are float32, or else float64
+    bint obs_single, var_obs_single  # whether observations and their variances are float32 (otherwise float64)
     float* delta_mu
     float* delta_var
 
 # `update` calls the loop that Numba has compiled from output_update._update, by its entry (entries.py). The words are
-# the address of the loop, and then 7 flat arrays, of which `observe_between` sets length and address.
+# the address of the loop, then 7 flat arrays; `observe_between` sets their length and address.
 cdef intptr_t update_words[1 + 7 * ARRAY]
 cdef Entry update_entry = NULL
-cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs that have none
+cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs without one
 cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
 
 
@@ -328,7 +327,7 @@ def has_update():
 
 
 def offer_update(intptr_t entry, words):
-    """Takes the entry of the loop output_update._update for flat arrays, and the words of any call of it."""
+    """Registers the entry of the loop output_update._update for flat arrays, and the words of a call."""
     global update_entry
     cdef int k
     if len(words) == 1 + 7 * ARRAY:
@@ -338,7 +337,7 @@ def offer_update(intptr_t entry, words):
 
 
 def update(states, mu_obs, var_obs, deltas):
-    """`OutputUpdater.update`; returns whether this was the common case, and has been done."""
+    """`OutputUpdater.update` in the common case; returns whether it was made."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
     cdef Observed all
@@ -418,7 +417,7 @@ def has_categorical():
 
 
 def offer_categorical(intptr_t entry, words):
-    """Takes the entry of the loop likelihood._categorical, and the words of any call of it."""
+    """Registers the entry of the loop likelihood._categorical, and the words of a call."""
     global categorical_entry
     cdef int k
     if len(words) == CATEGORICAL:
@@ -428,7 +427,7 @@ def offer_categorical(intptr_t entry, words):
 
 
 def categorical(states, labels, weight, deltas, Py_ssize_t classes):
-    """`Categorical.update`; returns whether this was the common case, and has been done."""
+    """`Categorical.update` in the common case; returns whether it was made."""
     cdef Py_ssize_t batch, rows
     cdef cnp.npy_intp size
     cdef int[SOME] room
@@ -445,7 +444,7 @@ def categorical(states, labels, weight, deltas, Py_ssize_t classes):
     if rows * classes != size or rows > SOME or batch * <Py_ssize_t>states.seq_len != rows or threads_of_loop(size) > 1:
         return False
     if jcb is None:
-        jcb = states._ones[1]  # at least this number, else the general code makes them
+        jcb = states._ones[1]  # at least this number, otherwise the general code makes them
         if type(jcb) is not cnp.ndarray or cnp.PyArray_SIZE(jcb) < size:
             return False
     if not (plain(mu, size) and plain(var, size) and plain(jcb, cnp.PyArray_SIZE(jcb)) and holds_deltas(block, size)):

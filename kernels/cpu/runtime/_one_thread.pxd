@@ -8,7 +8,7 @@ cdef extern from "Python.h":
 
 
 cdef inline uint64_t this_thread() noexcept:
-    """A number of this thread that no other one has had. The system gives identifiers of ended threads to new ones."""
+    """A unique number of this thread. The system reuses the identifiers of ended threads."""
     return PyThreadState_GetID(PyThreadState_Get())
 
 

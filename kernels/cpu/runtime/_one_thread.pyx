@@ -1,26 +1,26 @@
-"""Notices when several threads use one network at a time. kernels/one_thread.py gives each network a `OneThread`.
+"""Detects that several threads use one network at a time. kernels/one_thread.py gives each network a `OneThread`.
 
-It is compiled since a step of 3 microseconds asks it three times. Each call here runs under the interpreter's lock, so
-that no other thread comes between; kernels run without that lock.
+It is compiled because a step of 3 microseconds calls it three times. Each call runs under the interpreter's lock, so
+that no other thread interrupts it; kernels run without that lock.
 """
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
 
 cdef class OneThread:
-    """The guard of one network: within `with guard:`, a thread works alone on the network, or gets an error.
+    """The guard of one network: within `with guard:`, only one thread uses the network; others get an error.
 
-    Blocks may be nested, as hooks call the network from within its calls.
+    Blocks may be nested, because hooks can call the network.
 
-    Threads that take turns are never in such a block together, and yet they learn nonsense if one runs forward between
-    the forward pass and the step of another: a network has one output and one set of deltas. So the guard notes whose
-    training step is under way. A thread whose step was displaced by another thread's forward pass gets an error when it
-    goes on. It is not an error that one thread finishes a step which another one has begun.
+    Threads that take turns must not run a forward pass between the forward pass and the step of another thread, because
+    a network has one output and one set of deltas. So the guard stores which thread has begun a training step. If a
+    forward pass of another thread replaces this step, the first thread gets an error when it continues. One thread may
+    finish a step that another one has begun.
     """
 
     def __cinit__(self):
-        # Threads whose step was displaced: identifier of the system -> `this_thread`. As the system uses identifiers
-        # again, there are never more entries than threads at a time.
+        # Threads whose step was replaced: identifier of the system -> `this_thread`. The system reuses identifiers, so
+        # there are never more entries than threads at a time.
         self.displaced = {}
 
     cdef int enter(self) except -1:
@@ -45,7 +45,7 @@ cdef class OneThread:
         self.leave()
 
     cpdef int went_forward(self) except -1:
-        """This thread has made a forward pass of a training step, which displaces the step of another thread."""
+        """Called after a forward pass in training, which replaces the step of another thread."""
         if self.owner != this_thread():
             if self.owner:
                 self.displaced[self.owner_place] = self.owner
@@ -55,10 +55,10 @@ cdef class OneThread:
         return 0
 
     cpdef int goes_on(self) except -1:
-        """This thread is about to go on with its training step, by a backward pass or a step.
+        """Called before this thread continues its training step, by a backward pass or a step.
 
         Raises:
-            RuntimeError: another thread is at work, or went forward since this one did.
+            RuntimeError: another thread is using the network, or has run a forward pass since this one did.
         """
         self.enter()
         self.leave()
@@ -71,6 +71,6 @@ cdef class OneThread:
         return 0
 
     cpdef int stepped(self) except -1:
-        """The training step is complete: from now on, no forward pass displaces it."""
+        """The training step is complete: later forward passes do not replace it."""
         self.owner = 0
         return 0

@@ -5,7 +5,7 @@ from libc.stdint cimport intptr_t
 ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 
 cdef enum:
-    LARGE = 262144  # so many numbers are worth waking threads to copy them, and keeping their memory
+    LARGE = 262144  # from this number on, several threads copy, and memory is kept
 
 cdef void copy_floats(const float* source, float* out, Py_ssize_t n, int threads) noexcept nogil
 

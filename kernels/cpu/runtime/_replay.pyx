@@ -1,9 +1,9 @@
-"""Lists of kernel calls: calls are written down while they are made, and can be made again from C in one go.
+"""Lists of kernel calls, which are recorded while they are made, and replayed from C.
 
-graph.py records the parts of a training step so, and replays them: a small network would spend most of its time in
-Python otherwise. A call is the address of a C function, an `Entry`, and the block of machine words that it reads its
-arguments from. Cython kernels have their entries beside them (`forward_entry` in _linear.pyx); for loops that Numba has
-compiled, entries.py makes them. A kernel without an entry is written down as a Python call, and replayed as one.
+graph.py records and replays the parts of a training step by them: a small network would spend most of its time in
+Python otherwise. A call is the address of a C function, an `Entry`, and a block of machine words with its arguments.
+Cython kernels define their entries (`forward_entry` in _linear.pyx); entries.py makes those of loops that Numba has
+compiled. A kernel without an entry is recorded as a Python call.
 """
 
 import threading
@@ -30,16 +30,16 @@ cdef extern from "contention.h" nogil:
 
 cnp.import_array()
 
-can_flush = FLUSH_BITS != 0  # whether kernels of this build take subnormal numbers for zero
-cdef int recorders = 0  # `recording` blocks of all threads; while it is 0, `current` need not look for one
-_local = threading.local()  # plan: what this thread records into; allocations: see `count_allocation`
+can_flush = FLUSH_BITS != 0  # whether kernels of this build treat subnormal numbers as zero
+cdef int recorders = 0  # number of `recording` blocks of all threads
+_local = threading.local()  # plan: the plan that this thread records into; allocations: see `count_allocation`
 
 
 cdef class Plan:
     """A list of calls, which `run` makes in order.
 
     Attributes:
-        calls: how many there are.
+        calls: number of calls.
     """
 
     def __init__(self):
@@ -57,8 +57,8 @@ cdef class Plan:
 
         Args:
             words: its arguments, as integers.
-            arrays: what has to live as long as the plan, as words are addresses of it.
-            threads: how many threads it runs on.
+            arrays: arrays whose addresses are among the words, kept alive by the plan.
+            threads: number of its threads.
         """
         cdef intptr_t[::1] block = np.array(words, np.intp)
         self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
@@ -83,11 +83,11 @@ cdef intptr_t[::1] grown(intptr_t[::1] words):
 
 
 cdef class _Segment:
-    """Calls of C functions that follow each other without Python between them."""
-    cdef intptr_t[::1] entries, firsts, words  # of call k: its entry, and where in `words` its words begin
-    cdef int count, used, threads  # calls and words that there are, and the largest number of threads
+    """Consecutive calls of C functions, without Python between them."""
+    cdef intptr_t[::1] entries, firsts, words  # of call k: its entry, and the start of its words in `words`
+    cdef int count, used, threads  # number of calls and of words, and the largest number of threads
     cdef Py_ssize_t scratch  # the largest scratch memory that a call needs
-    cdef list arrays  # they are kept alive, as words are addresses of them
+    cdef list arrays  # kept alive, because words are addresses of them
 
     def __init__(self):
         self.entries, self.firsts = np.zeros((2, 16), np.intp)
@@ -117,7 +117,7 @@ cdef class _Segment:
         cdef float[::1] memory
         cdef float* scratch = NULL
         if self.scratch:
-            memory = workspace(self.scratch)  # that of the present thread, which may not be the one that recorded
+            memory = workspace(self.scratch)  # of the present thread, which may differ from the recording one
             scratch = &memory[0]
         with nogil:
             notice_crowd(self.threads)
@@ -129,7 +129,7 @@ cdef class _Segment:
 
 
 class recording:
-    """`with recording() as plan:` writes the kernel calls that this thread makes in the block into a new `Plan`."""
+    """`with recording() as plan:` records the kernel calls of this thread in the block into a new `Plan`."""
 
     def __enter__(self):
         global recorders
@@ -150,7 +150,7 @@ cpdef Plan current():
 
 
 def call(function, *arguments):
-    """Calls `function(*arguments)`, and records this as a Python call. Kernels that it calls are not recorded again."""
+    """Calls `function(*arguments)`, and records it as a Python call. Kernels that it calls are not recorded."""
     cdef Plan plan = current()
     if plan is None:
         return function(*arguments)
@@ -168,9 +168,9 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
 
     Args:
         entry, words, count: the function, and its `count` words, which are copied.
-        scratch: how many float32 of scratch memory it gets; with 0 it gets NULL.
-        threads: how many threads it runs on; they are made to flush subnormal numbers here (flush.h).
-        arrays: what the words are addresses of; a plan keeps it alive.
+        scratch: size of its scratch memory, in float32; with 0 it gets NULL.
+        threads: number of its threads, which flush subnormal numbers during the call (flush.h).
+        arrays: arrays whose addresses are among the words; a plan keeps them alive.
     """
     cdef size_t[FLUSH_THREADS] control
     cdef float[::1] memory
@@ -192,7 +192,7 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
 
 
 def flushed(function, int threads, tuple arguments):
-    """Calls `function(*arguments)`, a loop over so many threads, while these flush subnormal numbers (flush.h)."""
+    """Calls `function(*arguments)`, a loop on `threads` threads, which flush subnormal numbers meanwhile (flush.h)."""
     cdef size_t[FLUSH_THREADS] control
     notice_crowd(threads)
     flush_threads(threads, control)
@@ -203,22 +203,22 @@ def flushed(function, int threads, tuple arguments):
 
 
 def watch_cores():
-    """From now on, threads spin only briefly between loops while other programs want the cores (contention.h)."""
+    """From now on, threads spin only briefly between loops under CPU contention (contention.h)."""
     watch_crowd(True)
 
 
 def cores_wanted():
-    """Whether other programs wanted the cores when this process last computed; False without `watch_cores`."""
+    """Whether there was CPU contention when this process last computed; False without `watch_cores`."""
     return is_crowded()
 
 
 def count_allocation():
-    """Notes that a buffer which kernels work on was made: then recordings may name an older buffer, and are dropped."""
+    """Counts a new buffer of kernels. Recordings may use an older buffer then, and are dropped."""
     _local.allocations = getattr(_local, "allocations", 0) + 1
 
 
 def allocations():
-    """How many buffers this thread has noted."""
+    """The number of buffers that this thread has counted."""
     return getattr(_local, "allocations", 0)
 
 
@@ -255,7 +255,7 @@ cdef bint is_plain(cnp.ndarray array):
 
 
 def copy(source, out, int threads):
-    """out[...] = source, for NumPy arrays of any type and shape. Large float32 arrays are copied by so many threads."""
+    """out[...] = source, for NumPy arrays of any type and shape. `threads` threads copy large float32 arrays."""
     cdef intptr_t words[4]
     if type(source) is cnp.ndarray and type(out) is cnp.ndarray and is_plain(source) and is_plain(out) \
             and (<cnp.ndarray>source).size == (<cnp.ndarray>out).size and out.flags.writeable:

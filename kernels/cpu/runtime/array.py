@@ -36,7 +36,7 @@ def clear(array):
 
 
 def visible(array):
-    """The array that users are shown: `array` itself, to read and to change (on a GPU: a copy)."""
+    """The array for the user: `array` itself, to read and to change (on a GPU: a copy)."""
     return array
 
 
@@ -46,12 +46,12 @@ def snapshot(array):
 
 
 def address(array):
-    """Where `array` begins in memory."""
+    """The address of `array`."""
     return _replay.address(array)
 
 
 def synchronize():
-    """Returns when all kernels are done: here, at once."""
+    """Returns when all kernels are done: on a CPU, at once."""
 
 
 def place(source, into=None):
@@ -60,4 +60,4 @@ def place(source, into=None):
 
 
 def free_bytes():
-    """Memory left for new arrays: None, as the system decides (on a GPU: a number of bytes)."""
+    """Free memory for new arrays: None, not limited here (on a GPU: a number of bytes)."""

@@ -1,8 +1,8 @@
 """Compilation of CPU loops, and the cache of compiled code.
 
-Numba's own cache notices a change in the file of a kernel, but not in a formula that the kernel imports. So the name of
-the cache folder contains a hash of every source file under `kernels/`: after an edit of any of them, all loops are
-compiled again. Processes that start together share the work through this folder (see `shared_cache`).
+Numba's cache detects a change in the file of a kernel, but not in a formula that the kernel imports. So the name of the
+cache folder contains a hash of every source file under `kernels/`: after an edit of any of them, all loops are compiled
+again. Processes that start together share the compilation (see `shared_cache`).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ if describe() == ADAPTED:
     _replay.watch_cores()
 current, flushed = _replay.current, _replay.flushed
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
-PARALLEL_MIN = 32_768  # elements; below that, waking the threads costs more than the loop
+PARALLEL_MIN = 32_768  # elements from which several threads are faster
 
 
 def _source_hash() -> str:
@@ -46,10 +46,9 @@ def _source_hash() -> str:
 def cache_folder() -> Path | None:
     """The folder of this source tree's compiled loops, or None, with a warning, if there is none.
 
-    Below `$NUMBA_CACHE_DIR` if that is set, else below the user's cache directory. It is made for this user alone
-    (mode 0700). One that another user than root may have filled is not used, as its code would run here. A folder that
-    holds compiled loops may be one that can only be read, as in the image of a container; loops that it lacks are then
-    not kept.
+    It is below `$NUMBA_CACHE_DIR`, or else the user's cache directory, and private to this user (mode 0700). A folder
+    to which another user except root could write is not used, because its code would be executed. A folder with
+    compiled loops may be read-only, as in the image of a container; other loops are then not stored.
     """
     folder = None
     try:
@@ -82,7 +81,7 @@ def _may_be_read(folder: Path) -> bool:
 
 def _user_folder() -> str:
     folder = platformdirs.user_cache_dir("pytagi_ddp")
-    if folder.startswith("~"):  # not every version of platformdirs says so itself
+    if folder.startswith("~"):  # not every version of platformdirs checks this
         raise RuntimeError("this user has no home directory")
     return folder
 
@@ -104,7 +103,7 @@ def inner(
     """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself."""
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
     if not numba.config.DISABLE_JIT:
-        # An exception in the middle would leave modules of LLVM that are freed twice.
+        # After an exception in between, modules of LLVM would be freed twice.
         compiled.compile = held_back(always=True)(compiled.compile)
         if apart:
             compiled._compiler._customize_flags = _without_aliases
@@ -123,15 +122,15 @@ def loop(
     apart: bool = False,
     flush: bool = True,
 ) -> Callable[[Callable], Any]:
-    """Compiles a loop over `numba.prange` for one thread and for many; the size of the first array decides.
+    """Compiles a loop over `numba.prange` for one thread and for several; the size of the first array decides.
 
-    Each form is compiled (or loaded) when it is first needed: a process of one thread never pays for the other.
+    Each form is compiled (or loaded) when it is first needed.
 
     Args:
-        shapes, fits: of the arguments, see `Shapes`.
+        shapes, fits: shapes of the arguments, see `Shapes`.
         fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`.
-        apart: promises that no two arrays of a call share memory. Loops that write several arrays need this to be
-            vectorised.
+        apart: whether no two arrays of a call share memory. Loops that write several arrays are only vectorised with
+            this.
         flush: whether subnormal numbers count as zero (flush.h).
     """
 
@@ -162,7 +161,7 @@ def loop(
 
 
 def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -> None:
-    from pytagi_ddp.kernels.cpu.runtime.entries import entry_of  # here, as it takes time and only recording needs it
+    from pytagi_ddp.kernels.cpu.runtime.entries import entry_of  # here, as only recordings need it
 
     found = entry_of(compiled, arguments)
     if found is None:
@@ -172,7 +171,7 @@ def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -
 
 
 def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:
-    """Compiles a loop for one thread, each operation rounded as it is written: the same bits on every machine."""
+    """Compiles a loop for one thread, without reordering of operations: the same bits on every machine."""
 
     def decorate(function: Callable) -> Callable:
         form = cache(partial(_jit, function, fastmath=False))

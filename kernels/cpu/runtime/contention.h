@@ -1,20 +1,20 @@
-/* CPU contention: notices that other programs want the cores, and makes the threads of GNU OpenMP spin only briefly
- * while they do. _replay.pyx calls it before each kernel or list of kernels.
+/* CPU contention: detects that other programs need the cores, and then makes the threads of GNU OpenMP spin only
+ * briefly. _replay.pyx calls it before each kernel or list of kernels.
  *
- * Between two parallel loops threads spin, since waking one that sleeps takes 3 to 80 microseconds. But on a core that
- * others want, a spinning thread may keep the thread that it waits for from running: steps took up to 94 times as long.
- * GNU OpenMP settles how long threads spin when it is loaded (waiting.py). Its documentation mentions one exception,
+ * Between two parallel loops threads spin, because waking a sleeping thread takes 3 to 80 microseconds. But under
+ * contention, a spinning thread may prevent the thread that it waits for from running: steps took up to 94 times as
+ * long. GNU OpenMP reads the time of spinning when it is loaded (waiting.py). Its documentation mentions one exception,
  * under GOMP_SPINCOUNT: in a process with more OpenMP threads than cores, threads spin 100 times at most. So under
- * contention, a helper thread starts a team of so many threads that there are more than cores, and sleeps.
+ * contention, a helper thread starts a team, such that there are more threads than cores, and sleeps.
  *
- * How contention is recognised: the second number of /proc/PID/task/TID/schedstat says how long a thread was ready to
- * run and had no core. On a quiet machine this is a hundredth of the time, and beside one busy program most of it,
- * summed over all threads (benchmarks/NOTES.md). Linux may put two threads on one core for some hundredths of a second
- * though other cores are idle. So several looks in a row have to find contention.
+ * Detection of contention: the second number of /proc/PID/task/TID/schedstat is the time that a thread was ready to run
+ * and had no core. On a quiet machine this is a hundredth of the time, and with one busy program most of it, summed
+ * over all threads (benchmarks/NOTES.md). Linux may put two threads on one core for some hundredths of a second
+ * although other cores are idle. So several consecutive looks have to find contention.
  *
- * How its end is recognised: not by that number, as threads that sleep wait for a core whenever they are woken, on some
- * machines for a quarter of the time. Instead, threads are allowed to spin again after a while. If there is still
- * contention then, the next such trial comes later. */
+ * Detection of its end: that number cannot be used, because sleeping threads wait for a core whenever they wake, on
+ * some machines for a quarter of the time. Instead, threads spin again after a while. If there is still contention, the
+ * next such trial comes later. */
 #ifndef PYTAGI_DDP_CONTENTION_H
 #define PYTAGI_DDP_CONTENTION_H
 
@@ -29,27 +29,27 @@
 #include <unistd.h>
 
 #define TAGI_CONTENTION_WINDOW 0.05 /* seconds between two looks */
-#define TAGI_CONTENTION_WANTED 0.2 /* contention: threads waited for a core for more than this share of that time, */
-#define TAGI_CONTENTION_WINDOWS 4  /* in so many looks in a row */
+#define TAGI_CONTENTION_WANTED 0.2 /* contention: threads waited for a core for more than this share of the time, */
+#define TAGI_CONTENTION_WINDOWS 4  /* in this number of consecutive looks */
 #define TAGI_CONTENTION_TRIAL 0.5  /* seconds from the beginning of contention to the first trial */
 #define TAGI_CONTENTION_PATIENCE 8.0 /* the same for later trials, at most */
 
-static pthread_mutex_t tagi_contention_lock = PTHREAD_MUTEX_INITIALIZER; /* protects what follows */
+static pthread_mutex_t tagi_contention_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static pthread_cond_t tagi_contention_over = PTHREAD_COND_INITIALIZER;
 static int tagi_contention_watched, tagi_contended,
     tagi_contention_team;                              /* size of the helper thread's team, 0 if there is none */
-static int tagi_contention_windows;                    /* looks in a row that have found contention */
-static double tagi_contention_seen, tagi_contention_waited; /* time of the last look, and how long threads had waited */
-static double tagi_contention_patience, tagi_contention_until; /* seconds until a trial, and when that is due */
+static int tagi_contention_windows;                    /* consecutive looks that have found contention */
+static double tagi_contention_seen, tagi_contention_waited; /* last look, and waiting time of threads then */
+static double tagi_contention_patience, tagi_contention_until; /* seconds until a trial, and time of the trial */
 
-/* Seconds since some moment; reading this coarse clock is cheap. */
+/* Seconds of a coarse clock, which is fast to read. */
 static double tagi_contention_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-/* Seconds that the threads of this process have waited for a core since they began; 0 where the system does not say. */
+/* Seconds that the threads of this process have waited for a core since they began; 0 if unknown. */
 static double tagi_contention_wait(void) {
     double seconds = 0;
     DIR *threads = opendir("/proc/self/task");
@@ -70,7 +70,7 @@ static double tagi_contention_wait(void) {
     return seconds;
 }
 
-/* What the helper thread runs: it starts a team, and sleeps until the contention is over. */
+/* The helper thread: it starts a team, and sleeps until the contention is over. */
 static void *tagi_contention_keep(void *unused) {
     (void)unused;
     pthread_mutex_lock(&tagi_contention_lock);
@@ -78,7 +78,7 @@ static void *tagi_contention_keep(void *unused) {
     pthread_mutex_unlock(&tagi_contention_lock);
 #pragma omp parallel num_threads(team)
     {
-        __asm__ volatile(""); /* else the compiler would leave the parallel region out */
+        __asm__ volatile(""); /* otherwise the compiler would omit the parallel region */
     }
     pthread_mutex_lock(&tagi_contention_lock);
     while (tagi_contended) pthread_cond_wait(&tagi_contention_over, &tagi_contention_lock);
@@ -87,8 +87,8 @@ static void *tagi_contention_keep(void *unused) {
     return NULL; /* GNU OpenMP ends the team with the thread that started it */
 }
 
-/* Starts the helper thread, and returns whether it did; the caller holds the lock. All signals are blocked meanwhile,
- * and so in the new threads, as the program's signals are for its own threads. */
+/* Starts the helper thread, and returns whether it did; the caller has the lock. All signals are blocked meanwhile, and
+ * so in the new threads, because signals are for the threads of the program. */
 static int tagi_contention_begin(int threads) {
     pthread_t thread;
     sigset_t all, before;
@@ -106,8 +106,8 @@ static int tagi_contention_begin(int threads) {
     return tagi_contended;
 }
 
-/* Looks for contention, or for its end, if that is due. Whoever is about to compute on so many threads calls it.
- * Usually it only reads the clock. */
+/* Looks for contention, or for its end, if that is due. Called before a computation on `threads` threads. Usually it
+ * only reads the clock. */
 static void tagi_check_contention(int threads) {
     if (threads < 2 || !tagi_contention_watched || pthread_mutex_trylock(&tagi_contention_lock)) return;
     double now = tagi_contention_clock(), seconds = now - tagi_contention_seen;

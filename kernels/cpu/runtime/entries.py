@@ -1,9 +1,9 @@
-"""C functions of compiled loops, which take their arguments as a block of machine words.
+"""C functions that call compiled loops, with their arguments in a block of machine words.
 
-Numba compiles a loop to a function with its arguments in registers and on the stack: for an array the addresses of its
-owner (two, here none), number of elements, size of an element, address, shape and strides; for a number itself. An
-entry reads them from the block, whose first word is the address of the loop, and calls it: so there is one for each
-list of argument types, not for each loop.
+Numba compiles a loop to a function with arguments in registers and on the stack: for an array the addresses of its
+owner (two, unused here), number of elements, size of an element, address, shape and strides; for a number the number.
+An entry reads them from the block, whose first word is the address of the loop, and calls the loop. So there is one
+entry for each list of argument types, not for each loop.
 """
 
 from typing import Any

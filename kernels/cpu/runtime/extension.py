@@ -1,4 +1,4 @@
-"""Imports a compiled kernel module, or says how to build it."""
+"""Imports compiled kernel modules."""
 
 import contextlib
 import math
@@ -36,9 +36,9 @@ def load(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _blas_alone() -> Iterator[None]:
-    """Provides `scipy.linalg.cython_blas` without the rest of `scipy.linalg`, 0.08 s of imports that no kernel needs.
+    """Provides `scipy.linalg.cython_blas` without the rest of `scipy.linalg`, which takes 0.08 s to import.
 
-    Afterwards SciPy is as it was, and `scipy.linalg` can be imported as usual.
+    Afterwards `scipy.linalg` can be imported as usual.
     """
     name = "scipy.linalg.cython_blas"
     spec = None
@@ -58,7 +58,7 @@ def _blas_alone() -> Iterator[None]:
 
 
 def size_error(call: str, **arrays) -> ValueError:
-    """The error for a call whose arrays do not fit together: it names the shape of each."""
+    """The error for a call whose arrays do not fit together, with the shape of each."""
     shapes = ", ".join(f"{name} {None if array is None else tuple(array.shape)}" for name, array in arrays.items())
     large = any(max(math.prod(a.shape[:-1]), a.shape[-1]) >= LARGEST for a in arrays.values() if a is not None)
     hint = f"; a batch has fewer than {LARGEST} rows, pixels and columns: make it smaller" if large else ""

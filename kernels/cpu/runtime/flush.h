@@ -1,11 +1,11 @@
-/* Makes processors take subnormal numbers (below 1e-38) for zero while kernels compute, as operands and as results.
+/* Makes processors treat subnormal numbers (below 1e-38) as zero while kernels compute, as operands and as results.
  *
- * A network that learns makes more and more of them, as deltas of units that are off, and processors are many times
- * slower on them. A bit in the floating-point control register of a thread switches them off. In the user's own code
- * they are to count as usual, so a kernel sets the register where it begins, and restores it where it ends.
+ * Training produces more and more of them, as deltas of units that are off, and processors are many times slower with
+ * them. A bit in the floating-point control register of a thread switches them off. The user's own code must not be
+ * affected, so a kernel sets the register at its start, and restores it at its end.
  *
- * This has to be done in each thread: a thread of an OpenMP pool has the register of the thread that created it, which
- * need not be that of the thread that gives it work. */
+ * This has to be done in each thread: a thread of an OpenMP pool has the register of the thread that created it, not
+ * that of the thread that uses the pool. */
 #ifndef PYTAGI_DDP_FLUSH_H
 #define PYTAGI_DDP_FLUSH_H
 
@@ -32,17 +32,17 @@ static inline size_t tagi_control_word(void) { return 0; }
 static inline void tagi_set_control_word(size_t word) { (void)word; }
 #endif
 
-enum { TAGI_FLUSH_THREADS = 2048 }; /* how many threads of a team can be set; further ones keep subnormal numbers */
+enum { TAGI_FLUSH_THREADS = 2048 }; /* number of threads of a team that are set; others keep subnormal numbers */
 
-/* Sets this thread's register, and returns what it was, for `tagi_set_control_word` to restore. */
+/* Sets this thread's register, and returns its old value, which `tagi_set_control_word` can restore. */
 static inline size_t tagi_flush(void) {
     size_t word = tagi_control_word();
     if ((word & TAGI_FLUSH_BITS) != TAGI_FLUSH_BITS) tagi_set_control_word(word | TAGI_FLUSH_BITS);
     return word;
 }
 
-/* Sets the registers of the threads that a parallel loop over so many threads runs on. What they were is written to
- * `words` (TAGI_FLUSH_THREADS numbers), for `tagi_unflush_threads` to restore. */
+/* Sets the registers of the threads of a parallel loop. Writes their old values to `words` (TAGI_FLUSH_THREADS
+ * numbers), which `tagi_unflush_threads` can restore. */
 static inline void tagi_flush_threads(int threads, size_t *words) {
 #if defined(_OPENMP) && TAGI_FLUSH_BITS
     if (threads > 1) {

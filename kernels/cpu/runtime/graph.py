@@ -1,7 +1,7 @@
-"""Kernel calls of a part of a training step, recorded and replayed from C; `kernels.cuda.graph` does it for GPUs.
+"""Kernel calls of the parts of a training step, recorded and replayed from C; see `kernels.cuda.graph` for GPUs.
 
-A step of a small network spends most of its time in Python: walking through the layers, checking shapes, calling
-kernels one by one. But for one batch size and mode, these are always the same calls on the same memory.
+A step of a small network spends most of its time in Python: calling layers, checking shapes, calling kernels one by
+one. For one batch size and mode, these are always the same calls on the same memory.
 """
 
 from collections.abc import Callable, Hashable
@@ -13,8 +13,8 @@ from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 _replay = load("runtime._replay")
 Express = load("runtime._express").Express
 
-PARTS = 100  # parts that are kept at most: a program may use ever new batch sizes
-use_graphs = True  # False: every step walks through the layers
+PARTS = 100  # limit of recorded parts, because a program may use many batch sizes
+use_graphs = True  # False: every step calls the layers
 keeps_calls = True
 call = _replay.call
 UNKNOWN: tuple[Any, Any] = None, object()
@@ -23,9 +23,9 @@ UNKNOWN: tuple[Any, Any] = None, object()
 class Graphs:
     """The recorded parts of one network's training step.
 
-    A part runs as Python the first time (buffers are made, loops compiled), is recorded while it runs the second time,
-    and replayed from then on. Parts with several keys are kept side by side: training with one batch size and
-    predicting with another, say. When a run makes new buffers, all recordings are dropped, as they may name old ones.
+    A part runs in Python the first time (buffers are made, loops compiled), is recorded the second time, and replayed
+    from then on. There can be recordings for several keys, for example for training with one batch size and predicting
+    with another. When a run makes new buffers, all recordings are dropped, because they may use old ones.
     """
 
     def __init__(self, array: Any):
@@ -34,13 +34,12 @@ class Graphs:
         self.plan: Any = None  # plan of the part that ran last, if it was replayed
 
     def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
-        """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
+        """Calls `function`, or replays its calls for the same key, with the result of the recorded call.
 
         Args:
-            name: of the part.
-            key: all that the calls depend on.
-            memory: arrays from outside of the network's own buffers; None for one that is absent.
-            function: calls kernels, and does nothing else that a replay would miss.
+            key: all values that the calls depend on.
+            memory: arrays outside the buffers of the network; None for an absent one.
+            function: calls kernels only, so that it can be replayed.
         """
         self.plan = None
         if not use_graphs:
@@ -68,7 +67,7 @@ class Graphs:
         return result
 
     def clear(self) -> None:
-        """Forgets all parts; call when layers change what they call."""
+        """Drops all parts. To be called when the calls of layers change."""
         self._parts.clear()
         self.express.clear()
         self.plan = None

@@ -1,4 +1,4 @@
-"""Checks of the shapes of a loop's arguments. Compiled code checks none, and could read or write outside of arrays."""
+"""Checks of the shapes of a loop's arguments, because compiled code could access memory outside arrays."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -6,15 +6,15 @@ from typing import Any
 
 from pytagi_ddp.kernels.cpu.runtime.extension import size_error
 
-KEPT = 1000  # combinations of shapes that are remembered at most: a program may use ever new batch sizes
+KEPT = 1000  # limit of stored combinations of shapes, because a program may use many batch sizes
 
 
 class Shapes:
-    """Checks the arguments of the loop `function`. Shapes that have fitted before are not checked again.
+    """Checks the arguments of the loop `function`. Valid shapes are not checked again.
 
     Args:
-        declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter means the same
-            length in all words, and a digit for itself. "=s" is a number, called s. "_" is anything.
+        declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter is the same length in
+            all words, and a digit is that length. "=s" is a number with the name s. "_" is any argument.
         fits: a further condition on these lengths and numbers.
 
     Attributes:

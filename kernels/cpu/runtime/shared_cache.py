@@ -1,9 +1,9 @@
-"""Sharing of compiled loops: one process compiles a loop, the others wait for it and load it.
+"""Sharing of compiled loops: one process compiles a loop, and the others wait and load it.
 
-The ranks of a node reach a loop at the same moment, and with an empty cache each would compile it for itself. So a
-process that misses a loop in the cache takes the loop's lock first, looks again, and compiles only if it is still
-missing. The lock is one of the operating system on an open file (`flock`): it is released when its process ends, in
-whatever way, and leaves nothing to clean up. Without such locks, every process compiles, as with Numba alone.
+The ranks of a node reach a loop at the same time, and with an empty cache each would compile it. So a process that does
+not find a loop in the cache acquires the lock of the loop, looks again, and compiles only if it is still missing. The
+operating system releases the lock (`flock` of an open file) when its process ends in any way. Without such locks, every
+process compiles, as with Numba alone.
 """
 
 import contextlib
@@ -30,31 +30,31 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-LAST_KNOWN_NUMBA = (0, 68)  # loading may need other things in a later version
+LAST_KNOWN_NUMBA = (0, 68)  # a later version may load in another way
 POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s
-WAIT_SECONDS = 10.0  # after that, the other process is assumed to be stopped, and this one waits for none any more
+WAIT_SECONDS = 10.0  # then the other process is assumed to be stopped, and this one does not wait any more
 
 
 class FileLock:
-    """A lock between processes of a user that can only delay them: if it is not available, work continues without it.
+    """A lock between processes of a user. If it is not available, processes continue without it.
 
-    Nobody else can open the file, and so hold the lock.
+    Other users cannot open the file.
 
     Args:
-        path: of the file that is locked; created when needed, never written to or removed.
+        path: the locked file; created when needed, never written to or removed.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self._file: int | None = None
 
-    patience = WAIT_SECONDS  # of all locks together, once one was waited for in vain
+    patience = WAIT_SECONDS  # shared by all locks: 0 after a time-out
 
     def acquire(self, timeout: float | None = None) -> bool:
         """Waits until this process has the lock, and returns whether it has; call `release` in either case.
 
-        Signals are handled while it waits. It gives up after `timeout` seconds (None: after `WAIT_SECONDS`, and from
-        then on at once), and if the file cannot be opened or its file system has no locks.
+        Signals are handled while it waits. It returns False after `timeout` seconds (None: after `WAIT_SECONDS`, and
+        from then on at once), and if the file cannot be opened or its file system has no locks.
         """
         if fcntl is None:
             return False
@@ -79,15 +79,15 @@ class FileLock:
         """Releases the lock for the next process; does nothing if this process does not have it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing is not enough while a forked child has the file open
+                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing is not enough if a forked child has the file open
             os.close(self._file)
             self._file = None
 
 
 class ChecksummedFiles(IndexDataCacheFile):
-    """Numba's files of one function, with checksums. Damaged files count as missing; Numba would raise, or run them.
+    """Numba's files of one function, with checksums. Damaged files count as missing.
 
-    The checksum follows the pickle, and readers of pickles ignore it.
+    The checksum follows the pickle, whose readers ignore it.
     """
 
     @contextlib.contextmanager
@@ -104,7 +104,7 @@ class ChecksummedFiles(IndexDataCacheFile):
 
 
 class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
-    """Numba's place for the files of a function, without its trial to write there: the folder may be read-only."""
+    """Numba's location of the files of a function, without a test whether it is writable."""
 
     def ensure_cache_path(self) -> None:
         path = Path(self.get_cache_path())
@@ -114,13 +114,13 @@ class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
 
 
 class InAnyFolder(FunctionCache._impl_class):
-    """Numba's description of compiled code, kept in `AnyFolder`."""
+    """Numba's description of compiled code, in `AnyFolder`."""
 
     _locator_classes = [AnyFolder]  # noqa: RUF012
 
 
 class SharedCache(FunctionCache):
-    """Numba's cache of one function, with a lock that is taken before anything is compiled for it."""
+    """Numba's cache of one function, with a lock for compiling."""
 
     _impl_class = InAnyFolder
 
@@ -135,7 +135,7 @@ class SharedCache(FunctionCache):
         self.lock = FileLock(Path(self.cache_path, f"{function.__module__}.{function.__qualname__}.lock"))
 
     def load_overload(self, sig, target_context):
-        """The compiled code for a signature, or None if this process is to compile it."""
+        """The compiled code for a signature; None if this process has to compile it."""
         if not self._trusted:
             return None
         found = self._load(sig, target_context)
@@ -144,7 +144,7 @@ class SharedCache(FunctionCache):
         return found
 
     def _load(self, sig, target_context):
-        """Numba's `load_overload`, but without initialising things that only compiling needs: 0.15 s per process."""
+        """Numba's `load_overload` without initialisation for compiling, which takes 0.15 s per process."""
         if numba.version_info.short > LAST_KNOWN_NUMBA:
             return super().load_overload(sig, target_context)
         rtsys.initialize(target_context)
@@ -160,7 +160,7 @@ class SharedCache(FunctionCache):
 
 @cache
 def _is_private(folder: str | Path) -> bool:
-    """Whether a folder inside the cache can be trusted; a warning names one that is there and cannot."""
+    """Whether a folder inside the cache is private to this user; warns if it exists and is not."""
     try:
         check_private(folder)
     except PermissionError as error:

@@ -1,4 +1,4 @@
-/* Checks and converts arrays that a program hands over, float32 or float64, for _express.pyx. */
+/* Checks and converts arrays of the user, float32 or float64, for _express.pyx. */
 #ifndef PYTAGI_DDP_TAKE_H
 #define PYTAGI_DDP_TAKE_H
 
@@ -10,7 +10,7 @@ enum { TAGI_INFINITE = 1, TAGI_NOT_A_NUMBER = 2, TAGI_NEGATIVE = 4 };
 
 /* tagi_look_float(x, n), tagi_look_double(x, n): which of these kinds occur among n numbers as float32, as a sum of the
  * flags. The loop has no branches, so that it is vectorised: an infinite number has an exponent of ones only, and NaN
- * has, besides, a mantissa that is not 0. */
+ * also has a mantissa that is not 0. */
 #define TAGI_LOOK(TYPE)                                                                       \
     TAGI_VECTORISED int tagi_look_##TYPE(const TYPE *x, size_t n) {                           \
         int infinite = 0, nan = 0, negative = 0;                                              \

@@ -1,11 +1,11 @@
-"""One number of threads for everything that runs on the CPU: OpenMP, Numba and BLAS.
+"""One number of threads for all CPU work: OpenMP, Numba and BLAS.
 
-The products (Cython) and the elementwise loops (Numba, its `omp` layer) are regions of one OpenMP pool, so their
-threads never compete. SciPy's BLAS is called from inside those regions and therefore stays on one thread; NumPy's,
-which only user code calls, follows the setting.
+The products (Cython) and the elementwise loops (Numba's `omp` layer) use one OpenMP pool, so their threads do not
+compete. SciPy's BLAS is called inside parallel regions and uses one thread; NumPy's, which only user code calls,
+follows the setting.
 
-A forked process has its parent's memory, but only one of its threads: GNU OpenMP would wait for the others for ever,
-and Numba ends the process. So a child whose parent had set up its threads works on one. So does a build without OpenMP.
+A forked process does not have the other threads of its parent: GNU OpenMP would wait for them forever, and Numba would
+end the process. So a child process uses one thread if its parent had started threads. So does a build without OpenMP.
 """
 
 import contextlib
@@ -28,29 +28,29 @@ _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
-# What starts the ranks of a node, and binds them to cores, but not itself. (Slurm's may use more than the job has.)
+# Programs that start the ranks of a node and bind them to cores. (Slurm's may use more cores than the job has.)
 _LAUNCHERS = ("hydra_pmi_proxy", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 WITHOUT_OPENMP = (
     "pytagi_ddp was compiled without OpenMP; for more, install OpenMP for the C compiler (clang: apt install "
     "libomp-dev; macOS: brew install libomp; or gcc), and pytagi-ddp again"
 )
-MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each has scratch memory of some megabytes
+MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each thread has scratch memory of some megabytes
 _threads: int | None = None
-_one_only = False  # True after a fork from a process with threads: they are gone and cannot be started again
-_applied = threading.local()  # Numba keeps its number per Python thread
-_dividing = threading.RLock()  # guards the next two; a finalizer may come back to it in the thread that has it
-_divisions: list["Division"] = []  # those in force
-_undivided = 1  # threads before the first of them
+_one_only = False  # True after a fork from a process with threads, which cannot be started again
+_applied = threading.local()  # Numba has one number per Python thread
+_dividing = threading.RLock()  # guards the next two; reentrant, because of finalizers
+_divisions: list["Division"] = []  # the active ones
+_undivided = 1  # number of threads before the first of them
 
 
 def usable_cores(process: int = 0) -> int:
-    """Cores a process may run on (0: this one): its affinity mask, capped by the CPU quotas of our control groups."""
+    """Number of cores for a process (0: this one): its affinity mask, limited by CPU quotas."""
     cores = len(os.sched_getaffinity(process)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min(cores, cpu_quota())))
 
 
 def ranks_on_node() -> int:
-    """MPI ranks on this node as the launcher announces them in the environment; 1 if it does not."""
+    """MPI ranks on this node, according to the launcher's environment variables; 1 without them."""
     for name in _RANKS_ON_NODE:
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
@@ -58,13 +58,13 @@ def ranks_on_node() -> int:
 
 
 def cores_of_rank() -> int:
-    """Usable cores of this rank: at most its equal share of the cores that its node gives to all ranks, at least 1.
+    """Usable cores of this rank: at most an equal share of the cores of all ranks on the node, at least 1.
 
-    A launcher may bind each rank to cores of its own, as Open MPI does. These are the rank's share already.
+    A launcher may bind each rank to separate cores, as Open MPI does; then they are not divided again.
     """
     mine = node = usable_cores()
     if (ranks := ranks_on_node()) > 1 and (launcher := ancestor(_LAUNCHERS)):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             node = usable_cores(int(launcher.name))
     return max(1, min(mine, node // ranks))
 
@@ -85,12 +85,12 @@ def default_threads() -> int:
 
 
 def set_threads(n: int) -> None:
-    """Makes `n` the number of threads of every CPU kernel of this process, whichever Python thread calls it.
+    """Makes `n` the number of threads of every CPU kernel of this process, in every Python thread.
 
-    Where more than one are impossible (`why_one`) it stays at 1, with a RuntimeWarning that says what to do.
+    If only one is possible (`why_one`), it stays at 1, with a RuntimeWarning that says what to do.
 
     Args:
-        n: at least 1. More than the machine's cores is allowed and slow; more than `MOST_THREADS` is not.
+        n: 1 to `MOST_THREADS`. More than the number of cores is slow.
 
     Raises:
         TypeError: n is not an integer. ValueError: it is out of range.
@@ -112,7 +112,7 @@ def set_threads(n: int) -> None:
 
 
 def why_one() -> str:
-    """Why this process works on one thread, and what to do for more of them; "" if it can have more."""
+    """The reason why this process uses one thread, and what to do; "" if it can use more."""
     if _one_only:
         return (
             "this process was forked from one that had threads; for more, start processes by "
@@ -129,13 +129,13 @@ def _put_in_force(n: int) -> None:
 
 
 class Division:
-    """The kernels' threads divided among ranks of this process, from here until `end`.
+    """Divides the threads of the kernels among ranks of this process, until `end`.
 
-    Several may overlap, and end in any order: the number that was there before the first is back after the last. A
-    number that is given to `set_threads` meanwhile replaces what they all have made of it.
+    Several may overlap, and end in any order: the number before the first is restored after the last. A call of
+    `set_threads` in between replaces the divided number.
 
     Args:
-        ranks: how many.
+        ranks: number of ranks.
     """
 
     def __init__(self, ranks: int):
@@ -149,7 +149,7 @@ class Division:
             _divide()
 
     def end(self, undo: bool = False) -> None:
-        """Ends it; with `undo` also what `set_threads` was given meanwhile, by a program of the ranks."""
+        """Ends it; with `undo`, calls of `set_threads` by the ranks are also undone."""
         with _dividing:
             if self in _divisions:
                 _divisions.remove(self)
@@ -163,7 +163,7 @@ def _divide() -> None:
 
 
 def get_threads() -> int:
-    """The number of threads of CPU kernels: the last one given to `set_threads`, or else `default_threads()`."""
+    """The number of threads of CPU kernels: the last one of `set_threads`, or else `default_threads()`."""
     if _threads is None:
         set_threads(1 if _one_only else default_threads())
     assert _threads is not None  # by now
@@ -181,9 +181,9 @@ def _after_fork() -> None:
     global _threads, _one_only, _dividing
     _dividing = threading.RLock()
     _divisions.clear()
-    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # set up by us, or by a program's own loops
+    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # started by this library, or by loops of the program
     _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
-    _threads = None  # this also invalidates recorded passes of several threads
+    _threads = None  # also makes recorded passes of several threads invalid
 
 
 if hasattr(os, "register_at_fork"):
@@ -194,7 +194,7 @@ def _limit_numba(n: int) -> None:
     import numba
 
     numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-    with bounded(SHORT):  # it loads GNU OpenMP if our kernels do without, or, in a wheel, have a copy of their own
+    with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
         numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
     _applied.threads = n
 
@@ -202,6 +202,6 @@ def _limit_numba(n: int) -> None:
 def _limit_blas(n: int) -> None:
     from threadpoolctl import ThreadpoolController
 
-    load("products._blas")  # and with it the library that is to be limited
+    load("products._blas")  # loads the library that is limited
     for library in ThreadpoolController().select(user_api="blas").lib_controllers:
         library.set_num_threads(n if "numpy.libs" in library.filepath else 1)

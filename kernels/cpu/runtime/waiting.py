@@ -1,12 +1,12 @@
-"""How long threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
+"""The time that threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
-Waking a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a thread that spins occupies a
-core, which the thread it waits for may need. With GNU OpenMP's default of some milliseconds, and other work on the
+Waking a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a spinning thread occupies a core,
+which the thread that it waits for may need. With GNU OpenMP's default of some milliseconds, and other work on the
 cores, steps with two threads took up to 94 times as long as with one (two trainings and one busy process on two cores
 of an Intel Xeon, 2026). So threads spin for a moderate time, and only briefly under CPU contention (`contention.h`).
 
-GNU OpenMP reads the environment variable once, when it is loaded. So the variable is set around each import that may
-load it, unless the user has set one. It is removed afterwards, so that processes started later do not inherit it.
+GNU OpenMP reads the environment variable when it is loaded. So the variable is set during each import that may load it,
+unless the user has set one, and removed afterwards, so that child processes do not inherit it.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-SHORT = "100"  # where threads cannot notice that other programs want the cores
+SHORT = "100"  # if contention cannot be detected
 SPINS = "10000" if os.path.exists("/proc/self/schedstat") else SHORT  # 0.15 ms or more: longer than most gaps of loops
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
 ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
 _state = NOT_LOADED
-_settled: set[str] = set()  # arguments of `bounded` for which GNU OpenMP was loaded in the end
+_settled: set[str] = set()  # arguments of `bounded` with which GNU OpenMP was loaded
 
 
 def describe() -> str:
-    """The setting in force, and its origin."""
+    """The present setting and its origin."""
     return _state
 
 
@@ -43,8 +43,8 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
         yield
     finally:
         if not given:
-            os.environ.pop("GOMP_SPINCOUNT", None)  # another thread may have taken it back
-    if not (loaded := _copies()):  # not every module needs it
+            os.environ.pop("GOMP_SPINCOUNT", None)  # another thread may have removed it
+    if not (loaded := _copies()):  # not every module loads it
         return
     _settled.add(spins)
     if _state != NOT_LOADED:
@@ -60,7 +60,7 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
 
 
 def _copies() -> set[str]:
-    """The loaded copies of libgomp that run our threads: the system's, and the one in our wheel."""
+    """The loaded copies of libgomp that run our threads: that of the system, and that in our wheel."""
     try:
         files = Path("/proc/self/maps").read_text()
     except OSError:

@@ -9,10 +9,9 @@ _local = threading.local()
 
 
 def workspace(size: int) -> np.ndarray:
-    """At least `size` float32, uninitialised; every call of one thread returns the same memory until it must grow.
+    """At least `size` float32, uninitialised. In one thread, every call returns the same memory until it must grow.
 
-    A product uses it only while it runs, so linear and convolution layers of all shapes share it. It starts on a
-    cache line.
+    All layers share it, because a product uses it only while it runs. It starts at a cache line.
     """
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < size:

@@ -1,4 +1,4 @@
-"""Activations of single units. `out` also receives the Jacobian; it may share its memory with the input, or not."""
+"""Elementwise activations. `out` also gets the Jacobian; it may share its memory with the input."""
 
 from collections.abc import Callable
 
@@ -57,6 +57,6 @@ def elementwise(name: str, x: State, out: State, *parameters: float) -> None:
 
 
 def even_exp(x: State, out: State) -> None:
-    """Even positions are passed on; odd positions become log-normal (a predicted observation variance)."""
+    """Even positions do not change; odd positions become log-normal (a predicted observation variance)."""
     n = x.mu.size
     _even_exp.launch(blocks(n, THREADS), x.mu, x.var, *out, n)

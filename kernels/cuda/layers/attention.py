@@ -1,7 +1,7 @@
 """Attention with moments. Same functions, arguments and formulas as `kernels.cpu.attention`.
 
-In products, a block computes one tile of both moments from pieces of the factors in shared memory, so that each number
-that is read serves all rows or columns of the tile. In Remax, a block computes one row.
+In products, a block computes one tile of both moments from pieces of the factors in shared memory, so that all rows or
+columns of the tile use each number that is read. In Remax, a block computes one row.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ THREADS = block_size(128)
 TILE, DEPTH = (8, 4) if SIMULATOR else (32, 16)  # rows and columns of a tile; terms of its sums added at a time
 SIDE = TILE // 4  # threads along a side of the tile: each computes 4 x 4 results
 TILED = SIDE * SIDE
-WIDTH = TILE + 4  # of rows in shared memory: spreads transposed stores over the banks
+WIDTH = TILE + 4  # of rows in shared memory: distributes transposed stores over the banks
 STAGED = DEPTH * WIDTH
 ZERO = np.float32(0)
 
@@ -41,8 +41,7 @@ ZERO = np.float32(0)
 def _stage(shared, shared_var, m, v, at, row, column, count, depth):
     """Copies elements (i, k) of a piece of a factor to shared memory, at k WIDTH + i; zeros for i >= count, k >= depth.
 
-    One of the strides `row` and `column` is 1. The threads go along that one, so that neighbouring threads read
-    neighbouring numbers.
+    One of the strides `row` and `column` is 1. Neighbouring threads read along that one, and so neighbouring numbers.
     """
     e = i32(cuda.threadIdx.x)
     while e < i32(TILE * DEPTH):
@@ -221,15 +220,16 @@ def remax(scores: State, slopes: Delta, scale: float, causal: bool) -> None:
 
 
 def remax_backward(delta: Delta, shares: Array, slopes: Delta, scale: float, causal: bool) -> None:
-    """Replaces the deltas of the shares by those of the scores as they were before the factor `scale`."""
+    """Replaces the deltas of the shares by those of the scores before the factor `scale`."""
     rows, steps = shares.shape
     _remax_backward.launch(rows, delta.mu, delta.var, shares, slopes.mu, slopes.var, scale, steps, causal)
 
 
 def rotate(units: Delta | State, table: Array, heads: int, inverse: bool) -> None:
-    """Turns pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in place.
+    """Rotates pairs of units (batch * time steps, units) of the first `heads` heads by the angle of their step, in
+    place.
 
-    table (time steps, units of a head): cosines, then sines. inverse: turns back, as deltas need it.
+    table (time steps, units of a head): cosines, then sines. inverse: rotates in the other direction, for deltas.
     """
     steps, size = table.shape
     rows, n = units.mu.shape

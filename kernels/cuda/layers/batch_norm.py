@@ -1,9 +1,8 @@
 """Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image.
 
-All of these kernels are bound by memory traffic, which they reduce in three ways. They compute the activation in front
-(one of `activations`) each time they read its input, so that its three results need not be written and read again. The
-last block to finish with a tile of features adds up the sums of all blocks. And another branch that is added to the
-result is added here.
+Memory traffic limits these kernels. They reduce it in three ways. They compute the previous activation (one of
+`activations`) each time they read its input, so that its three results are not written and read again. The last block
+to finish with a tile of features adds the sums of all blocks. They also add another branch to the result.
 """
 
 import numpy as np
@@ -50,7 +49,7 @@ ROWS = 32 * LANES  # rows of one block of threads: 1024 blocks for 64 channels o
 ZERO, ONE = np.float32(0), np.float32(1)
 MOMENTS, POOLED, MOVED = range(3)  # the last stage that `_statistics` computes
 FEW = 8  # features of a block of `_finish`
-NOTHING, MEANS, BOTH = range(3)  # what is added to a result
+NOTHING, MEANS, BOTH = range(3)  # addition to a result
 activations = tuple(TAKEN)[1:]
 
 
@@ -72,7 +71,7 @@ def merge_parts(partial, c, first, step, rows, part_rows, features, parts):
 
 @device
 def pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal):
-    """Updates all that depends on the moments (a, s) of feature c, except the row count, which all features read."""
+    """Updates all values that depend on the moments (a, s) of feature c, except the row count."""
     n = float32(rows)
     r[c] = reciprocal_deviation(s, float32(rows - 1), eps)
     sum_, square_ = pooled_sums(total[c], square[c], a, s, n, running_mean[c])
@@ -122,7 +121,7 @@ def _statistics(
             pool(a, s, c, r, running_mean, running_var, count, total, square, eps, momentum, rows, goal)
     if goal == MOMENTS:
         return
-    tiles = (features + WIDTH - 1) // WIDTH  # also the index of a further ticket: whether all tiles have read count
+    tiles = (features + WIDTH - 1) // WIDTH  # also the index of a ticket: whether all tiles have read the count
     if is_last_block(tickets, tiles, tiles, last) and cuda.threadIdx.x == 0:
         count[0] = ZERO if goal == MOVED else count[0] + float32(rows)
 
@@ -306,7 +305,7 @@ def moments(
 ) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature of the activated x.
 
-    made: partial moments that the product in front has computed, so that x need not be read.
+    made: partial moments from the previous product, so that x is not read.
     """
     _launch_statistics(x, partial, [mean, m2, *[mean] * 6], (0, 0), activation, MOMENTS, made)
 
@@ -354,7 +353,7 @@ def rescale(square: Array, denominator: float, eps: float, r: Array) -> None:
 
 
 def pool_moments(mean: Array, m2: Array, rows: int, shift: Array, sums: Sums) -> None:
-    """Adds a batch to sums about `shift`; as all ranks use the same shift, their sums may simply be added."""
+    """Adds a batch to sums about `shift`. With the same shift on all ranks, their sums can be added."""
     n = mean.size
     _pool_moments.launch(blocks(n, THREADS), mean, m2, shift, *sums, rows, n)
 
@@ -404,7 +403,7 @@ def backward(norm: Normalization, delta: Delta, into: Delta, partial: Array, acc
 def subtract_statistics(norm: Normalization, into: Delta, partial: Array, means: Array) -> None:
     """After `backward`: subtracts from the deltas of x the part due to the statistics, which depend on x.
 
-    partial: as `backward` left it. means: (2, features), scratch.
+    partial: the result of `backward`. means: (2, features), scratch.
     """
     x = norm.x
     rows, features = x.mu.shape

@@ -1,11 +1,10 @@
 """2-D convolution: moments forward, deltas backward. Same functions, arguments and formulas as `kernels.cpu.conv2d`.
 
-Implicit GEMM: a tile is fetched directly from the pixels of the channels-last image that the taps cover, so no
-unfolded image is written to memory.
-By the compiled code (compute capability 9.0, a tile of eight k of a block of 128 x 64) fetching, with the addresses of
-the taps, takes 150 of the 1930 instructions of a thread forward and 130 of 1310 backward. Unfolding would instead write
-and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at batch 128, 64 channels and 32 x 32 pixels,
-0.4 ms at 3 TB/s; the product itself takes 0.7 ms at 40 TFLOP/s.
+Implicit GEMM: a tile is read directly from the pixels of the channels-last image that the taps cover, so no unfolded
+image is written to memory. In the compiled code (compute capability 9.0, a tile of eight k of a block of 128 x 64),
+reading with the addresses of the taps takes 150 of the 1930 instructions of a thread forward and 130 of 1310 backward.
+Unfolding would write and read nine images of means and of variances for a 3 x 3 product: 1.2 GB at batch 128, 64
+channels and 32 x 32 pixels, 0.4 ms at 3 TB/s; the product takes 0.7 ms at 40 TFLOP/s.
 """
 
 from pytagi_ddp.kernels.cuda.products.convolution import check_backward, check_forward, multiply_packed, sizes_of
@@ -30,7 +29,8 @@ def forward(
 ) -> PartialMoments | None:
     """out.mu = mu * W + b and out.var = var * (W^2 + S) + mu^2 * S + s_b; see `kernels.cpu.conv2d.forward`.
 
-    moments: name of an activation, or "": returns the moments of the activated outputs if that takes no other launch.
+    moments: name of an activation, or "": also returns the moments of the activated outputs, if that needs no other
+    launch.
     """
     sizes, b = sizes_of("conv2d", x.mu, weights.mu, out.mu, stride, pad), bias or NO_TENSOR
     check_forward("conv2d", x, weights, b, out)

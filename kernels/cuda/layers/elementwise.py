@@ -9,7 +9,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = block_size(256)
 TILE = 32  # side of a transposed tile
-PITCH = TILE + 1  # of its rows in shared memory: a column then has its numbers in different banks
+PITCH = TILE + 1  # of its rows in shared memory, so that the numbers of a column are in different banks
 TILE_SIZE = TILE * PITCH
 LANES = THREADS // TILE
 
@@ -74,7 +74,7 @@ def add(a: Array, b: Array, out: Array) -> None:
 
 
 def add_state(out: State | Delta, added: State | Delta) -> None:
-    """out += added, both moments; variances stay as they are if `added` has none."""
+    """out += added, both moments; variances do not change if `added` has none."""
     n = out.mu.size
     if added.var is None:
         add(out.mu, added.mu, out.mu)
@@ -83,7 +83,7 @@ def add_state(out: State | Delta, added: State | Delta) -> None:
 
 
 def multiply(out: Array, factor: Array) -> None:
-    """out *= factor: the chain rule of stacked activations."""
+    """out *= factor: the chain rule of consecutive activations."""
     _multiply.launch(blocks(out.size, THREADS), out, factor, out.size)
 
 

@@ -1,7 +1,7 @@
 """Rows of a table by category. Same functions, arguments and formulas as `kernels.cpu.embedding`.
 
 In the backward pass each of the n occurrences of categories has a block of threads, and the block of a category's first
-occurrence adds up all of its occurrences in order. The bits are the same every time; each block makes n comparisons.
+occurrence adds all of its occurrences in order. The bits are the same in every run; each block makes n comparisons.
 """
 
 from pytagi_ddp.kernels.cuda.products.work import ZERO, i32

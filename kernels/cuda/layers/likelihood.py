@@ -28,7 +28,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 THREADS, ROW_THREADS = block_size(128), block_size(64)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 LOWEST = np.float32(-np.inf)
-STEPS = 3  # of the fixed point of the probabilities
+STEPS = 3  # steps of the fixed-point iteration of the probabilities
 
 
 def _kernel_of(name: str, observation: Callable) -> Kernel:
@@ -78,7 +78,7 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
             delta_mu[start + k], delta_var[start + k] = ZERO, ZERO
     else:
         for turn in range(STEPS + 1):
-            kept = HALF if turn > 0 else ZERO  # the first turn makes softmax(m)
+            kept = HALF if turn > 0 else ZERO  # the first turn computes softmax(m)
             top = LOWEST
             for k in range(thread, classes, ROW_THREADS):
                 i = start + k
@@ -115,7 +115,7 @@ def observe(
 
 
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
-    """Deltas of the logits from `first` on, of so many classes; index: the class of each row, below 0: missing.
+    """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
     p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
     weight: one for each row, or one for all.
@@ -126,5 +126,5 @@ def categorical(output: State, index: Array, weight: Array, first: int, classes:
 
 
 def express_categorical(states: Any, labels: Any, weight: Any, deltas: Any, classes: int) -> bool:
-    """There is no short way: False."""
+    """False: there is no fast path on a GPU."""
     return False

@@ -1,4 +1,4 @@
-"""Merging of the posteriors of several ranks, or of several steps, over the whole arena in one launch."""
+"""Merges of the posteriors of several ranks, or of several steps, for all parameters in one launch."""
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array,
 
 
 def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:
-    """Puts what `posterior` has learnt since it was `old` on top of `new`; all arrays flat, of one length."""
+    """Adds the evidence of `posterior` since it was `old` to `new`; all arrays flat, of one length."""
     n = posterior.mu.size
     _rebase.launch(blocks(n, THREADS), posterior.mu, posterior.var, old.mu, old.var, new.mu, new.var, n)
 

@@ -44,7 +44,7 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var, n):
 
 
 def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
-    """The shortcut for the common case of `OutputUpdater.update`; False, as a GPU has none."""
+    """False: there is no fast path on a GPU."""
     return False
 
 

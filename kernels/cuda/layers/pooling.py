@@ -1,6 +1,6 @@
 """Pooling of channels-last images (batch, height, width, channels).
 
-pad: rows and columns of zeros at the top and left; taps beyond the image are skipped. Backward gives the deltas of
+pad: rows and columns of zeros at the top and left; taps outside the image are skipped. Backward returns the deltas of
 the input without its Jacobian; each input pixel gathers from the windows that cover it, row by row, without atomics.
 """
 
@@ -31,7 +31,7 @@ def _end_window(pixel, stride, pad, windows):
 
 @device
 def _unravel(i, rows, columns, channels):
-    """(image, row, column, channel) of an element, by 32-bit divisions, as 64-bit ones are subroutine calls."""
+    """(image, row, column, channel) of an element, by 32-bit divisions, because 64-bit ones are subroutine calls."""
     pixel, channel = divide(i32(i), channels)
     line, column = divide(pixel, columns)
     image, row = divide(line, rows)
@@ -126,9 +126,9 @@ def average_backward(delta: Delta, in_delta: Delta, kernel_size: int, stride: in
 
 
 def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: int, pad: int) -> None:
-    """Passes on the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
+    """Selects the unit with the largest mean (the first, row by row); winner: its pixel, row * width + column.
 
-    A mean that is NaN counts as the largest; of several such means the last one wins.
+    A mean that is NaN counts as the largest; of several such means, the last one is selected.
     """
     n, sizes = out.mu.size, _sizes(x.mu, out.mu)
     arrays = x.mu, x.var, out.mu, out.var, winner
@@ -136,7 +136,7 @@ def max_forward(x: State, out: State, winner: Array, kernel_size: int, stride: i
 
 
 def max_backward(delta: Delta, winner: Array, in_delta: Delta, kernel_size: int, stride: int, pad: int) -> None:
-    """The deltas of a window go to its winner."""
+    """Adds the deltas of each window to its winner."""
     n, sizes = in_delta.mu.size, _sizes(in_delta.mu, delta.mu)
     arrays = delta.mu, delta.var, winner, in_delta.mu, in_delta.var
     _max_backward.launch(blocks(n, THREADS), *arrays, n, *sizes, kernel_size, stride, pad)

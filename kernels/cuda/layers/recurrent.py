@@ -1,8 +1,8 @@
-"""LSTM: moments forward through time, and deltas back through time. Functions and arguments of `kernels.cpu.recurrent`.
+"""LSTM: moments forward in time, and deltas backward in time. Functions and arguments of `kernels.cpu.recurrent`.
 
-Forward, at each time step, one product computes the moments of all gates, and one thread per unit does the rest. Back,
-one thread per unit computes the deltas of its gates, and one thread per input of the gates those of the layer's inputs
-and of the previous hidden state.
+In the forward pass, at each time step, one product computes the moments of all gates, and one thread per unit does the
+rest. In the backward pass, one thread per unit computes the deltas of its gates, and one thread per input of the gates
+those of the layer's inputs and of the previous hidden state.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @kernel(floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)
 def _take_inputs(x_mu, x_var, mu, var, batch, steps, inputs, width):
-    """Copies the inputs of all time steps to where the gates read them."""
+    """Copies the inputs of all time steps to the inputs of the gates."""
     i = thread_index()
     if i < batch * steps * inputs:
         z, row = i % inputs, i // inputs
@@ -59,8 +59,8 @@ def _cell(
     """One time step of every unit, from the moments of its gates.
 
     var: variances of the inputs of the gates.
-    goes_on: the hidden state is an input of the next time step, in next_mu, next_var.
-    given: the hidden state is an output of the layer; that of sample b begins at b stride + offset.
+    goes_on: whether there is a next time step, whose input, in next_mu and next_var, is the hidden state.
+    given: whether the hidden state is an output of the layer; that of sample b begins at b stride + offset.
     """
     i = thread_index()
     if i < batch * outputs:
@@ -214,7 +214,7 @@ def _smooth(
 
 
 def scratch_size(batch: int, inputs: int, outputs: int) -> int:
-    """Size of the scratch memory that `forward` and `backward` each need, in numbers."""
+    """Size of the scratch memory of `forward`, and of `backward`, in numbers."""
     return 10 * batch * outputs
 
 

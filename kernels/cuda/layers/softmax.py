@@ -1,7 +1,7 @@
 """Activations over the classes of a sample: arrays are (batch, classes).
 
-`out` also receives the Jacobian, and may be the input itself: a unit is written by the thread that read it, and values
-that all threads need are read before the last barrier. One block per sample; sums are trees in shared memory.
+`out` also gets the Jacobian, and may be the input itself: a thread writes the units that it has read, and values that
+all threads need are read before the last barrier. One block per sample; sums are trees in shared memory.
 """
 
 import math
@@ -104,7 +104,7 @@ def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb, classes):
     log_total, log_total_var = log_moments(total, total_var)
     for k in range(cuda.threadIdx.x, classes, THREADS):
         i = start + k
-        m, s = mu[i] - m_top, var[i]  # subtracting the largest mean changes no result but keeps e^z finite
+        m, s = mu[i] - m_top, var[i]  # subtracting the largest mean keeps e^z finite
         e, _v, _j = exp_moments(m, s)
         out_mu[i], out_var[i], out_jcb[i] = closed_form_softmax_moments(m, s, e, total, log_total, log_total_var)
 
@@ -120,7 +120,7 @@ def remax(x: State, out: State) -> None:
 
 
 def closed_form_softmax(x: State, out: State) -> None:
-    """e^z / sum e^z with every factor taken as log-normal; not renormalised."""
+    """e^z / sum e^z with log-normal factors; not renormalised."""
     _launch(_closed_form_softmax, x, out)
 
 

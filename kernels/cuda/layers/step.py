@@ -1,4 +1,4 @@
-"""The parameter step, over the whole arena in one launch."""
+"""The parameter step, for all parameters in one launch."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ INFINITY = np.float32(np.inf)
 
 @device
 def any_of(counts, parts, scratch):
-    """Whether some count is above 0: the number of threads of the block that have met one. Every thread calls it."""
+    """The number of threads of the block that have found a count above 0. Every thread calls it."""
     met = ZERO
     for k in range(cuda.threadIdx.x, parts, THREADS):
         if counts[k] > 0:
@@ -93,7 +93,7 @@ def _forget(var, starts, stops, priors, factor):
 
 
 def look(parameters: Tensor, factors: Array, starts: Array, stops: Array, non_finite: Array) -> None:
-    """Counts what `step` would refuse: in non_finite[k] the parameters of segment k that are not finite, or their sums.
+    """Writes to non_finite[k] the number of parameters of segment k that are not finite, or have non-finite sums.
 
     With the scale 0 there is no step, and all counts are 0.
     """
@@ -113,13 +113,13 @@ def step(
 ) -> None:
     """Adds the capped deltas scale * (s g, s^2 h) to every parameter; then pulls it towards its prior.
 
-    factors: (scale, samples, caps, rate). With the scale 0 there is no step; with the rate 0 nothing is pulled, and
-    else by the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: it is not pulled).
+    factors: (scale, samples, caps, rate). With the scale 0 there is no step. With the rate 0 there is no pull;
+    otherwise it follows the formula `pulled`, towards N(prior_mu[k], prior_var[k]) in segment k (prior_var 0: no pull).
 
     Parameters are flat. Segment k, a block of threads, is [starts[k], stops[k]): one tensor or a part of one, whose cap
-    has the divisor caps * cap_factor(samples * steps[k]); negative[k] receives how many of its variances fell to <= 0
-    (and were set to 1e-5), and non_finite[k] the counts of `look`. If any of them is above 0, the step is refused: no
-    parameter of any segment changes.
+    has the divisor caps * cap_factor(samples * steps[k]). negative[k] gets the number of its variances that fell to <=
+    0 (and were set to 1e-5); non_finite[k] has the counts of `look`. If any of them is above 0, the step is refused: no
+    parameter changes.
     """
     look(parameters, factors, starts, stops, non_finite)
     segments = (starts, stops, steps, prior_mu, prior_var)
@@ -127,9 +127,9 @@ def step(
 
 
 def settle(state: Array, kept: Array, non_finite: Array) -> None:
-    """Ends a step for the state that passes have moved: keeps a copy, or puts the copy back if a count is not 0.
+    """Ends a step for state that passes change: saves it to `kept`, or restores it if a count is not 0.
 
-    It is one block of threads, as state is small.
+    It uses one block of threads, because state is small.
     """
     _settle.launch(1, state, kept, non_finite, state.size, non_finite.size)
 
@@ -140,7 +140,7 @@ def pooled_factors(header: Array, factors: Array, average: bool, rate: float) ->
 
 
 def forget(var: Array, starts: Array, stops: Array, priors: Array, factor: float) -> None:
-    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); variances above priors[k] stay.
+    """var = min(factor var, priors[k]) in each segment [starts[k], stops[k]); larger variances do not change.
 
     Variances are flat; a segment, a block of threads, has one prior variance.
     """

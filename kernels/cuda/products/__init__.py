@@ -1,1 +1,1 @@
-"""Products of matrices and convolutions on a GPU, in float32 and TF32, and the sums that they share with layers."""
+"""Products of matrices and convolutions on a GPU, in float32 and TF32, and sums over rows."""

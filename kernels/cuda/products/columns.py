@@ -1,8 +1,8 @@
 """Sums over the rows of a (rows, features) array: first over blocks of rows, then over these partial sums.
 
 A block of threads covers WIDTH neighbouring features and takes LANES rows at a time, so that it reads each row in one
-piece. The partial sums are added up by a second launch, or by the last block of the tile to finish. Every sum is a tree
-of fixed shape: the same input gives the same bits.
+piece. A second launch, or the last block of the tile to finish, adds the partial sums. Every sum is a tree of fixed
+shape: the same input gives the same bits.
 """
 
 import numpy as np
@@ -29,13 +29,13 @@ def column():
 
 @device
 def lane():
-    """Which of the LANES rows this thread takes."""
+    """The number of this thread's row among LANES rows."""
     return cuda.threadIdx.x // WIDTH
 
 
 @device
 def is_last_block(tickets, i, count, scratch):
-    """Whether this block is the last of `count` blocks to call this, so that it sees all that the others wrote before.
+    """Whether this block is the last of `count` blocks to call this. It can read all earlier writes of the others.
 
     tickets: zeros, and zero again after the last call; scratch: a shared int32. Every thread must call it.
     """
@@ -64,7 +64,7 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 @device
 def lanes_sums(gw, hw, gb, hb, scratch, second):
-    """Sums over the lanes of a feature, valid in its first lane; uses two shared arrays of THREADS numbers by turns."""
+    """Sums over the lanes of a feature, valid in its first lane; alternates two shared arrays of THREADS numbers."""
     return (
         tree_sum(gw, scratch, THREADS, WIDTH),
         tree_sum(hw, second, THREADS, WIDTH),

@@ -107,5 +107,5 @@ def sizes_of(layer: str, image, w, out, stride: int, pad: int) -> Sizes:
 
 
 def _round(size: int) -> int:
-    """Rounds up to a multiple of four, as the data that follow are read four numbers at a time."""
+    """Rounds up to a multiple of four, because the next data are read four numbers at a time."""
     return -(-size // 4) * 4

@@ -38,7 +38,7 @@ from pytagi_ddp.kernels.tensors import PartialMoments
 
 LARGE, SMALL = Tile(128, 64, 8, 8), Tile(32, 32, 4, 4)
 WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # one warp each: for few rows, for few columns
-# Blocks on 132 multiprocessors; terms per instruction, fetching included, relative to the large float32 tile.
+# Blocks on 132 multiprocessors; terms per instruction, including loads, relative to the large float32 tile.
 SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7), WIDE: Speed(2112, 0.6), TALL: Speed(2112, 0.6)}
 TF32_SPEEDS = SPEEDS | {LARGE: Speed(264, 3.0)}
 if SIMULATOR:  # its time is proportional to the number of threads, padding included
@@ -70,7 +70,7 @@ def tensor_cores(like) -> bool:
 
 
 def plan_of(kind: int, sizes: Sizes, like, ones: bool = False) -> Plan:
-    """How a product on the GPU of `like` is made; see `plan`."""
+    """The plan of a product on the GPU of `like`; see `plan`."""
     speeds = TF32_SPEEDS if tensor_cores(like) else SPEEDS
     return plan(kind, sizes, tuple(way for way in speeds.items() if kind < TRANSPOSED or way[0] not in NARROW), ones)
 
@@ -104,8 +104,8 @@ def multiply(
         finish: FORWARD, KNOWN: (b_mu, b_var); STATE: (jcb, None); PARAMETERS: (g_b, h_b); or (None, None).
         out: (mean, variance).
         extra: FORWARD, KNOWN: add the biases; STATE: see `finish_state`; PARAMETERS: add to what is stored.
-        moments: memory for moments of the activated results, and 1 + number of the activation; see `makes_moments`. The
-            moments are returned if they were computed, which needs a product that is not split.
+        moments: memory for moments of the activated results, and 1 + number of the activation; see `makes_moments`.
+            They are returned if they were computed; a split product does not compute them.
         scratch: at least `plan_of(...).workspace` float32; None: the common workspace.
     """
     how = plan_of(kind, sizes, image[0], kind == PARAMETERS and finish[0] is not None)

@@ -13,7 +13,7 @@ SLOPED, ADDED = 1, 2  # bits of `extra` in products that compute deltas
 
 @device
 def finish_forward(mean, variance, element, column, extra, bias_mu, bias_var, out_mu, out_var):
-    """Stores a sum, with the bias of its column if `extra`. Returns what is stored."""
+    """Stores a sum, with the bias of its column if `extra`. Returns the stored moments."""
     if extra:
         mean += bias_mu[column]
         variance += bias_var[column]
@@ -38,7 +38,7 @@ def finish_state(mean, variance, element, extra, jcb, out_mu, out_var):
 
 @device
 def finish_sum(mean, variance, element, extra, g, h):
-    """Stores g and h of a parameter; if `extra`, adds to the values that are there."""
+    """Stores g and h of a parameter; if `extra`, adds to the stored values."""
     if extra:
         mean += g[element]
         variance += h[element]
@@ -48,7 +48,7 @@ def finish_sum(mean, variance, element, extra, g, h):
 
 @device
 def parameter_place(row, taps, channels):
-    """Where a row of PARAMETERS is stored: rows are (tap, input channel), memory is (column, input channel, tap).
+    """The place of a row of PARAMETERS: rows are (tap, input channel), memory is (column, input channel, tap).
 
     Returns the index for column 0 and the distance between columns.
     """
@@ -57,12 +57,12 @@ def parameter_place(row, taps, channels):
 
 
 def makes_moments(kind: int) -> bool:
-    """Whether products of a kind can leave `PartialMoments` of their results."""
+    """Whether products of a kind can compute `PartialMoments` of their results."""
     return kind in (FORWARD, KNOWN)
 
 
 def room_for_moments(kind: int, tile: tuple[int, int], rows: int) -> int:
-    """Size, in numbers, of the shared memory that `store` needs if a thread has sums of `rows` rows."""
+    """Size of the shared memory of `store`, in numbers, if a thread has sums of `rows` rows."""
     owners = tile[0] // rows
     return (2 * tile[1] + 1) * owners if makes_moments(kind) else 0
 
@@ -70,13 +70,13 @@ def room_for_moments(kind: int, tile: tuple[int, int], rows: int) -> int:
 def make_store(
     kind: int, tile: tuple[int, int], count: tuple[int, int], group: tuple[int, int], apart: tuple[int, int]
 ):
-    """Makes the function by which threads of a product store the sums that they hold in registers.
+    """Makes the function by which threads of a product store their sums.
 
     Args:
         kind: kind of the product.
         tile: rows and columns of a block.
         count: rows and columns of sums of a thread.
-        group: rows and columns of a group of sums that lie side by side.
+        group: rows and columns of a group of adjacent sums.
         apart: distance from one such group of a thread to its next, in rows and in columns.
     """
     BM, BN = tile

@@ -1,4 +1,4 @@
-"""Activations that other kernels apply by themselves, to results that they are about to store."""
+"""Activations that other kernels apply to their results before they store them."""
 
 import numpy as np
 

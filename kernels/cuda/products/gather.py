@@ -1,4 +1,4 @@
-"""Fetching the operands of a product, four numbers at a time: from images at the taps, and from matrices.
+"""Loads of the operands of a product, four numbers at a time: from images at the taps, and from matrices.
 
 `gather4` and `matrix4` read into registers; `send4` and `send_matrix4` start copies to shared memory. Elements
 outside of the image or matrix are 0. A tap is (channel, column, row); view and origin are those of `work`.
@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.cuda.runtime.intrinsics import copy_async1, copy_async4,
 
 @device
 def advance(tap, by, view):
-    """Moves tap = (channel, column, row) on by `by` elements; the channel runs fastest, then the column."""
+    """Advances tap = (channel, column, row) by `by` elements; the channel runs fastest, then the column."""
     c, q, r = tap
     _, _, channels, _, taps_x = view
     c = i32(c + by)
@@ -79,7 +79,7 @@ def gather4(out, out2, o, image, image2, origin, tap, view, sign, wide, ones, bo
 
 @device
 def send4(shared, o, apart, image, image2, origin, tap, view, sign, wide, ones, both):
-    """`gather4` straight to shared memory from o on, asynchronously; both: image2 to o + apart."""
+    """`gather4` directly to shared memory from o on, asynchronously; both: image2 to o + apart."""
     if ones and is_one(origin, tap, view):
         store1(shared, o, ONE)
         for e in range(1, 4):
@@ -127,7 +127,7 @@ def matrix4(out, out2, o, matrix, matrix2, row, column, rows, columns, wide, bot
 
 @device
 def send_matrix4(shared, o, apart, matrix, matrix2, row, column, rows, columns, wide, both):
-    """`matrix4` straight to shared memory from o on, asynchronously; both: matrix2 to o + apart."""
+    """`matrix4` directly to shared memory from o on, asynchronously; both: matrix2 to o + apart."""
     element = i32(i32(row * columns) + column)
     if wide:
         valid = row < rows and column < columns

@@ -1,10 +1,10 @@
 """The choice of tile, number of blocks and number of parts of a product.
 
-The unit of the estimated time is one term (of both moments) on a fully used GPU. The estimate counts waves of
-blocks, and the padding of tiles. Products of few rows or columns (a small batch, a layer of few units) may use narrow
-tiles, see `_serves`. Products with few blocks, or with a last wave that is almost empty, are split along their sum: the
-parts go to a bounded workspace and are added in a fixed order. The choice depends only on the sizes and the path (see
-`products`): a result has the same bits on every run and, in float32, on every GPU.
+The unit of the estimated time is one term (of both moments) on a fully used GPU. The estimate counts waves of blocks,
+and the padding of tiles. Products of few rows or columns (a small batch, a layer of few units) may use narrow tiles,
+see `_serves`. Products with few blocks, or with an almost empty last wave, are split along their sum: the parts are
+written to a bounded workspace and added in a fixed order. The choice depends only on the sizes and the path (see
+`products`): a result has the same bits in every run and, in float32, on every GPU.
 """
 
 from functools import cache
@@ -17,10 +17,10 @@ DEPTH = 8  # terms of a tile, and of one mma of TF32
 MIN_PART = 64  # terms of the shortest part
 WORKSPACE = 1 << 24  # largest workspace for all parts, in float32 numbers: 64 MB
 # Measures of an H100: 8e12 terms (2 or 3 multiplications each) a second in float32, 3e12 bytes a second.
-TRAFFIC = 16 * 8 / 3  # terms in the time in which both moments of a part are written and read again
-LAUNCH = 2e7  # terms in the time that one more kernel takes
+TRAFFIC = 16 * 8 / 3  # terms in the time of writing and reading both moments of a part
+LAUNCH = 2e7  # terms in the time of one more kernel
 MULTIPROCESSORS = 132
-LATENCY = 0.2  # fixed time of a wave, relative to the time that a full wave takes in addition
+LATENCY = 0.2  # fixed time of a wave, relative to the remaining time of a full wave
 
 
 def at_inputs(kind: int) -> bool:
@@ -82,8 +82,8 @@ class Sizes(NamedTuple):
 class Plan(NamedTuple):
     """How a product is computed: by tiles, as `parts` sums of `part` terms each.
 
-    results: number of means, and of variances; ones: whether there is a row for the biases; workspace: float32 numbers
-    that are needed.
+    results: number of means, and of variances; ones: whether there is a row for the biases; workspace: its size in
+    float32 numbers.
     """
 
     tile: Tile
@@ -99,7 +99,7 @@ class Plan(NamedTuple):
 
 @cache
 def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: bool = False) -> Plan:
-    """The fastest way by the estimate above.
+    """The fastest plan by the estimate above.
 
     Args:
         kind: see `work`.
@@ -130,7 +130,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
 
     def estimate(way: tuple[Tile, Speed, int]) -> tuple[float, int]:
         tile, speed, parts = way
-        padded = _tiles(tile, rows, columns) * tile.rows * tile.columns  # decides where all blocks run at once
+        padded = _tiles(tile, rows, columns) * tile.rows * tile.columns  # decides if all blocks run at once
         return _cost(tile, speed, parts, rows, columns, depth, phases, results), padded
 
     tile, _, parts = min(ways, key=estimate)
@@ -141,7 +141,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
 
 
 def _serves(tile: Tile, rows: int, columns: int) -> bool:
-    """Whether the tile may be used for a product of this size: a narrow one fetches much per multiplication."""
+    """Whether the tile may be used for a product of this size: a narrow one loads more numbers per multiplication."""
     return (tile.rows >= NARROW or rows <= FEW) and (tile.columns >= NARROW or columns <= FEW)
 
 

@@ -2,9 +2,9 @@
 
 A block of the large tile has 128 threads and computes 128 x 64 means and variances; each thread keeps 8 x 8 of both in
 registers, and reads factors from shared memory in groups of four, one instruction each. Shared memory has two halves,
-each for operand tiles of eight k, stored k by k: while one half is multiplied, the next tiles are fetched into
-registers and then stored to the other half. The smaller tiles are for products that would mostly be padding in the
-large one. Those of one warp, 8 x 64 and 64 x 8, have an operand so narrow that some threads fetch no group of it.
+each for operand tiles of eight k, stored k by k: while one half is multiplied, the next tiles are loaded into registers
+and then stored to the other half. The smaller tiles are for products that would be mostly padding in the large one.
+Those of one warp, 8 x 64 and 64 x 8, have an operand so narrow that some threads do not load any group of it.
 """
 
 from pytagi_ddp.kernels.cuda.products.finish import make_store, room_for_moments
@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.cuda.products.work import ZERO, assign, i32, locate, mov
 from pytagi_ddp.kernels.cuda.runtime.compile import ALIGN, Kernel, cuda, float32, floats, int32, kernel
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide, load4, store1, store4
 
-PAD = 4  # numbers between the rows of shared memory: spreads transposed stores over the banks
+PAD = 4  # numbers between the rows of shared memory: distributes transposed stores over the banks
 
 
 def make_product(kind: int, tile: Tile, name: str) -> Kernel:
@@ -23,8 +23,8 @@ def make_product(kind: int, tile: Tile, name: str) -> Kernel:
     Its arguments: the image operand x (mean, variance), the matrix operand w (mean, variance), two arrays that
     `finish` needs, the results (mean, variance), memory for their moments, the layer's sizes; the number of parts of
     the sum over k and the terms of each (of several parts, the first result is the workspace); whether x and w are read
-    four at a time; `extra` of `finish`, `ones` of `gather4`, `moments` of `store`. Any other array may be passed in
-    place of one that the kind of product does not have.
+    four at a time; `extra` of `finish`, `ones` of `gather4`, `moments` of `store`. Any array may be passed for one that
+    the kind of product does not use.
     """
     BM, BN, TM, TN = tile
     THREADS = tile.threads

@@ -10,16 +10,16 @@ Kinds of product, with x, v the mean and variance of the input, d, e the deltas 
     PARAMETERS  rows: taps and input channels; columns: output channels; sums over output positions
                 mean x d, variance x^2 e
 
-A transposed convolution is the adjoint of a convolution from its outputs to its inputs, and is treated as that one. So
-its units are computed where that one has deltas, and the other way round:
+A transposed convolution is the adjoint of a convolution from its outputs to its inputs, and is treated as this
+convolution. So its units are computed as deltas of the convolution, and its deltas as units:
 
     FORWARD, KNOWN  as above, with rows and columns of STATE
     STATE           mean d w, variance e w^2, with rows and columns of FORWARD
     PARAMETERS      mean d x, variance e x^2: the image operand holds the deltas
 
-The image operand is never unfolded: a tile's elements are fetched directly from the pixels that the taps cover. A
-dense layer is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride falls
-into stride^2 phases: sets of positions that are reached by the same taps. Each phase is a convolution without gaps.
+The image operand is not unfolded: the elements of a tile are read directly from the pixels that the taps cover. A dense
+layer is a convolution of one tap over an image of one row, with the batch as its width. STATE with a stride consists of
+stride^2 phases: sets of positions that the same taps reach. Each phase is a convolution without gaps.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 
 ZERO, ONE = np.float32(0), np.float32(1)
 i32 = np.int32  # every index is wrapped in it: numba would widen sums to 64 bits
-OUTSIDE = i32(-(1 << 15))  # an origin from which no tap reaches the image
+OUTSIDE = i32(-(1 << 15))  # an origin whose taps are all outside the image
 
 
 @device
@@ -89,13 +89,13 @@ def survey(at_inputs, phase, sizes):
 
 
 class Work(NamedTuple):
-    """The part of a product that one block does.
+    """The part of a product that one block computes.
 
     Attributes:
         view: height, width and channels of the image operand, rows and columns of its taps.
         grid: height and width of the grid of positions, pixels from one to the next, pixel of tap (0, 0) at the first.
         image_size: numbers of one image.
-        phase: of the layer (for sums at inputs). which: part of the sum.
+        phase: phase of the layer (for sums at inputs). which: part of the sum.
         rows, columns, depth: of the product. row0, column0: first row and column of this block's tile.
         positions: number of positions of the grid, in the whole batch.
         first_row: first row of the phase in the matrix operand.

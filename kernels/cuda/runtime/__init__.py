@@ -1,1 +1,1 @@
-"""What runs kernels on a GPU: compilation, cubins, arrays, instructions, recorded launches, and the simulator."""
+"""Compilation, cubins, arrays, instructions, recorded launches, and the simulator of GPUs."""

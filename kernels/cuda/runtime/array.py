@@ -1,7 +1,7 @@
 """Arrays on a GPU: CuPy, float32 unless another dtype is given. The only file with CuPy.
 
-A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. Everything is queued on CuPy's
-current stream of that GPU; the host waits only where a NumPy array is handed out. Memory of transfers is pinned.
+A model on GPU i uses `arrays(i)`, which has the functions of `kernels.cpu.array`. All work is queued on CuPy's current
+stream of that GPU; the host waits only if it returns a NumPy array. Memory of transfers is pinned.
 """
 
 import sys
@@ -32,7 +32,7 @@ WORD = 8  # bytes of the largest argument of a kernel
 
 
 def nccl() -> ModuleType:
-    """CuPy's binding of NCCL; its `available` says whether the library was found."""
+    """CuPy's binding of NCCL; its attribute `available` is True if the library was found."""
     return import_module("cupy.cuda.nccl")
 
 
@@ -52,7 +52,7 @@ def on_device(index: int) -> AbstractContextManager:
 
 
 def compute_capability(index: int) -> tuple[int, int]:
-    """(major, minor) of GPU `index`; (0, 0) in the simulator, which has none of the special instructions."""
+    """(major, minor) of GPU `index`; (0, 0) in the simulator, which does not have the special instructions."""
     digits = "00" if SIMULATOR else cupy.cuda.Device(index).compute_capability  # "90", "120"
     return int(digits[:-1]), int(digits[-1])
 
@@ -63,7 +63,7 @@ def address(array) -> int:
 
 
 class Packed(tuple):
-    """Arguments of a launch in the form that CuPy passes on unchecked: pointers to the values, which are in `words`."""
+    """Arguments of a launch in a form that CuPy does not check: pointers to the values in `words`."""
 
     words: np.ndarray
 
@@ -83,7 +83,7 @@ class Function:
             self._function(grid, block, arguments)
 
     def prepare(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: list) -> tuple[Callable, tuple]:
-        """The same launch as (function, arguments), for use while its GPU is current and its arrays are alive."""
+        """The same launch as (function, arguments), to be called while its GPU is current and its arrays exist."""
         words = b"".join(
             a.tobytes().ljust(WORD, b"\0") if isinstance(a, np.generic) else address(a).to_bytes(WORD, sys.byteorder)
             for a in arguments
@@ -95,7 +95,7 @@ class Function:
 
 
 def pinned(size: int, dtype=np.float32) -> np.ndarray:
-    """Uninitialised host memory that the GPU can read and write by itself."""
+    """Uninitialised host memory that the GPU can access directly."""
     return np.empty(size, dtype) if SIMULATOR else cupyx.empty_pinned(size, dtype)
 
 
@@ -123,7 +123,7 @@ class SideStream:
         return done
 
     def join(self, done) -> None:
-        """Makes all work that is queued from now on wait for an event of `run`."""
+        """Makes all work that is queued later wait for an event of `run`."""
         with on_device(self._index):
             cupy.cuda.get_current_stream().wait_event(done)
 
@@ -181,7 +181,7 @@ class Arrays(DeviceArrays):
             return array.get()
 
     def snapshot(self, array) -> Arrival:
-        """A flat copy for the user, which later work does not change; it is made while the host continues."""
+        """A flat copy for the user, which later work does not change; the host does not wait for it."""
         if array.size == 0:
             return Arrival(np.empty(0, array.dtype), None)
         refuse_host_transfer(TO_HOST)
@@ -195,7 +195,7 @@ class Arrays(DeviceArrays):
         return address(array)
 
     def free_bytes(self) -> int:
-        """Bytes left for new arrays: free memory of the GPU, and memory of freed arrays that CuPy keeps in its pool."""
+        """Free bytes for new arrays: free memory of the GPU, and of CuPy's pool."""
         with on_device(self.index):
             pool = cupy.get_default_memory_pool()
             free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()

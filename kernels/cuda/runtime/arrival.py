@@ -1,4 +1,4 @@
-"""Results that are still on their way from the GPU."""
+"""Results that are being copied from the GPU."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 class Arrival(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for a NumPy array; any use of it waits until the copy from the GPU is complete.
+    """Acts as a NumPy array; any use of it waits until the copy from the GPU is complete.
 
-    So a training loop that does not look at the outputs never waits for them. `np.asarray` gives the array itself.
+    So a training loop that does not read the outputs does not wait for them. `np.asarray` returns the array itself.
 
     Args:
         values: the memory that is being filled.

@@ -1,4 +1,4 @@
-"""How CUDA kernels are written, compiled and launched. The only file that imports numba.cuda.
+"""Definition, compilation and launch of CUDA kernels. The only file that imports numba.cuda.
 
 A kernel is a function over flat memory; parameter types are declared once, so a launch involves no dispatch on types:
 
@@ -18,16 +18,15 @@ A kernel is a function over flat memory; parameter types are declared once, so a
 * Arithmetic of int32 and int64 is int64; mixing uint32 with a signed number is float64: use one kind per kernel.
   Constants of formulas are `np.float32`. No float64 may appear in the code (the compile lane fails on it).
 * Shared memory: `s = cuda.shared.array(SIZE, float32, ALIGN)`; sums over a block: `block_sum(value, s, threads)`
-  or, for the first thread only, `tree_sum(value, s, threads, 1)`; consecutive sums need two such arrays by turns.
+  or, for the first thread only, `tree_sum(value, s, threads, 1)`; consecutive sums need two such arrays in turn.
 * Instructions without a name in numba are in `intrinsics.py`. Functions that kernels call are formulas or `@device`.
 * Every kernel enters `REGISTRY`; the compile lane builds all of them for all architectures.
 
-NVVM makes PTX, nvJitLink a cubin, and CuPy loads and launches it on its current stream: about 5 microseconds of host
-time instead of the 90 of a numba launch, no second owner of contexts and streams, and the compile lane sees the very
-code that runs. `cubins` makes and keeps cubins. A launch runs on the device of its arrays. `kernels.cuda.array`
-supplies what that takes: `device_of(array) -> int`, `compute_capability(device) -> (major, minor)` and
-`Function(device, cubin, name)`, a callable(grid, block, arguments) which launches on that device's current stream,
-entering the device first if it is not the current one.
+NVVM makes PTX, nvJitLink a cubin (see `cubins`), and CuPy loads and launches it on its current stream. A launch takes
+about 5 microseconds of host time instead of the 90 of a numba launch, and the compile lane tests the same code. A
+launch runs on the device of its arrays. It uses `device_of(array) -> int`, `compute_capability(device) -> (major,
+minor)` and `Function(device, cubin, name)` of `kernels.cuda.array`, a callable(grid, block, arguments) which launches
+on that device's current stream.
 
 With NUMBA_ENABLE_CUDASIM=1 the same functions run in `simulator`, over NumPy arrays, every access bounds-checked.
 """
@@ -89,7 +88,7 @@ REGISTRY: dict[str, "Kernel"] = {}
 
 
 class optional(NamedTuple):
-    """A parameter that may be None; its name is lower-case because it is used like a type."""
+    """A parameter that may be None; its name is lower-case because it is used as a type."""
 
     type: types.Type
 
@@ -103,7 +102,7 @@ else:
 
     intrinsic = extending.intrinsic
     cuda = numba_cuda
-    device = numba.njit(inline="always")  # inlined before types are known: arrays, scalars and `cuda` all pass through
+    device = numba.njit(inline="always")  # inlined before types are known, so that arguments may have any type
 
 
 @device
@@ -119,7 +118,7 @@ def tree_sum(value, scratch, threads, last):
     The order of the additions is fixed. Every thread must call it.
 
     scratch: shared memory, one number per thread; not the array of the previous sum, which may still be read; threads:
-        size of the one-dimensional block. Both `threads` and `last` are powers of two.
+    size of the one-dimensional block. Both `threads` and `last` are powers of two.
     """
     i = cuda.threadIdx.x
     scratch[i] = value
@@ -134,7 +133,7 @@ def tree_sum(value, scratch, threads, last):
 
 @device
 def block_sum(value, scratch, threads):
-    """`tree_sum` over a whole block, returned to all of its threads."""
+    """`tree_sum` over a whole block, for all of its threads."""
     tree_sum(value, scratch, threads, 1)
     cuda.syncthreads()
     return scratch[0]
@@ -227,7 +226,7 @@ class Kernel:
         cuda.launch(self._function, grid, self.threads, memory)
 
     def _converter(self, position: int) -> Callable:
-        """The function that an argument goes through before a launch: it checks an array, or converts a scalar."""
+        """The function that checks an array argument, or converts a scalar, before a launch."""
         declared = self._types[position]
         if declared in _SCALARS:
             return _SCALARS[declared]
@@ -315,7 +314,7 @@ def _array() -> ModuleType:
 
 @contextmanager
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
-    """Tells numba the architecture of inner functions; it would otherwise ask the driver, even when one was given."""
+    """Sets the architecture of inner functions; numba would otherwise ask the driver."""
     asked = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     try:

@@ -1,6 +1,6 @@
 """Cubins, the machine code of kernels: assembled from PTX by nvJitLink, and kept for later processes.
 
-They lie in the folder of `kernels.cpu.runtime.compile.cache_folder`, which is named after the sources.
+They are in the folder of `kernels.cpu.runtime.compile.cache_folder`, whose name depends on the sources.
 """
 
 from contextlib import suppress
@@ -17,7 +17,7 @@ def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, s
     """(cubin, log) of the kernel `name` for a compute capability.
 
     Raises:
-        RuntimeError: the assembler refuses the code; its message says why.
+        RuntimeError: the error of the assembler.
     """
     from cuda.bindings import nvjitlink
 
@@ -41,7 +41,7 @@ def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, s
 
 @cache
 def folder() -> Path | None:
-    """Where cubins of this compiler are kept, maybe a folder that can only be read; None if nothing is."""
+    """The folder of cubins of this compiler, maybe read-only; None if there is none."""
     base = cache_folder()
     if base is None:
         return None
@@ -55,7 +55,7 @@ def folder() -> Path | None:
 
 
 def kept(file: str) -> bytes | None:
-    """The cubin in this file of the folder; None without an intact one."""
+    """The cubin in this file of the folder; None if it is missing or damaged."""
     place = folder()
     return read_checksummed(place / file) if place else None
 

@@ -1,4 +1,4 @@
-"""What arrays on a GPU (`array`) and in the simulator of one (`simulated_arrays`) have in common."""
+"""The base of arrays on a GPU (`array`) and in the simulator (`simulated_arrays`)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
 
 
 class DeviceArrays:
-    """Arrays of GPU `index`; `kernels.protocol.ArrayFunctions` says what each function does."""
+    """Arrays of GPU `index`; see `kernels.protocol.ArrayFunctions`."""
 
     asynchronous = True  # kernels return before they are done
     empty: Any
@@ -33,7 +33,7 @@ class DeviceArrays:
         return placed
 
     def visible(self, array) -> np.ndarray:
-        """The array that users are shown: a read-only copy on the host, as changes to it would not reach the GPU."""
+        """The array for the user: a read-only copy on the host."""
         copy = self.to_host(array)
         copy.flags.writeable = False
         return copy

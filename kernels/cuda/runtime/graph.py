@@ -1,7 +1,7 @@
 """The parts of a training step, recorded once and then replayed: launch by launch, or as CUDA graphs with one call.
 
-A replay works on the same memory as the recorded call. Layers keep their buffers as long as the batch size stays, so
-the key of a part names all else that may change: batch size, mode, addresses that come from outside.
+A replay uses the same memory as the recorded call. Layers keep their buffers while the batch size is the same. The key
+of a part has all else that may change: batch size, mode, addresses from outside.
 """
 
 import threading
@@ -19,7 +19,7 @@ from pytagi_ddp.kernels.cuda.runtime.recorder import Work, is_recording, prepare
 from pytagi_ddp.warn import warn
 
 keeps_calls = False
-_without_graphs: set[int] = set()  # GPUs on which a graph failed under "auto", so that none is tried again
+_without_graphs: set[int] = set()  # GPUs on which a graph failed under "auto"
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -30,13 +30,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 class Graphs:
     """The recorded parts of one network's training step, on one GPU.
 
-    A part runs as Python the first time (buffers are made, kernels compiled), is recorded while it runs the second
-    time, and replayed from then on. As soon as a part comes with another key, all recordings are dropped: what the
-    layers remember of their last forward pass, and perhaps their buffers, are no longer what was recorded.
+    A part runs in Python the first time (buffers are made, kernels compiled), is recorded the second time, and replayed
+    from then on. If a part comes with another key, all recordings are dropped, because saved values and buffers of
+    layers may differ from the recorded ones.
 
     A recording is a list of launches and copies (`pytagi_ddp.cuda.replay_launches`), which are queued one by one, or
     captured as a CUDA graph and queued by one call (`use_graphs`). With "auto" the first graph of each part and key
-    must give the same bits as the list. With neither option, or within another recording, parts run as Python.
+    must give the same bits as the list. Without either option, or within another recording, parts run in Python.
     """
 
     def __init__(self, array: DeviceArrays):
@@ -44,16 +44,15 @@ class Graphs:
         self.express = Express()
         self.plan = None
         self._parts: dict[str, _Part] = {}
-        self._equal: set[Hashable] = set()  # parts whose graphs gave the bits of single launches
+        self._equal: set[Hashable] = set()  # parts whose graphs give the bits of single launches
 
     def run(self, name: str, key: Hashable, memory: tuple, function: Callable[[], Any]) -> Any:
-        """Calls `function`, or replays what it did for the same key, with the result of the recorded call.
+        """Calls `function`, or replays its work for the same key, with the result of the recorded call.
 
         Args:
-            name: of the part.
-            key: all that the launches depend on.
-            memory: arrays from outside of the network's own buffers; None for one that is absent.
-            function: queues work on the GPU and does nothing else that a replay would miss.
+            key: all values that the launches depend on.
+            memory: arrays outside the buffers of the network; None for an absent one.
+            function: only queues work on the GPU, so that it can be replayed.
 
         Raises:
             RuntimeError: `function` transfers data to or from the host while it is recorded (`refuse_host_transfer`).
@@ -65,7 +64,7 @@ class Graphs:
         if is_recording() or not (graphs or options.replay_launches):
             self.clear()
             return function()
-        # The key names the thread: its launches use its own workspace, so that no other thread may replay them.
+        # The key includes the thread, because its launches use its own workspace.
         settings = graphs, options.allow_tf32, threading.current_thread()
         what = name, key, options.allow_tf32
         key = (key, *settings, *(None if a is None else address(a) for a in memory))
@@ -88,7 +87,7 @@ class Graphs:
         return part.result
 
     def _compare(self, part: "_Part", what: Hashable) -> None:
-        """Runs a part once. If a graph gives the same bits, it is used from now on; else this GPU gets no graphs."""
+        """Runs a part once. If a graph gives the same bits, it is used from now on; else this GPU uses none."""
         error = part.try_graph()
         if error is None:
             self._equal.add(what)
@@ -99,17 +98,17 @@ class Graphs:
         warn(message, RuntimeWarning)
 
     def clear(self) -> None:
-        """Forgets all recordings; call when layers change what they launch."""
+        """Drops all recordings. To be called when the launches of layers change."""
         self._parts.clear()
 
 
 class Express:
-    """The fast path of `kernels.cpu` for public calls of small networks: on a GPU it does nothing."""
+    """The fast path of public calls: on a GPU there is none."""
 
     one_thread: Any = None
 
     def forward(self, *_: Any) -> None:
-        """Leaves it to the general way, as all functions here."""
+        """None: the general code is used, as with all functions here."""
 
     backward = step = offer_forward = offer_backward = offer_step = forward
 
@@ -135,21 +134,23 @@ class _Part:
         self.launch = partial(replay, prepared(self._work))
 
     def become_graph(self) -> None:
-        """Has `launch` queue the recorded work as a CUDA graph; queues nothing."""
+        """Makes `launch` queue the recorded work as a CUDA graph; does not queue it."""
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             stream.begin_capture()
             try:
                 self.launch()
             finally:
-                graph = stream.end_capture()  # also after an error: a stream that is still capturing cannot be used
+                graph = stream.end_capture()  # also after an error, because a capturing stream cannot be used
         self.launch, self.graph = graph.launch, True
 
     def try_graph(self) -> Exception | None:
-        """Runs the work once, and becomes a graph if that gives the same bits; else returns the reason as an error.
+        """Runs the work once, and becomes a graph if that gives the same bits; otherwise returns the reason as an
+        error.
 
         The work is queued launch by launch and its results are read; then its memory is restored, and the graph is
-        launched. In both cases the memory ends up as single launches leave it. Needs two copies of it on the host.
+        launched. In both cases the memory has the results of single launches afterwards. It takes two copies of the
+        memory on the host.
         """
         replayed = self.launch
         try:

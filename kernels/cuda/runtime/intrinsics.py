@@ -1,6 +1,6 @@
 """Instructions without a name in numba: 16-byte loads and stores, asynchronous copies, tensor-core products, tickets.
 
-Each has a twin in Python for the simulator, where memory is a plain array and the threads of a block take turns.
+Each has a version in Python for the simulator, where memory is a plain array and the threads of a block take turns.
 """
 
 import numpy as np
@@ -61,7 +61,7 @@ if SIMULATOR:
 
     @device
     def mma_tf32(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-        # All threads of the block must get here at once: they exchange operands in a table.
+        # All threads of the block must be here at the same time: they exchange operands in a table.
         thread, table = cuda.threadIdx.x, cuda.operands
         table[thread] = tuple(_cut(x) for x in (a0, a1, a2, a3, b0, b1))
         cuda.syncthreads()
@@ -122,7 +122,7 @@ else:
 
     @intrinsic
     def load1(typing, memory, i):
-        """memory[i] of float32, without numba's care for negative i: constants become part of the instruction."""
+        """memory[i] of float32, without numba's handling of negative i: constants become part of the instruction."""
 
         def generate(context, builder, signature, args):
             return builder.load(_address(context, builder, signature.args[0], *args))

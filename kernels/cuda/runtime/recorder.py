@@ -1,4 +1,4 @@
-"""Recording of the work that a thread queues on the device: for replayed steps, CUDA graphs and counts of launches."""
+"""Recording of the work that a thread queues on the device, for replayed steps, CUDA graphs and counts of launches."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _recording = _Recording()
 def queue(function: Callable, *arguments) -> None:
     """Calls `function(*arguments)`, which queues one launch or copy on the device; all queued work goes through here.
 
-    `arguments` must name all memory that the work uses: a recording keeps it alive.
+    `arguments` must include all memory that the work uses: a recording keeps it alive.
     """
     if _recording.work is not None:
         _recording.work.append((function, arguments))
@@ -31,10 +31,10 @@ def is_recording() -> bool:
 
 
 def refuse_host_transfer(what: str) -> None:
-    """Call it before a transfer between device and host, named `what`: a replay would not repeat it.
+    """To be called before a transfer `what` between device and host, which a replay would not repeat.
 
     Raises:
-        RuntimeError: a recording for a replay is under way.
+        RuntimeError: a recording for a replay is in progress.
     """
     if _recording.for_replay:
         raise RuntimeError(
@@ -48,7 +48,7 @@ def recording(for_replay: bool = False) -> Iterator[Work]:
     """Collects the work that this thread queues in the block. for_replay: `replay` replaces the whole block.
 
     Raises:
-        RuntimeError: another recording of this thread is under way; with for_replay, also see `refuse_host_transfer`.
+        RuntimeError: another recording of this thread is in progress; with for_replay, also see `refuse_host_transfer`.
     """
     if is_recording():
         raise RuntimeError("launches are already being recorded, for a replay or a benchmark")
@@ -61,7 +61,7 @@ def recording(for_replay: bool = False) -> Iterator[Work]:
 
 
 def prepared(work: Work) -> Work:
-    """The same work with less overhead per call, where a function has `prepare(...) -> (function, arguments)`."""
+    """The same work with less overhead per call, for functions with `prepare(...) -> (function, arguments)`."""
     return [f.prepare(*arguments) if hasattr(f, "prepare") else (f, arguments) for f, arguments in work]
 
 

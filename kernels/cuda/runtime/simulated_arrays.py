@@ -1,4 +1,4 @@
-"""Arrays of the simulator: those of a GPU (`array`), in memory of the host."""
+"""Arrays of the simulator: as those of a GPU (`array`), in host memory."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from pytagi_ddp.kernels.cuda.runtime.recorder import queue, refuse_host_transfer
 
 
 class SimulatedArray(np.ndarray):
-    """A device array of the simulator: arithmetic and functions of NumPy are refused, as there are none on a GPU."""
+    """A device array of the simulator: arithmetic and functions of NumPy raise an error, as on a GPU."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         raise TypeError(f"np.{ufunc.__name__} of an array on a device: use a kernel, or read the array first")
@@ -50,7 +50,7 @@ class SimulatedArrays(DeviceArrays):
 
 
 def _copy_on_device(source: np.ndarray, out: np.ndarray) -> None:
-    """A function of its own because `benchmarks.gpu_launches` replaces it."""
+    """A separate function, because `benchmarks.gpu_launches` replaces it."""
     _copy_reshaped(source, out)
 
 

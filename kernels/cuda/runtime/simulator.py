@@ -1,9 +1,9 @@
 """The simulator: with NUMBA_ENABLE_CUDASIM=1, kernels run as Python over NumPy arrays.
 
-The threads of a block take turns, from barrier to barrier, in an order that is drawn anew each time (the same in every
-run of a program): if a barrier is missing, a thread runs too early in some of these orders. For this, functions with
-barriers become generators that pause at them. Numba's own simulator instead starts a thread of the operating system for
-each thread of the block, and polls all of them.
+The threads of a block take turns, from barrier to barrier, in an order that is drawn again each time (the same in every
+run of a program): if a barrier is missing, a thread runs too early in some of these orders. Functions with barriers
+become generators that pause at them. Numba's own simulator starts a thread of the operating system for each thread of
+the block, and polls all of them.
 """
 
 import ast
@@ -23,12 +23,12 @@ SIMULATOR = bool(numba.config.ENABLE_CUDASIM)  # whether kernels run here and no
 
 
 def _spoilt(dtype: types.Type) -> float:
-    """The content of memory before it is written: a number that spoils every result computed from it."""
+    """The content of memory before it is written: a number that makes every result computed from it invalid."""
     return np.nan if dtype is float32 else -(1 << 30)
 
 
 class Memory:
-    """Memory as a kernel sees it: flat, no negative index, nothing beyond the end."""
+    """Memory of a kernel: flat, without negative indices or access beyond the end."""
 
     def __init__(self, array: np.ndarray):
         self._array = array.reshape(-1)
@@ -58,7 +58,7 @@ class _Index(NamedTuple):
 
 
 class SimulatedCuda:
-    """The object `cuda` inside a kernel, as seen by the thread whose turn it is.
+    """The object `cuda` inside a kernel, for the running thread.
 
     Attributes:
         operands: by thread, values that threads of a block exchange without memory (`intrinsics.mma_tf32`).
@@ -90,7 +90,7 @@ class SimulatedCuda:
                         paused.append((index, running))
 
     def syncthreads(self) -> None:
-        """Never called from kernels and @device functions: `with_pauses` replaces the call by a pause.
+        """Not called in kernels and @device functions: `with_pauses` replaces the call by a pause.
 
         Raises:
             RuntimeError: another function calls it.
@@ -100,7 +100,7 @@ class SimulatedCuda:
 
 class _Local:
     def array(self, size: int, dtype: types.Type, alignment: int | None = None) -> list:
-        """A list, as it is many times faster than an array, and the innermost loops work on registers."""
+        """A list, which is many times faster than an array, because the innermost loops use registers."""
         return [as_dtype(dtype).type(_spoilt(dtype))] * size
 
 
@@ -108,7 +108,7 @@ class _Shared:
     arrays: dict[tuple, Memory]
 
     def array(self, size: int, dtype: types.Type, alignment: int | None = None) -> Memory:
-        """The same memory for all threads of a block, for each place in the code that asks for some."""
+        """Memory shared by all threads of a block, one for each place in the code."""
         caller = sys._getframe(1)
         key = caller.f_code, caller.f_lasti
         if key not in self.arrays:

@@ -1,1 +1,1 @@
-"""Communicators and their MPI job: how ranks find each other, communicate, wait and end together."""
+"""Communicators and their MPI job: how ranks connect, communicate, wait and end."""

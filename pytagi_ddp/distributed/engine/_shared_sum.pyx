@@ -1,11 +1,11 @@
 # cython: cdivision=True
 """Sums of short float32 arrays over the ranks of one node, through memory that they share.
 
-Each rank copies its numbers to its place and marks that it has arrived. When all ranks have arrived, each of them adds
-up the numbers of all, in the same order, so that the result has the same bits on every rank.
+Each rank copies its numbers to its slot and marks its arrival. When all ranks have arrived, each of them adds the
+numbers of all, in the same order, so that the result has the same bits on every rank.
 
-Two sets of places are used in turn. That is enough: a rank that arrives at a sum has finished the sum before. So when
-all have arrived at a sum, no rank reads the places of the sum before, and the next sum may use them.
+Two sets of slots are used in turn. A rank that arrives at a sum has finished the previous one. So when all have
+arrived, no rank reads the slots of the previous sum, and the next sum may use them.
 """
 
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
@@ -49,8 +49,8 @@ cdef class SharedSum:
 
     Args:
         memory: writable memory that all ranks share, zeros at first, of `shared_bytes(ranks, floats)` bytes.
-        rank, ranks: this rank, from 0, and how many there are.
-        floats: how many numbers a sum can have at most.
+        rank, ranks: this rank, from 0, and the number of ranks.
+        floats: the largest number of values of a sum.
 
     Attributes:
         floats: the same.
@@ -77,7 +77,7 @@ cdef class SharedSum:
         PyBuffer_Release(&self.memory)
 
     def start(self, values):
-        """Brings this rank's numbers, which the sum of all ranks replaces once `Test` says True; returns itself.
+        """Starts a sum. The sum of all ranks replaces `values` when `Test` returns True. Returns itself.
 
         Args:
             values: C-contiguous, writable float32 array of 1 to `floats` numbers.
@@ -93,7 +93,7 @@ cdef class SharedSum:
         return self
 
     def Test(self) -> bool:
-        """Whether all ranks have arrived; then the sum is in the array of `start`. It waits only for a moment.
+        """Whether all ranks have arrived; then the sum is in the array of `start`. It waits for a moment at most.
 
         Raises:
             ValueError: the arrays of the ranks have different lengths. Every rank raises it.
@@ -117,9 +117,9 @@ cdef class SharedSum:
         return True
 
     cdef slot* slot_of(self, int rank) noexcept nogil:
-        """Where a rank marks that it has arrived at the current sum."""
+        """The memory in which a rank marks its arrival at the current sum."""
         return self.slots + self.count % TURNS * self.ranks + rank
 
     cdef float* place(self, int rank) noexcept nogil:
-        """Where a rank's numbers for the current sum lie."""
+        """The memory of a rank's numbers for the current sum."""
         return self.places + (self.count % TURNS * self.ranks + rank) * self.floats

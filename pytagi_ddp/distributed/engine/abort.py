@@ -1,7 +1,7 @@
 """An error on one rank ends the whole job.
 
-Without this, the other ranks would wait for the failed one for ever: Python prints a traceback and then sits in
-``MPI_Finalize``. `AbortHook` prints the first error of the job once, with its rank, and ends every rank.
+Without this, all ranks would wait forever: Python prints a traceback and then waits in ``MPI_Finalize``. `AbortHook`
+prints the first error of the job once, with its rank, and ends every rank.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, TypeVar, cast
 
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
-STAGGER_SECONDS = 0.5  # by rank: when all ranks fail alike, the first one speaks and ends the others
+STAGGER_SECONDS = 0.5  # times the rank: if all ranks fail alike, rank 0 prints the error and ends the others
 STAGGER_LIMIT = 1.5
-FORWARD_SECONDS = 0.05  # mpirun loses what a rank wrote less than a few milliseconds before it aborts
-TIMEOUT_GRACE_SECONDS = 0.5  # every rank says where it waits before the first one aborts
+FORWARD_SECONDS = 0.05  # mpirun loses output that a rank wrote a few milliseconds before it aborts
+TIMEOUT_GRACE_SECONDS = 0.5  # so that every rank prints where it waits before the first one aborts
 ABORT_LIMIT_SECONDS = 3
 TRIES = 100  # to begin
 
@@ -33,7 +33,7 @@ Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 def _insistent(hook: Hook) -> Hook:
-    """A hook that begins again when Ctrl-C has cut it short, before it could have them ignored."""
+    """A hook that starts again if Ctrl-C interrupts it before it ignores further ones."""
 
     @functools.wraps(hook)
     def run(*arguments: Any) -> None:
@@ -47,20 +47,19 @@ def _insistent(hook: Hook) -> Hook:
 class AbortHook:
     """Ends the MPI job from ``sys.excepthook`` and ``threading.excepthook``.
 
-    A Ctrl-C also ends it from ``sys.unraisablehook``: when it comes in a callback from C, such as one of Numba's
-    compiler, Python would drop the exception and continue.
+    A Ctrl-C also ends it from ``sys.unraisablehook``: in a callback from C, such as one of Numba's compiler, Python
+    would drop the exception and continue.
 
-    Nothing interrupts it: in a hook, further Ctrl-C have no effect, and one that comes just before lets the hook begin
-    again. Should Python leave a hook all the same, `unreported` tells whoever ends the program.
+    Hooks ignore further Ctrl-C, and start again after one that comes just before. If Python leaves a hook in spite of
+    this, `unreported` is True.
 
-    Hooks that were installed before are called too, after the traceback is printed and before the job ends; Python's
-    own hooks are replaced. `SystemExit` reaches no excepthook: `pytagi_ddp.distributed.engine.job.Job.leave` handles a
-    rank that leaves in an orderly way.
+    Earlier hooks, except Python's own, are called after the traceback is printed and before the job ends. `SystemExit`
+    does not reach an excepthook: see `pytagi_ddp.distributed.engine.job.Job.leave`.
 
     Args:
         rank: rank in the job.
         world_size: ranks in the job, or None while that is not known.
-        abort: ends all ranks with an exit code; to be set as soon as MPI runs.
+        abort: a function that ends all ranks with an exit code; to be set as soon as MPI runs.
     """
 
     def __init__(self, rank: int, world_size: int | None):
@@ -82,7 +81,7 @@ class AbortHook:
             self._installed = True
 
     def remove(self) -> None:
-        """Restores the earlier hooks, unless someone has installed another hook on top of these since."""
+        """Restores the earlier hooks, unless other hooks were installed since."""
         if self._installed and sys.excepthook == self._on_exception:
             sys.excepthook = self._previous
         if self._installed and threading.excepthook == self._on_thread_exception:
@@ -119,7 +118,7 @@ class AbortHook:
 
     @property
     def unreported(self) -> bool:
-        """Whether a Ctrl-C has ended this program, and another one the hook that should have said so."""
+        """Whether a Ctrl-C has ended this program, and another one the hook that should have reported it."""
         kind = getattr(sys, "last_type", None)
         ended = isinstance(kind, type) and issubclass(kind, KeyboardInterrupt)
         return ended and self._is_mine() and not self._failing.locked() and not hasattr(sys, "ps1")
@@ -148,7 +147,7 @@ class AbortHook:
         self.end(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def end_with(self, message: str, code: int = 1) -> None:
-        """Prints the message and ends every rank. A lower rank with the same reason comes first and ends the job."""
+        """Prints the message and ends every rank. If several ranks have the same reason, the lowest one does it."""
         ignore_interrupts()
         self._say_if_first(message)
         self.end(code)
@@ -159,8 +158,8 @@ class AbortHook:
         time.sleep(FORWARD_SECONDS)
 
     def say(self, text: str) -> None:
-        """Writes a message with this rank's number, in one piece, so that the ranks' lines do not mix."""
-        unwritable = (OSError, ValueError, AttributeError)  # a closed stream must not keep the job from ending
+        """Writes a message with the number of this rank in one call, so that lines of ranks do not mix."""
+        unwritable = (OSError, ValueError, AttributeError)  # a closed stream must not prevent the end of the job
         with contextlib.suppress(*unwritable):
             sys.stdout.flush()
         with contextlib.suppress(*unwritable):
@@ -177,13 +176,13 @@ class AbortHook:
 
 
 def ignore_interrupts() -> None:
-    """Lets Ctrl-C have no effect any more, also one that has come and that Python has not answered yet."""
-    with contextlib.suppress(ValueError):  # not the main thread, and so none that Python interrupts
+    """Ignores Ctrl-C from now on, also one that Python has not handled yet."""
+    with contextlib.suppress(ValueError):  # not the main thread, which is the only one that Python interrupts
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _die_of_a_signal(code: int) -> None:
-    """Ends the job while MPI does not run: Hydra would let the others wait for a rank that exits, whatever its code."""
+    """Ends the job while MPI does not run, by a signal: Hydra lets the others wait for a rank that exits."""
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

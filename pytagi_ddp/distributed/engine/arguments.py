@@ -11,7 +11,7 @@ OPS = ("sum", "mean", "max", "min", "prod")
 
 
 def check_buffer(name: str, buffer: Any) -> None:
-    """Raises unless a collective can work in place on `buffer`."""
+    """Raises an error unless a collective can work in place on `buffer`."""
     on_device = not isinstance(buffer, np.ndarray)
     if (on_device and not hasattr(buffer, "__cuda_array_interface__")) or buffer.dtype.hasobject:
         raise TypeError(f"{name} works in place on a NumPy or CuPy array of numbers, not on {_kind(buffer)}")
@@ -22,7 +22,7 @@ def check_buffer(name: str, buffer: Any) -> None:
 
 
 def check_sent(name: str, array: Any) -> None:
-    """Raises unless `array` can be sent."""
+    """Raises an error unless `array` can be sent."""
     if not (isinstance(array, np.ndarray) or on_gpu(array)) or array.dtype.hasobject:
         raise TypeError(f"{name} takes a NumPy or CuPy array of numbers, not {_kind(array)}")
     if not array.flags.c_contiguous:
@@ -30,17 +30,17 @@ def check_sent(name: str, array: Any) -> None:
 
 
 def check_reducible(name: str, buffer: Any, op: str) -> None:
-    """Raises unless `name` can combine the numbers of `buffer` by `op`."""
+    """Raises an error unless `name` can combine the numbers of `buffer` by `op`."""
     if type(buffer) is np.ndarray and op == "sum" and buffer.dtype.type in REDUCIBLE:
         flags = buffer.flags
         if flags.c_contiguous and flags.writeable:
-            return  # the frequent case, which a step waits for
+            return  # the case of a step, kept fast
     check_buffer(name, buffer)
     check_op(name, buffer, op)
 
 
 def check_op(name: str, array: Any, op: str) -> None:
-    """Raises unless `name` can combine numbers of the dtype of `array` by `op`."""
+    """Raises an error unless `name` can combine numbers of the dtype of `array` by `op`."""
     if array.dtype.type not in REDUCIBLE:
         names = ", ".join(np.dtype(kind).name for kind in REDUCIBLE)
         raise TypeError(f"{name} combines {names}, not {array.dtype}")
@@ -53,7 +53,7 @@ def check_op(name: str, array: Any, op: str) -> None:
 def check_exchange(
     name: str, send: Any, receive: Any, send_blocks: int, receive_blocks: int, own: int | None = None
 ) -> None:
-    """Raises unless `send` is made of equal blocks that fit into those of `receive`.
+    """Raises an error unless the blocks of `send` and `receive` have equal sizes.
 
     Args:
         own: if given, both arrays may be on a GPU, and the array of one block may be block `own` of the other array.

@@ -1,4 +1,4 @@
-"""The base of all communicators: the place in the job, counts, and the state that decides whether it may be used."""
+"""The base of all communicators: rank, counts, and whether they may be used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_childr
 
 
 class CommunicatorBase:
-    """The place of this process among the ranks, and whether it may still take part in collectives."""
+    """The rank of this process, and whether it may still take part in collectives."""
 
     backend: str
     timeout: float | None = None  # seconds that ranks may wait for each other; None: without end
@@ -39,11 +39,11 @@ class CommunicatorBase:
         return self._closed
 
     def end_in_child(self) -> None:
-        """Called in a forked child process, which cannot take part in collectives and has nothing to close."""
+        """Called in a forked child process, which cannot take part in collectives."""
         self._closed, self._forked = True, FORKED.format(rank=self.rank)
 
     def report_dropped(self, what: str) -> None:
-        """Makes the next collective raise: the handle of `what` was dropped before it was done."""
+        """Makes the next collective raise an error: the handle of `what` was dropped before it was done."""
         self._dropped = self._dropped or what
 
     def _check_usable(self, name: str) -> None:

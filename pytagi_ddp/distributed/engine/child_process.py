@@ -1,4 +1,4 @@
-"""Recognises child processes of a rank: they inherit the launcher's environment variables, but are not ranks."""
+"""Detects child processes of a rank: they inherit the launcher's environment variables, but are not ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Protocol
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY, Launch, detect_launcher
 from pytagi_ddp.process_tree import ancestor, line_up_to
 
-# Set in a rank: its process and its job. Child processes inherit it with the launcher's variables.
+# Set in a rank: its process and its job. Child processes inherit it.
 RANK_VARIABLE = "PYTAGI_DDP_RANK"
 
 FORKED = "this process was forked from rank {rank}, and is not a rank itself: it can compute, but not communicate"
 
 
 class ForkAware(Protocol):
-    """An object that a forked child process must not use: it would communicate in the place of the rank."""
+    """An object that a forked child process must not use, because it would communicate instead of the rank."""
 
     def end_in_child(self) -> None: ...
 
@@ -29,7 +29,7 @@ _fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def keep_from_children(thing: ForkAware) -> None:
-    """Makes every process forked from this one call ``thing.end_in_child()``, even if another such call raises."""
+    """Makes every process forked from this one call ``thing.end_in_child()``."""
     _fork_aware.add(thing)
 
 
@@ -52,8 +52,8 @@ def launcher_of_rank() -> Launch | None:
 def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
     """The reason why this process is not a rank of the job in its environment; None if it is a rank.
 
-    A child process of a rank (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables.
-    With MPI it would wait for ranks that never come, or talk to the launcher in the place of the rank.
+    A child process of a rank (by subprocess, os.system, fork or multiprocessing) inherits the launcher's variables. If
+    it started MPI, it would wait for other ranks forever, or communicate with the launcher instead of the rank.
     """
     rank, _, job = environ.get(RANK_VARIABLE, "").partition(" of ")
     if rank == str(os.getpid()):
@@ -67,9 +67,9 @@ def why_no_rank(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _leads_to_launcher(descriptor: str) -> bool:
-    """Whether this is the socket of the process that Hydra's proxy started; without a proxy, whether it is a socket.
+    """Whether this is the socket that Hydra's proxy gave to its process; without a proxy, whether it is a socket.
 
-    A child process of a rank has no such socket, but may have another open file with the same number.
+    A child process of a rank does not have this socket, but may have another open file with the same number.
     """
     try:
         own = os.fstat(int(descriptor))
@@ -80,17 +80,17 @@ def _leads_to_launcher(descriptor: str) -> bool:
     try:
         started = line_up_to((HYDRA_PROXY,))[-2]
         return os.path.samestat(own, os.stat(started / "fd" / descriptor))
-    except (OSError, IndexError):  # it has been closed there, or who started this process cannot be seen
+    except (OSError, IndexError):  # it is closed there, or the parent process is not visible
         return True
 
 
 def mark_rank() -> None:
-    """Tells child processes of this process that this one is the rank."""
+    """Marks this process as the rank, for its child processes."""
     os.environ[RANK_VARIABLE] = f"{os.getpid()} of {_job_name(os.environ)}"
 
 
 def _job_name(environ: Mapping[str, str]) -> str:
-    """A name of the job. It differs from that of a job that a rank starts with an mpirun of its own."""
+    """A name of the job, which differs from that of a job that a rank starts by its own mpirun."""
     proxy = _proxy_above()
     names = ("PMIX_NAMESPACE", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_PORT")
     return " ".join([f"Hydra {proxy}"] if proxy else [f"{name} {environ[name]}" for name in names if name in environ])

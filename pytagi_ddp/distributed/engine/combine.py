@@ -1,4 +1,4 @@
-"""Sums and other reductions over ranks, where this library computes them and not MPI."""
+"""Sums and other reductions over ranks that this library computes instead of MPI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def combined(arrays: Sequence[np.ndarray] | np.ndarray, op: str) -> np.ndarray:
 def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
     """Writes `combined` of the rows of a matrix into `out`."""
     if rows.dtype == np.float32 and op in ("sum", "mean"):
-        from pytagi_ddp.distributed.engine._shared_sum import add_rows  # here: most programs have no use for it
+        from pytagi_ddp.distributed.engine._shared_sum import add_rows  # here, because most programs do not use it
 
         add_rows(rows, out)
         if op == "mean":
@@ -40,7 +40,7 @@ def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
 
 
 def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
-    """Writes the sum of parts[0], parts[1], ... into `out`, in the order of `tree_sum`; both need not be contiguous."""
+    """Writes parts[0] + parts[1] + ... into `out`, in the order of `tree_sum`; arrays may be non-contiguous."""
     with np.errstate(all="ignore"):
         if len(parts) <= 2:
             np.copyto(out, parts[0]) if len(parts) == 1 else np.add(parts[0], parts[1], out=out)
@@ -53,7 +53,7 @@ def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
 def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """The sum, in the order of `add_places` (shared_sum.h): by a binary tree of neighbours.
 
-    If their number is not a power of two, as many of the first ones as needed are added in pairs before.
+    If their number is not a power of two, some of the first ones are added in pairs before, to make it one.
     """
     if len(arrays) == 1:
         return arrays[0].copy()
@@ -66,14 +66,14 @@ def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 @contextmanager
 def comparable(data: np.ndarray, op: str, keep: bool = False) -> Iterator[np.ndarray]:
-    """Inside the block, `data` can be combined by `op`: for "max" and "min", floats appear as integers of equal order.
+    """Inside the block, `data` can be combined by `op`: for "max" and "min", floats are integers of the same order.
 
-    MPI's results of comparing NaN, or -0 and 0, depend on the order of the comparisons, so that ranks would disagree.
-    As sign-magnitude integers, floats have a single order: -0 is below 0, and NaN, whose bits are made equal on all
-    ranks, is beyond the infinity that the op looks for. So NaN on any rank gives NaN, as with `numpy.maximum`.
+    With floats, MPI's results for NaN, or for -0 and 0, depend on the order of comparisons, so that ranks would
+    disagree. Sign-magnitude integers have a single order: -0 is below 0, and NaN (with equal bits on all ranks) is
+    beyond the infinity in the direction of the op. So NaN on any rank gives NaN, as with `numpy.maximum`.
 
     Args:
-        data: array of numbers; changed inside the block, and changed back at its end.
+        data: array of numbers; converted inside the block, and converted back at its end.
         op: of `Communicator.all_reduce`.
         keep: yield a copy instead, so that `data` does not change.
     """

@@ -1,7 +1,6 @@
 """The checks of ``PYTAGI_DDP_DEBUG=1``: ranks compare each collective before they run it, and check its result.
 
-They cost one small collective before each one, and a pass over each reduced array after it. Without the variable, only
-a flag is looked at.
+They cost one small collective before each one, and a pass over each reduced array after it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ HEADING_BYTES = 256
 
 
 class CollectiveMismatchError(RuntimeError):
-    """Ranks have called different collectives, or the same collective or message with other arguments."""
+    """Ranks have called different collectives, or the same one with different arguments."""
 
 
 class NonFiniteError(FloatingPointError):
-    """A reduced array holds NaN or infinity.
+    """A reduced array contains NaN or infinity.
 
     Attributes:
-        index: of the first such value in the flat array.
+        index: index of the first such value in the flat array.
     """
 
     def __init__(self, message: str, index: int):
@@ -40,7 +39,7 @@ def is_asked_for() -> bool:
 
 
 def fingerprint(name: str, arrays: Sequence, details: dict[str, Any]) -> dict[str, Any]:
-    """What must be equal on every rank: the name, then dtype, shape and bytes of each array, then `details`."""
+    """Values that must be equal on every rank: the name, then dtype, shape and bytes of each array, then `details`."""
     parts: dict[str, Any] = {"collective": name}
     for label, array in zip(("", " received"), arrays, strict=False):
         parts[f"dtype{label}"] = str(array.dtype)
@@ -50,10 +49,10 @@ def fingerprint(name: str, arrays: Sequence, details: dict[str, Any]) -> dict[st
 
 
 def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
-    """Raises, on every rank alike, if the fingerprints of the ranks differ.
+    """Raises the same error on every rank if the fingerprints of the ranks differ.
 
     Args:
-        number: the number of the collective, as its communicator counts them.
+        number: the number of the collective in its communicator.
         everyone: the fingerprint of each rank.
 
     Raises:
@@ -71,25 +70,25 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
 
 
 def heading(array: Any) -> np.ndarray:
-    """What is sent before a message: dtype and shape of the array that is sent, or of the one to be received."""
+    """The heading of a message: dtype and shape of the array that is sent or received."""
     text = f"{array.dtype} of shape {tuple(array.shape)}".encode()[:HEADING_BYTES]
     return np.frombuffer(text.ljust(HEADING_BYTES), np.uint8)
 
 
 def compare_headings(came: np.ndarray, array: Any, peer: int, rank: int) -> None:
-    """Raises CollectiveMismatchError if the heading of a message is not that of `array`, which should receive it."""
+    """Raises CollectiveMismatchError if the heading of a message is not that of `array`, which receives it."""
     mine, theirs = (bytes(text).decode(errors="replace").rstrip() for text in (heading(array), came))
     if mine != theirs:
         raise CollectiveMismatchError(f"rank {peer} sends {theirs} to rank {rank}, which receives {mine}")
 
 
 def other_length(peer: int, came: int | str, rank: int, nbytes: int) -> CollectiveMismatchError:
-    """The error of a message that is longer or shorter than the array that receives it."""
+    """The error of a message with another length than the array that receives it."""
     return CollectiveMismatchError(f"rank {peer} sends {came} bytes to rank {rank}, which receives {nbytes} bytes")
 
 
 def check_finite(name: str, buffer: Any) -> None:
-    """Raises if a reduced array of floats holds NaN or infinity.
+    """Raises an error if a reduced array of floats contains NaN or infinity.
 
     Raises:
         NonFiniteError: names the first such value and its index.

@@ -1,4 +1,4 @@
-"""Error propagation: an error of one rank is raised on all ranks. Without it, they would wait for that rank in vain."""
+"""Error propagation: an error of one rank is raised on all ranks, which would otherwise wait for it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Ranks(Protocol):
     def broadcast_object(self, obj: Any, root: int = 0) -> Any: ...
 
 
-OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot tell each other what went wrong
+OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot exchange errors
 
 
 def raise_on_all_ranks(communicator: Ranks, problem: Exception | None) -> None:
-    """Raises the problem of the first rank that has one, on every rank; collective."""
+    """Raises the error of the first rank that has one, on every rank; collective."""
     if isinstance(problem, OUT_OF_STEP):
         raise problem
     for rank, theirs in enumerate(communicator.all_gather_object(_portable(problem))):
@@ -38,7 +38,7 @@ def _portable(problem: Exception | None) -> Exception | None:
     """`problem`, or a RuntimeError with its text if it cannot be pickled for other ranks."""
     try:
         pickle.loads(pickle.dumps(problem))
-    except Exception:  # whatever its class does there
+    except Exception:  # its class may raise any error there
         return RuntimeError(f"{type(problem).__name__}: {problem}")
     return problem
 
@@ -47,7 +47,7 @@ def _portable(problem: Exception | None) -> Exception | None:
 def errors_of_all_ranks(communicator: Ranks) -> Iterator[None]:
     """At the end of the block, every rank raises the error of the first rank that failed in it; collective.
 
-    In the block, ranks may communicate only where none of them can fail, except by errors of communication itself.
+    In the block, ranks may communicate only where none of them can fail, except by errors of communication.
     """
     problem = None
     try:

@@ -1,19 +1,19 @@
-"""How long ranks wait for each other, and the errors of starting a job and of collectives."""
+"""Time limits of ranks, and the errors of starting a job and of collectives."""
 
 from __future__ import annotations
 
 import os
 
 TIMEOUT = 300.0  # in a collective
-EXIT_TIMEOUT = 3600.0  # at the end of the program, for ranks that still have work of their own
+EXIT_TIMEOUT = 3600.0  # at the end of the program, for ranks that are still computing
 
 
 class LaunchError(RuntimeError):
-    """The job cannot start as it was launched; every rank of a node meets the same error."""
+    """The job cannot start as it was launched; every rank of a node raises the same error."""
 
 
 class RankLeftError(RuntimeError):
-    """A rank has ended, or has left the job, while this one needs it."""
+    """A rank that this one waits for has ended, or has left the job."""
 
 
 class CollectiveTimeoutError(TimeoutError):
@@ -51,10 +51,10 @@ def interrupted(rank: int, what: str) -> RankLeftError:
 
 
 def time_limit(variable: str, default: float, value: float | None = None) -> float:
-    """Seconds: `value`, else the environment variable, else the default.
+    """Seconds: `value`, or the environment variable, or the default.
 
     Raises:
-        ValueError: not a number above 0; names where it came from.
+        ValueError: not a number above 0; names its source.
     """
     text, source = (os.environ.get(variable, default), variable) if value is None else (value, "timeout")
     try:

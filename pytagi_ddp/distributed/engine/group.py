@@ -1,7 +1,7 @@
-"""Groups of ranks: the operations of a rank in each group, and how it notices that another rank has left.
+"""Groups of ranks: the operations of a rank in each group, and the detection of ranks that have left.
 
-In each of its groups, a rank counts its finished collectives, and its messages to and from each other rank. The counts
-tell which collective a rank is in. A rank that leaves sends its counts to the others.
+In each group, a rank counts its finished collectives, and its messages to and from each other rank. A rank that leaves
+sends its counts to the others, so that they can tell whether it is missing in a collective.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ class Counts(NamedTuple):
 
 
 class Member:
-    """The place of a rank in its job, and what it knows of the other ranks.
+    """A rank of a job, with its knowledge of the other ranks.
 
     Args:
-        rank: among all ranks.
+        rank: its number among all ranks.
         with_ranks: whether other ranks are threads of this process.
 
     Attributes:
-        operations: all those of this rank.
+        operations: all operations of this rank.
         groups: the groups that it belongs to, by number; 0 is the group of all ranks.
         departed: for each rank that has left, its counts in the groups that this rank shares with it.
-        gave_up: a rank that has waited too long, or None.
+        gave_up: a rank whose waiting has timed out, or None.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
         self.rank = rank
         self.operations = Operations(rank, with_ranks)
         self.groups: dict[int, Group] = {}
-        self.next_number = 0  # of a group; on each rank above those of its groups
+        self.next_number = 0  # for a new group; larger than those of its groups
         self.departed: dict[int, dict[int, Counts]] = {}
         self.gave_up: int | None = None
 
@@ -49,14 +49,14 @@ class Member:
         """Updates `departed` and `gave_up`."""
 
     def give_up(self) -> None:
-        """Tells the other ranks that this rank has waited too long."""
+        """Tells the other ranks that the waiting of this rank has timed out."""
 
     def counts_for(self, rank: int) -> dict[int, Counts]:
         """The counts that this rank sends to another one when it leaves, by group."""
         return {number: group.counts_with(rank) for number, group in self.groups.items() if rank in group.ranks}
 
     def missed_by_departed(self) -> str | None:
-        """A message if a rank has left without taking part in something that this rank took part in; else None."""
+        """A message if a rank has left without taking part in an operation that this rank took part in; else None."""
         for rank, counts in self.departed.items():
             for number, mine in self.counts_for(rank).items():
                 theirs, label = counts.get(number, Counts()), self.groups[number].label
@@ -77,24 +77,24 @@ class Member:
         raise late(self.rank, waited, what)
 
     def check_peers(self, what: str, group: int, ranks: Sequence[int], count: int, completed: int, kind: str) -> None:
-        """Raises if a rank that this one waits for in `what` has left or given up.
+        """Raises an error if a rank that this one waits for in `what` has left or timed out.
 
         Args:
-            group: number of the group. ranks: its ranks that this rank waits for.
+            group: number of the group. ranks: the ranks of the group that this rank waits for.
             count: index of the field of a `Counts` to compare. completed: its value for this rank.
-            kind: what is counted, for the message.
+            kind: the kind of the counted operations, for the message.
         """
         self.listen()
-        if self.gave_up is not None:  # checked first: that it has left since would say less
+        if self.gave_up is not None:  # checked first, because it is the cause if that rank has left since
             raise late_elsewhere(self.gave_up, self.rank, what)
-        for rank, counts in self.departed.items():  # the first to leave is the one to look at
+        for rank, counts in self.departed.items():  # the first to leave is probably the cause
             theirs = counts.get(group, Counts())[count]
             if rank in ranks and theirs <= completed:
                 raise left_early(rank, theirs, self.rank, what, kind)
 
 
 class Group:
-    """Ranks that have collectives of their own, and the operations of this rank among them.
+    """A group of ranks with its own collectives, and the operations of this rank in it.
 
     Args:
         member: this rank.
@@ -102,8 +102,8 @@ class Group:
         ranks: their numbers among all ranks, in the order of the group.
 
     Attributes:
-        rank: place of this rank in the group. world_size: number of ranks in it.
-        collectives: their queue; `collectives.start(...)` runs one.
+        rank: index of this rank in the group. world_size: number of ranks in it.
+        collectives: the queue of collectives; `collectives.start(...)` runs one.
         label: names the ranks, for messages; empty for the group of all ranks. kind: what `collectives` counts.
     """
 
@@ -148,9 +148,9 @@ class Group:
 
 
 class SplitRequest(NamedTuple):
-    """A rank's request when a group is split: the part that it joins, and its place there.
+    """A rank's request when a group is split: the part that it joins, and its position there.
 
-    number: a number that it has not used for any group. node: that on which it runs.
+    number: a number that this rank has not used for a group. node: its node.
     """
 
     color: int | None
@@ -160,16 +160,16 @@ class SplitRequest(NamedTuple):
 
     @classmethod
     def of(cls, color: int | None, key: int | None, group: Group, node: Any = None) -> SplitRequest:
-        """The request of this rank. A key of None means its place in the group."""
+        """The request of this rank. A key of None means its index in the group."""
         return cls(color, group.rank if key is None else key, group.member.next_number, node)
 
 
 def part(color: int | None, requests: Sequence[SplitRequest]) -> list[int]:
-    """Places in the old group of the ranks of one color, in the order of the new one."""
+    """Indices, in the old group, of the ranks of one color, in the order of the new group."""
     places = [place for place, request in enumerate(requests) if request.color == color]
     return sorted(places, key=lambda place: (requests[place].key, place))
 
 
 def new_number(requests: Sequence[SplitRequest]) -> int:
-    """The number of the new groups, which no rank has used before."""
+    """A number for the new groups that no rank has used before."""
     return max(request.number for request in requests)

@@ -1,4 +1,4 @@
-"""Handles of collectives that run while the program does something else."""
+"""Handles of collectives that run in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytagi_ddp.distributed.engine.base import CommunicatorBase
 
 
 class Work(Protocol):
-    """A collective as an engine runs it."""
+    """A collective of an engine."""
 
     def test(self) -> bool:
         """Whether it is done; never blocks."""
@@ -20,11 +20,11 @@ class Work(Protocol):
         """Returns when it is done."""
 
     def wait_until(self, deadline: float) -> bool:
-        """Returns when it is done, or when `time.monotonic()` is `deadline`; whether it is done."""
+        """Waits until it is done, or until `time.monotonic()` is `deadline`; returns whether it is done."""
 
 
 class FinishedWork:
-    """A collective that was done as soon as it was started."""
+    """A collective that was done when it was started."""
 
     def test(self) -> bool:
         return True
@@ -39,10 +39,10 @@ class FinishedWork:
 class Handle:
     """A collective in progress, from `Communicator.start_all_reduce` or another `start_...` method.
 
-    It keeps its arrays alive; they must be neither read nor changed until it is done. Call `wait`, or `test` until it
-    returns True: if a handle is dropped before that, the next collective raises an error, and so does the end of the
-    program. Any number of handles may be in flight. They run in the order in which they were started, so waiting for
-    one waits for those before it, and ranks may wait for theirs in different orders.
+    Its arrays must be neither read nor changed until it is done. Call `wait`, or `test` until it returns True; if a
+    handle is deleted before that, the next collective raises an error, and so does the end of the program. Any number
+    of handles may be in flight. They run in the order in which they were started, so that waiting for one also waits
+    for those before it. Ranks may wait for handles in different orders.
 
     Attributes:
         what: name and size, for messages.
@@ -63,18 +63,18 @@ class Handle:
         self._buffer, self._source = buffer, source
         self._work = work
         self._reduction, self._everywhere = reduction, everywhere
-        self._settled = False  # whether it is done, or has raised its error
+        self._settled = False  # whether it is done or has raised an error
 
     def test(self) -> bool:
         """Advances the communication without blocking, and returns whether it is done.
 
         Raises:
-            RankLeftError, CollectiveTimeoutError: as `wait`; of the time between two calls, at most 1 s counts.
+            RankLeftError, CollectiveTimeoutError: as `wait`; at most 1 s between two calls counts as waiting.
         """
         return self._drive(self._work.test)
 
     def wait(self) -> None:
-        """Returns when it is done (arrays of a GPU: work queued there later comes after it); may be called again.
+        """Returns when it is done. For arrays on a GPU, it returns at once, and work queued there later runs after it.
 
         Raises:
             RankLeftError, CollectiveTimeoutError: as the blocking form.
@@ -97,7 +97,7 @@ class Handle:
         if self._reduction:
             self._communicator.reduce_seconds += time.perf_counter() - start
         self._settled = done
-        # Not where each rank has a part of the result: one rank would raise alone, and the others wait for it.
+        # Not if each rank has a part of the result: one rank would raise alone, and the others would wait for it.
         if done and self._reduction and self._everywhere and self._communicator.debug:
             debug.check_finite(self.what, self._buffer)
         return done

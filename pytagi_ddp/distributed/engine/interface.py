@@ -30,15 +30,12 @@ class Communicator(CommunicatorBase, ABC):
         local_rank: index of this process among those of its node.
         local_world_size: number of processes on this node.
         debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and check that the
-            results of reductions are finite (`NonFiniteError`, on every rank). The results of `start_reduce_scatter`
-            and `start_reduce_shared` are not checked, as ranks may wait for their handles in different orders. It is
-            set by ``PYTAGI_DDP_DEBUG``, and must be the same on every rank.
-        reduce_calls: number of all-reduces and reduce-scatters so far, including those that were only started.
-        reduce_bytes: size of the buffers they reduced, in bytes.
-        reduce_seconds: time spent in them and in handles, waiting for other ranks included (NCCL: until they are
-            queued).
-        waited_seconds: time that this rank has spent waiting in any collective or message, also of groups (NCCL: as
-            `reduce_seconds`).
+            results of reductions are finite (`NonFiniteError`, on every rank; not those of `start_reduce_scatter` and
+            `start_reduce_shared`). It is set by ``PYTAGI_DDP_DEBUG``, and must be the same on every rank.
+        reduce_calls: number of all-reduces and reduce-scatters that were started so far.
+        reduce_bytes: size of their buffers, in bytes.
+        reduce_seconds: time spent in them and in handles, with waiting for other ranks (NCCL: until they are queued).
+        waited_seconds: time spent waiting in any collective or message, also of groups (NCCL: as `reduce_seconds`).
         gather_bytes: size of the buffers that all-gathers have filled, in bytes.
         sent_bytes: size of the arrays sent to single ranks, in bytes.
     """
@@ -93,7 +90,7 @@ class Communicator(CommunicatorBase, ABC):
         return Handle(self, f"{name} of {buffer.nbytes / 1e6:.3g} MB", buffer, work, reduction=True)
 
     def _prepare(self, name: str, *arrays: np.ndarray, reduces: bool = False, **details: Any) -> None:
-        """Raises if this rank cannot run a collective, or (in debug mode) if other ranks are about to run another.
+        """Raises an error if this rank cannot run a collective, or (in debug mode) if other ranks run another one.
 
         Counts it if it `reduces` the first array.
         """
@@ -108,26 +105,26 @@ class Communicator(CommunicatorBase, ABC):
             self.reduce_bytes += arrays[0].nbytes
 
     def _engine_of(self, *arrays: np.ndarray) -> Communicator:
-        """The communicator whose engine moves these arrays; without arrays, that for objects."""
+        """The communicator whose engine transfers these arrays; without arrays, that for objects."""
         return self
 
     def reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str = "sum") -> None:
         """Combines ``send`` over all ranks, and leaves one block of the result on each: block r on rank r.
 
-        For arrays on the host, every engine adds in the same order: by a tree of neighbouring ranks. With two ranks,
-        `all_reduce` gives the same bits. With more, so do its short float32 sums within a node; its longer sums are
-        made by MPI, and have the same bits if MPI adds by that tree, as MPICH does. NCCL adds in an order of its own.
+        For arrays on the host, every engine adds in the same order, by a binary tree of neighbouring ranks.
+        `all_reduce` gives the same bits with two ranks, for short float32 arrays within a node, and if MPI adds by the
+        same tree, as MPICH does. NCCL adds in another order.
 
         Args:
             send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every
                 rank, in host memory or on a GPU.
-            receive: writable one of the size of a block, of the same dtype, in the same memory. It may be this rank's
+            receive: writable array of the size of a block, of the same dtype, in the same memory. It may be this rank's
                 own block of ``send``; the other blocks do not change.
             op: as `all_reduce`.
 
         Raises:
             TypeError: other arrays.
-            ValueError: sizes that do not fit, or memory that the two share otherwise; an unknown op.
+            ValueError: sizes that do not match, overlapping memory except for the own block, or an unknown op.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
         start = self._begin_scatter("reduce_scatter", send, receive, op)
@@ -156,9 +153,8 @@ class Communicator(CommunicatorBase, ABC):
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
 
-        Nothing keeps ranks from writing where others read. What one rank has written, another sees for certain after
-        the next collective of both. The memory is freed when no rank has the array any more. A process that a rank
-        forks gets a copy on write.
+        Ranks must not write where others read at the same time. After the next collective, other ranks see what a rank
+        has written. The memory is freed when no rank has the array any more. A forked process gets a copy on write.
 
         Returns:
             The array; or None on every rank if ranks cannot share memory: on several nodes, or with NCCL.
@@ -167,14 +163,14 @@ class Communicator(CommunicatorBase, ABC):
         return self._shared_zeros(shape)
 
     def start_reduce_shared(self, parts: np.ndarray, receive: np.ndarray, name: str = "start_reduce_shared") -> Handle:
-        """Starts a sum over ranks of values in shared memory; each rank adds its own section of them.
+        """Starts a sum over ranks of values in shared memory; each rank adds one section of them.
 
             receive = parts[0] + parts[1] + ...    in the order of `reduce_scatter`
 
         Args:
-            parts: (world_size, ...), a part of an array of `shared_zeros`, in which rank r has written part r. It may
-                change when the handle is done, as all ranks have done their sums by then.
-            receive: has the shape of one part, and may be this rank's own part. Neither has to be contiguous.
+            parts: (world_size, ...), a part of an array of `shared_zeros`; rank r has written part r. It may change
+                once the handle is done: all ranks have finished then.
+            receive: has the shape of one part, and may be this rank's own part. Both may be non-contiguous.
 
         Raises:
             ValueError: shapes that do not fit. RuntimeError: an earlier handle was dropped.
@@ -233,12 +229,12 @@ class Communicator(CommunicatorBase, ABC):
         Args:
             send: C-contiguous array of any fixed-size dtype, of the same size on every rank, in host memory or on a
                 GPU.
-            receive: writable one of `world_size` times the size, of the same dtype, in the same memory. ``send`` may be
-                this rank's own block of it.
+            receive: writable array of `world_size` times the size, of the same dtype, in the same memory. ``send`` may
+                be this rank's own block of it.
 
         Raises:
             TypeError: other arrays.
-            ValueError: sizes that do not fit, or memory that the two share otherwise.
+            ValueError: sizes that do not match, or overlapping memory except for the own block.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
         self.start_all_gather(send, receive, "all_gather").wait()
@@ -256,11 +252,11 @@ class Communicator(CommunicatorBase, ABC):
 
         Args:
             send: C-contiguous array of `world_size` equal blocks, of any fixed-size dtype, in host memory.
-            receive: writable one of the same size and dtype.
+            receive: writable array of the same size and dtype.
 
         Raises:
-            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_gather`; arrays of a GPU have to be
-                copied to the host first.
+            TypeError, ValueError, RankLeftError, CollectiveTimeoutError: as `all_gather`. Arrays on a GPU raise
+                TypeError.
         """
         check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
         self._prepare("all_to_all", send, receive)
@@ -270,9 +266,8 @@ class Communicator(CommunicatorBase, ABC):
         """Sends ``array`` to one other rank, which calls `receive`; returns when ``array`` may change.
 
         Messages from one rank to another arrive in the order in which they were started. They are independent of
-        collectives and of messages to other ranks (but NCCL runs everything in the order in which it was started). A
-        rank that sends may have to wait for the one that receives: two ranks that both `send` before they receive wait
-        forever; use `start_send` there.
+        collectives and of messages to other ranks, except with NCCL, which runs all operations in order. `send` may
+        wait for the receiver, so two ranks that both `send` before they receive wait forever: use `start_send`.
 
         Args:
             array: C-contiguous array of any fixed-size dtype, in host memory or on a GPU.
@@ -280,10 +275,10 @@ class Communicator(CommunicatorBase, ABC):
 
         Raises:
             TypeError, ValueError: not such an array; a peer that is not another rank.
-            RankLeftError: the other rank has left the job, and takes no message any more.
+            RankLeftError: the other rank has left the job.
             CollectiveTimeoutError: it did not arrive in time.
             CollectiveMismatchError: it receives another number of bytes, or (``PYTAGI_DDP_DEBUG``) another dtype or
-                shape; only on the receiving rank is this error certain.
+                shape. The receiving rank always raises this error; the sending rank may not.
         """
         self.start_send(array, peer, "send").wait()
 
@@ -321,8 +316,7 @@ class Communicator(CommunicatorBase, ABC):
 
         The ranks of a group must call the collectives of the group in the same order, independent of other groups.
         Handles of several groups may be in flight: waiting for one advances the others, too. `close` of one
-        communicator leaves the others open, and frees the resources of MPI for the group: MPICH has room for about 200
-        groups at a time.
+        communicator leaves the others open, and frees its resources in MPI: MPICH supports about 200 groups at a time.
 
         Args:
             color: ranks with the same color form a group; None: this rank is in none.
@@ -363,10 +357,10 @@ class Communicator(CommunicatorBase, ABC):
         self._engine_of()._barrier(timeout)
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Has a method called before the program ends, unless its object is gone: one that waits for handles."""
+        """Calls a method that waits for handles before the program ends, unless its object was deleted."""
 
     def in_background(self) -> AbstractContextManager:
-        """A context in which handles make progress while the body computes, if the engine can do so.
+        """A context in which handles progress while the body computes, if the engine supports it.
 
         The body must not call collectives.
         """
@@ -378,7 +372,7 @@ class Communicator(CommunicatorBase, ABC):
     def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
         raise RuntimeError(f"ranks share no memory with backend {self.backend!r}: use start_reduce_scatter()")
 
-    # What an engine does. The last four have no arrays of a GPU: an engine for these alone leaves them out.
+    # The operations of an engine. The last four are not for arrays on a GPU: an engine for GPUs leaves them out.
 
     @abstractmethod
     def _all_reduce(self, buffer: np.ndarray, op: str) -> Work: ...

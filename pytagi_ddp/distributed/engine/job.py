@@ -1,6 +1,6 @@
-"""The MPI job that this process is a rank of: how it starts, how a rank waits, and how it leaves.
+"""The MPI job of this process: its start, and how a rank leaves it.
 
-There is one `Job` in a process. Its communicators do their collectives in groups of ranks (`MPIGroup`).
+There is one `Job` in a process. Its communicators use groups of ranks (`MPIGroup`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def start_job(timeout: float) -> Job:
     """Initialises MPI, once per process, together with all other ranks; later calls return the same job.
 
     Args:
-        timeout: seconds that starting may take.
+        timeout: time limit in seconds.
 
     Raises:
-        LaunchError: the launcher does not fit the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process is not a rank of the job, but was started or forked by one.
+        LaunchError: the launcher does not match the MPI library, mpi4py is missing, or /dev/shm is too small; or this
+            process was started or forked by a rank.
         RankLeftError: a rank ended before MPI started.
         CollectiveTimeoutError: a rank did not arrive in time.
     """
@@ -58,7 +58,7 @@ def start_job(timeout: float) -> Job:
 
 
 class Job(MPIMember):
-    """This process' place in the MPI job.
+    """This process as a rank of the MPI job.
 
     Attributes:
         world: the group of all ranks.
@@ -100,13 +100,13 @@ class Job(MPIMember):
         self._exit_timeout = time_limit("PYTAGI_DDP_EXIT_TIMEOUT", EXIT_TIMEOUT)
         self.forked = ""
         keep_from_children(self)
-        self._sent: list = []  # the last messages, which must outlive their sending
+        self._sent: list = []  # the last messages, kept until they are sent
         self._control: Any = None
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
         asked = world.allgather(debug.is_asked_for())
-        node = self._unlink_on_node(world)  # as soon as all have opened it: a rank that is killed before leaves a file
-        if len(set(asked)) > 1:  # those that ask would compare each collective with ranks that do not
+        node = self._unlink_on_node(world)  # as soon as all ranks have opened it, so that a killed job leaves no file
+        if len(set(asked)) > 1:  # ranks with debug mode would wait for the others in each comparison
             raise LaunchError(
                 f"PYTAGI_DDP_DEBUG is set on rank {asked.index(True)}, and not on rank {asked.index(False)}: set it on "
                 "all ranks or on none (mpirun takes -genv NAME VALUE or -x NAME)"
@@ -121,12 +121,12 @@ class Job(MPIMember):
         node.Free()
 
     def end_in_child(self) -> None:
-        """Called in a forked child process: the job continues without it."""
+        """Called in a forked child process, which is not part of the job."""
         self.forked = FORKED.format(rank=self.rank)
         self.operations.end(self.forked)
 
     def _unlink_on_node(self, world: Any) -> Any:
-        """Unlinks MPI's file in shared memory, which all ranks of this node have mapped now; returns these ranks."""
+        """Removes the name of MPI's file in shared memory, after all ranks of this node mapped it; returns them."""
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         self.node = node.bcast(self.rank)
         node.Barrier()
@@ -162,9 +162,9 @@ class Job(MPIMember):
     def leave(self) -> None:
         """Leaves the job at the end of the interpreter: notifies the others, and waits until they leave too.
 
-        Other ranks may still have work that needs no communication, so the limit is long: ``PYTAGI_DDP_EXIT_TIMEOUT``
-        seconds, or an hour. Then the job is ended, as it must be when a node was cut off. A rank that waits in a
-        collective in which this rank did not take part ends the job (`RankLeftError`).
+        Other ranks may still compute without communication, so the limit is long: ``PYTAGI_DDP_EXIT_TIMEOUT`` seconds,
+        or an hour. Then the job is ended, for example if a node has lost its connection. A rank that waits for this
+        rank in a collective ends the job (`RankLeftError`).
         """
         if self.world_size == 1 or self.forked or self.MPI.Is_finalized():
             return
@@ -213,7 +213,7 @@ def _initialise(MPI: Any, launch: Launch | None, timeout: float) -> None:
         check_space(launch.local_world_size or 1)
     # MPI_Init holds Python's lock while it waits for other nodes.
     if launch.meeting and launch.world_size != 1:
-        from pytagi_ddp.distributed.engine.meeting import meeting  # for Linux only
+        from pytagi_ddp.distributed.engine.meeting import meeting  # Linux only
 
         together = meeting(launch, timeout)
     else:

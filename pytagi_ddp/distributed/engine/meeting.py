@@ -1,4 +1,4 @@
-"""How ranks meet that a launcher without MPI has started, such as torchrun: over a server of PMI that rank 0 starts."""
+"""Connects ranks that a launcher without MPI has started, such as torchrun, by a PMI server that rank 0 starts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pytagi_ddp.distributed.engine import pmi_server
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.launcher import Launch
 
-# The launcher itself may use MASTER_PORT, and another job the ports next to it.
+# The launcher may use MASTER_PORT, and other jobs the ports next to it.
 PORT_STEP, PORT_TRIES = 1000, 8
-ANSWER_SECONDS = 5.0  # of a server that belongs to this job
+ANSWER_SECONDS = 5.0  # limit for the answer of a server of this job
 RETRY_SECONDS = 0.05
 
 
 @contextlib.contextmanager
 def meeting(launch: Launch, timeout: float) -> Iterator[None]:
-    """Waits until all ranks have come, and gives MPICH a connection to the server while the body starts MPI.
+    """Waits until all ranks have connected. While the body starts MPI, MPICH has a connection to the server.
 
-    From then on, the kernel kills this process (SIGKILL) as soon as another rank has ended without leaving MPI.
+    From then on, the operating system kills this process (SIGKILL) if another rank ends without leaving MPI.
 
     Args:
         timeout: seconds to wait.
@@ -113,7 +113,7 @@ def _connect(host: str, ports: list[int], hello: str, deadline: float) -> tuple[
 
 
 def _line(connection: socket.socket, deadline: float) -> str:
-    """The next line of the server; what has come of it if the connection ends, or if it is late."""
+    """The next line of the server; only a part of it if the connection ends, or after the deadline."""
     line = b""
     with contextlib.suppress(OSError):
         while not line.endswith(b"\n"):
@@ -125,11 +125,11 @@ def _line(connection: socket.socket, deadline: float) -> str:
 
 
 def _die_with(lifeline: socket.socket) -> None:
-    """Lets the kernel kill this process when the server writes, or ends: also inside MPI, where no Python runs."""
-    own = lifeline.detach()  # as MPICH still talks to the server when Python has closed its sockets
-    os.register_at_fork(after_in_child=lambda: os.close(own))  # or the server would take a child process for its rank
+    """Makes the operating system kill this process when the server writes or ends, also while MPI waits."""
+    own = lifeline.detach()  # because MPICH uses its connection after Python has closed its sockets
+    os.register_at_fork(after_in_child=lambda: os.close(own))  # or it would stay open in a child process
     fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([own], [], [], 0)[0]:  # it wrote before that
+    if select.select([own], [], [], 0)[0]:  # it has written before that
         raise RankLeftError("another rank ended while MPI was starting; look above for its error")

@@ -1,4 +1,4 @@
-"""Groups of MPI ranks: communicators of MPI for each kind of collective, and memory that the ranks of a node share."""
+"""Groups of MPI ranks: MPI communicators for each kind of collective, and shared memory of a node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
-# Each kind of collective has a communicator of MPI of its own. So ranks in different collectives wait
-# for each other, and report where, instead of reading each other's data.
+# for each other, and report it, instead of reading each other's data.
 KINDS = (
     "all_reduce",
     "reduce",
@@ -51,13 +50,13 @@ class MPIGroup(Group):
     """Ranks of an MPI job.
 
     Args:
-        ranks: numbers, among all ranks, of the ranks in MPI's communicator `ranks_of`.
-        timeout: seconds that starting may take.
+        ranks: the numbers, among all ranks, of the ranks of the MPI communicator `ranks_of`.
+        timeout: time limit for starting, in seconds.
 
     Attributes:
         channels: a private duplicate of that communicator for each of `KINDS`.
-        local_rank, local_world_size: place among the ranks of the group that share this node's memory.
-        shared_sum: adds up short float32 arrays, where all ranks are on one node and share memory; else None.
+        local_rank, local_world_size: index among the ranks of the group on this node, and their number.
+        shared_sum: adds short float32 arrays if all ranks are on one node and share memory; otherwise None.
     """
 
     member: MPIMember
@@ -72,15 +71,15 @@ class MPIGroup(Group):
         self.channels = {kind: self.duplicate(ranks_of, name, timeout) for kind, name in kinds.items()}
 
     def duplicate(self, ranks_of: Any, name: str, timeout: float) -> Any:
-        """A new communicator of MPI for the same ranks; it is not counted among the collectives."""
+        """A new MPI communicator for the same ranks; the call is not counted as a collective."""
         channel, request = ranks_of.Idup()
         self._queue(self.ranks, 0, self.kind).start(name, 0, iter([request]), timeout).wait()
         return channel
 
     def close(self) -> None:
-        """Frees the communicators of MPI and the memory, unless operations are under way among these ranks.
+        """Frees the MPI communicators and the memory, unless operations of the group are in progress.
 
-        No MPI waits for other ranks here. The counts of the group stay, for ranks that leave.
+        It does not wait for other ranks. The counts of the group are kept, for ranks that leave.
         """
         if not any(queue.first for queue in (self.collectives, *self._messages.values())):
             for channel in self.channels.values():
@@ -88,7 +87,7 @@ class MPIGroup(Group):
             self.channels, self.shared_sum = {}, None
 
     def split(self, own: SplitRequest, requests: Sequence[SplitRequest], timeout: float) -> MPIGroup | None:
-        """The part of the group with the color of this rank; collective, after all ranks have exchanged requests.
+        """The part of the group with the color of this rank; collective, after the ranks have exchanged requests.
 
         Raises:
             RuntimeError: MPI has no communicators left.
@@ -111,7 +110,7 @@ class MPIGroup(Group):
 
     @classmethod
     def of(cls, job: MPIMember, comm: Any, timeout: float) -> MPIGroup:
-        """The group of the ranks of a communicator of mpi4py, in their order there; collective over these ranks.
+        """The group of the ranks of an mpi4py communicator, in their order there; collective over these ranks.
 
         Raises:
             ValueError: it has ranks that are not in COMM_WORLD. RuntimeError: MPI has no communicators left.
@@ -137,7 +136,7 @@ class MPIGroup(Group):
         return group
 
     def _find_node(self, nodes: Sequence[Any], ranks_of: Any, timeout: float) -> None:
-        """Finds the ranks on this node, by the nodes of all ranks of the group, and joins their shared memory."""
+        """Finds the ranks on this node, from the nodes of all ranks of the group, and joins their shared memory."""
         here = [place for place, node in enumerate(nodes) if node == nodes[self.rank]]
         self.local_rank, self.local_world_size = here.index(self.rank), len(here)
         if 1 < self.world_size == len(here):
@@ -154,7 +153,7 @@ def _no_room(what: str, error: Exception) -> RuntimeError:
 
 @contextmanager
 def ended_after(timeout: float) -> Iterator[None]:
-    """Ends this process if the body takes longer; MPI waits for other ranks there, and only a C thread can stop it."""
+    """Ends this process if the body takes longer. MPI holds Python's lock there, so a C thread has to do it."""
     faulthandler.dump_traceback_later(min(timeout, 1e9), exit=True, file=2)
     try:
         yield

@@ -23,16 +23,16 @@ _OPS = {"sum": "NCCL_SUM", "mean": "NCCL_AVG", "max": "NCCL_MAX", "min": "NCCL_M
 
 
 class NCCLCommunicator(Communicator):
-    """All ranks of a job, one on each GPU, for arrays there.
+    """Ranks with one GPU each, for arrays on these GPUs.
 
-    A collective is one call of NCCL on a communication stream. It waits for the work that was queued before, and work
-    queued after it (or after its handle's `wait`) waits for it; the host continues at once. A `Watchdog` polls for
-    errors and time-outs. Host arrays and objects go through MPI, which also connects the ranks; one process needs no
+    A collective is one call of NCCL on a communication stream. It runs after the work that was queued before, and work
+    queued after it (or after its handle's `wait`) runs after it; the host continues at once. A `Watchdog` polls for
+    errors and time-outs. MPI transfers host arrays and objects, and connects the ranks; a single process does not need
     MPI.
 
     Args:
         host: the same ranks, for host arrays and objects; closed with this communicator.
-        timeout: seconds that a collective may take, the work queued before it included.
+        timeout: seconds that a collective may take, including the work queued before it.
         device_ids: GPU of each rank of a node; None: the GPUs of the node in turn.
 
     Attributes:
@@ -59,7 +59,7 @@ class NCCLCommunicator(Communicator):
         self._connect()
 
     def _connect(self) -> None:
-        from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
+        from pytagi_ddp.kernels.cuda.runtime import array  # here, so that CuPy is loaded only if a GPU is used
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
@@ -113,7 +113,7 @@ class NCCLCommunicator(Communicator):
         )
 
     def _queue(self, name: str, buffer: Any, call: Callable[[int], None]) -> Work:
-        """Queues a call of NCCL, given the stream's handle; a status other than success raises NcclError."""
+        """Queues `call`, a call of NCCL with the stream's handle; a status other than success raises NcclError."""
         if buffer.size == 0:
             return FinishedWork()
         self._calls += 1
@@ -154,18 +154,17 @@ class NCCLCommunicator(Communicator):
         return NCCLCommunicator(host, self.timeout, [self.device_index] * host.local_world_size)
 
     def close(self) -> None:
-        """Ends the use of this communicator, after the work that it has under way; not collective."""
+        """Ends the use of this communicator, after its work in progress; not collective."""
         if not self._closed:
             super().close()
             self._stream.synchronize()
             self._watchdog.stop()
-            self._abort()  # frees it here; destroying it would wait for the others
+            self._abort()  # frees it without waiting for other ranks
             self._host.close()
 
 
 class _StreamWork:
-    """A collective on the GPU, which runs concurrently with other work there until `wait`; this does not block the
-    host."""
+    """A collective on the GPU. Work that is queued after `wait` runs after it; the host is not blocked."""
 
     def __init__(self, stream: SideStream, done: Progress):
         self._stream, self._progress = stream, done
@@ -183,13 +182,13 @@ class _StreamWork:
 
 
 class _StartProgress:
-    """Progress of starting NCCL, which blocks until every rank has arrived."""
+    """The start of NCCL, which blocks until every rank has arrived."""
 
     done = False
 
 
 def _place(index: int) -> Place:
-    """This rank's place, or what it lacks."""
+    """The node and GPU of this rank, or the problem with it."""
     node, problem = socket.gethostname(), cuda.why_not()
     if problem is None and not cuda.is_nccl_available():
         problem = "CuPy does not find or load NCCL; try pip install nvidia-nccl-cu13 (with CUDA 12: -cu12)"
@@ -205,6 +204,6 @@ def _kinds(buffer: Any, op: str) -> tuple[int, int]:
 
 
 def _nccl() -> Any:
-    from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
+    from pytagi_ddp.kernels.cuda.runtime import array  # here, so that CuPy is loaded only if a GPU is used
 
     return array.nccl()

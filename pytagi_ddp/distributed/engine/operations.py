@@ -1,4 +1,4 @@
-"""The collectives and messages that a rank has started, the queues in which they run, and how the rank waits."""
+"""The collectives and messages of a rank, the queues in which they run, and how a rank waits."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from weakref import WeakMethod
 
 from pytagi_ddp.interrupts import answer
 
-# How a rank waits. It first polls `POLLS` times in a row, within which a small collective ends if all ranks are there.
-# Then it polls and yields the core in between: for `SPIN_SECONDS`, or, after the first piece has shown that all ranks
-# are there, for `SPIN_SECONDS_UNDERWAY` after each piece. Then it sleeps between polls, longer each time.
+# How a rank waits. It first polls `POLLS` times in a row, in which time a small collective ends if all ranks have
+# arrived. Then it polls and yields the core in between: for `SPIN_SECONDS`, or, after the first piece has shown that
+# all ranks have arrived, for `SPIN_SECONDS_UNDERWAY` after each piece. Then it sleeps between polls, longer each time.
 POLLS = 64
 SPIN_SECONDS = 1e-3
 SPIN_SECONDS_UNDERWAY = 2e-2
 SLEEP_SECONDS = 50e-6
 SLEEP_LIMIT = 1e-3
 
-# A rank that calls `test` now and then works in between: of the time between two calls, no more than this counts.
+# Between two calls of `test`, a rank may compute. So at most this part of the time counts as waiting.
 POLL_GAP_SECONDS = 1.0
 
-BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fits the buffers of a socket
+BACKGROUND_SECONDS = 5e-4  # at 1 Gbit/s 60 kB arrive in that time, which fit the buffers of a socket
 
 
 class Operation:
-    """A collective, or a message, that this rank has started.
+    """A collective or message that this rank has started.
 
     Attributes:
         what: name, number, ranks and size, for messages. short: the same without the size.
@@ -45,7 +45,7 @@ class Operation:
         self.done = False
         self.timeout = timeout
         self.requests = requests
-        self.request: Any = None  # the piece under way
+        self.request: Any = None  # the piece in progress
         self.pieces = 0  # started so far
         self.number = number
         self._queue, self._name, self._nbytes = queue, name, nbytes
@@ -63,7 +63,7 @@ class Operation:
         return self._queue.test(self)
 
     def wait(self) -> None:
-        """Returns when this one, and with it all that were started before it, is done."""
+        """Returns when this operation, and all that were started before it, are done."""
         self._queue.wait(self)
 
     def wait_until(self, deadline: float) -> bool:
@@ -74,31 +74,31 @@ class Operation:
 class Operations:
     """All operations of a rank, in its queues. Waiting in one queue advances all of them.
 
-    So a rank that waits in one group, or for one message, does not delay ranks that wait for it in another group.
+    So a rank that waits in one group does not delay ranks that wait for it in another group.
 
     Args:
         rank: for messages.
         with_ranks: whether other ranks are threads of this process, so that waiting must release Python's lock.
 
     Attributes:
-        yield_core: gives the core to others for a moment.
-        broken: the error that interrupted an operation; no other operation can follow. broken_in: that operation.
-        busy: the queues with operations under way.
-        unclaimed: operations for whose end nobody has waited yet.
+        yield_core: yields the core to other threads.
+        broken: the error that interrupted an operation; no other operation can follow. broken_in: the operation.
+        busy: the queues with operations in progress.
+        unclaimed: operations that nobody has waited for yet.
         waited: seconds that the rank has spent waiting.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
-        self.yield_core: Callable[[], object] = partial(time.sleep, 0)  # without Python's lock
+        self.yield_core: Callable[[], object] = partial(time.sleep, 0)  # releases Python's lock
         if not with_ranks and hasattr(os, "sched_yield"):
-            self.yield_core = os.sched_yield  # faster, but Python does not let go of its lock in it
+            self.yield_core = os.sched_yield  # faster, but does not release Python's lock
         self.broken: BaseException | None = None
         self.broken_in = ""
         self.busy: dict[Queue, None] = {}
         self.unclaimed: dict[Operation, None] = {}
         self.waited = 0.0
-        self.lock = threading.Lock()  # of what `advance` changes
-        self.ended = ""  # why no other operation may follow
+        self.lock = threading.Lock()  # for the state that `advance` changes
+        self.ended = ""  # the reason why no other operation may follow
         self._at_end: list[WeakMethod] = []
         self._rank = rank
 
@@ -108,11 +108,11 @@ class Operations:
         return next(iter(self.unclaimed), None)
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Has a method called before the program ends, unless its object is gone: one that waits for operations."""
+        """Calls a method that waits for operations before the program ends, unless its object was deleted."""
         self._at_end.append(WeakMethod(call))
 
     def finish(self) -> None:
-        """Makes the calls of `at_end`, of which those of a rank that was cut short would wait in vain."""
+        """Makes the calls of `at_end`; not on a rank with an interrupted operation, which would wait forever."""
         while self._at_end and self.broken is None:
             if (call := self._at_end.pop()()) is not None:
                 call()
@@ -124,7 +124,7 @@ class Operations:
     def advance(self, queue: Queue, polls: int = 1) -> None:
         """Advances all queues as far as possible without waiting, polling each piece of `queue` `polls` times."""
         with self.lock:
-            if self.broken is not None:  # in the other thread: what failed must not look as if it had ended
+            if self.broken is not None:  # in the other thread: a failed operation must not count as done
                 self.check(self.broken_in)
             advanced = queue
             try:
@@ -139,11 +139,11 @@ class Operations:
 
     @contextmanager
     def in_background(self) -> Iterator[None]:
-        """Lets a thread drive what is under way while the body computes; MPI must allow calls from several threads.
+        """Lets a thread advance operations while the body computes; MPI must allow calls from several threads.
 
-        MPI moves data only when it is called. The thread calls it once in `BACKGROUND_SECONDS` and sleeps in between,
-        so that it takes almost no time from the body; kernels do not hold Python's lock. An error in the thread is
-        raised by the next call that waits, tests or starts.
+        MPI transfers data only when it is called. The thread calls it once in `BACKGROUND_SECONDS` and sleeps in
+        between, so that it takes almost no time; kernels do not hold Python's lock. The next call that waits, tests or
+        starts raises errors of the thread.
         """
         stop = threading.Event()
 
@@ -162,7 +162,7 @@ class Operations:
             thread.join()
 
     def check(self, name: str) -> None:
-        """Raises if `name` cannot run."""
+        """Raises an error if `name` cannot run."""
         if self.ended:
             raise RuntimeError(f"{name}: {self.ended}")
         if self.broken is not None:
@@ -172,7 +172,7 @@ class Operations:
             ) from self.broken
 
     def break_off(self, error: BaseException, queue: Queue) -> None:
-        """Notes the error that has interrupted `queue`, if it is the first one."""
+        """Stores the error that has interrupted `queue`, if it is the first one."""
         if self.broken is None:
             first = queue.first
             self.broken, self.broken_in = error, "a collective" if first is None else first.short
@@ -182,14 +182,15 @@ class Queue:
     """A queue of operations, which run one after the other in the order in which they were started.
 
     Any number of collectives may be in flight, and ranks may wait for them in different orders and at different times;
-    on every rank the k-th that ends is the k-th that was started. A group has a queue of collectives, with one piece
-    under way at a time. For each other rank it has two queues of messages, to it and from it; all of these are given to
-    MPI at once, since MPI keeps their order.
+    on every rank the k-th that ends is the k-th that was started. A group has one queue of collectives, with one piece
+    in progress at a time. For each other rank it has two queues of messages, to it and from it; these are all passed to
+    MPI at once, because MPI keeps their order.
 
     Args:
-        check_peers: raises if another rank has left or given up; given what this rank waits in.
-        raise_timeout: raises; given what this rank waited in and how long.
-        operations: all those of the rank.
+        check_peers: raises an error if another rank has left or timed out; its argument is the operation that this rank
+            waits in.
+        raise_timeout: raises the error of a time-out; its arguments are the operation and the time.
+        operations: all operations of the rank.
         at_once: start each operation at once, even if another is under way.
         label: names the ranks, for messages.
 
@@ -211,24 +212,24 @@ class Queue:
         self._check_peers, self._raise_timeout = check_peers, raise_timeout
         self._at_once = at_once
         self._started = 0
-        self._pending: deque[Operation] = deque()  # keeps the buffers that MPI may still write into
+        self._pending: deque[Operation] = deque()  # keeps buffers alive that MPI may still write into
         self._progress = 0  # pieces that have ended
-        self._polled = (0, 0.0, 0.0)  # progress at the last poll, its time, and the seconds polled without any
+        self._polled = (0, 0.0, 0.0)  # progress at the last poll, its time, and seconds without progress
 
     @property
     def first(self) -> Operation | None:
-        """The operation under way, if any."""
+        """The operation in progress, if any."""
         with suppress(IndexError):
             return self._pending[0]
         return None
 
     def start(self, name: str, nbytes: int, requests: Iterator, timeout: float) -> Operation:
-        """Starts an operation, or lets it follow those that are under way.
+        """Starts an operation, after those in progress.
 
         Args:
-            name: what it is called in messages.
+            name: its name in messages.
             nbytes: size of the data, for messages.
-            requests: posts one non-blocking piece each time it is advanced.
+            requests: iterator that starts one non-blocking piece in each step.
             timeout: seconds that a piece may take.
 
         Raises:
@@ -317,11 +318,11 @@ class Queue:
             if waited < spin:
                 self.operations.yield_core()
             else:
-                what = (self.first or operation).what  # the other thread may just have ended the last one
+                what = (self.first or operation).what  # the other thread may have ended the last one
                 self._check_peers(what)
                 if waited > operation.timeout:
                     self._raise_timeout(what, waited)
-                time.sleep(pause)  # Python runs the handlers of signals here, and between any two lines
+                time.sleep(pause)  # Python runs signal handlers here
                 answer()
                 pause = min(1.5 * pause, SLEEP_LIMIT)
             self.operations.advance(self)

@@ -1,4 +1,4 @@
-"""Which GPU belongs to which rank."""
+"""The GPU of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_GPU_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 class Place(NamedTuple):
-    """Where a rank computes: its node, the index of its GPU there, and the GPU's identity; or the problem with it."""
+    """The node of a rank, the index of its GPU there, and the identity of the GPU; or a problem with it."""
 
     node: str
     gpu: int
@@ -42,7 +42,7 @@ def check_places(places: Sequence[Place], nccl_version: int) -> None:
     """Refuses placements with which NCCL would fail; the error is the same on every rank.
 
     Args:
-        places: those of all ranks, in order.
+        places: the places of all ranks, in order.
         nccl_version: such as 23203 for 2.32.3.
 
     Raises:

@@ -1,11 +1,11 @@
-"""Lets ranks find each other that no launcher of MPI has started: a server of PMI-1, the protocol of MPICH for that.
+"""Connects ranks that no launcher of MPI has started: a server of PMI-1, the protocol of MPICH.
 
-Rank 0 starts it as a program of its own, because `MPI_Init` holds Python's lock. Each rank has two connections. One is
-MPICH's, for the addresses that ranks exchange while MPI starts. The other is a lifeline: it ends with its rank. When a
-rank ends before it has left MPI, the server writes to all lifelines, and the kernel kills their ranks (`meeting.py`).
+Rank 0 starts it as a separate process, because `MPI_Init` holds Python's lock. Each rank has two connections. MPICH
+uses one to exchange addresses while MPI starts. The other, the lifeline, is closed when the rank ends. If a rank ends
+before it has left MPI, the server writes to all lifelines, and the operating system kills their ranks (`meeting.py`).
 The server ends with the last rank.
 
-This file imports nothing of the library, so that it starts at once.
+This file does not import the library, so that it starts fast.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ REPLIES = {
 
 
 class Server:
-    """The meeting place of a job.
+    """The server of a job.
 
     Args:
         size: number of ranks.
-        job: a word that tells this job from others on the same machine.
-        timeout: seconds that ranks wait for each other to come.
+        job: a name that differs from those of other jobs on the same machine.
+        timeout: seconds that ranks wait for each other to connect.
     """
 
     def __init__(self, size: int, job: str, timeout: float):
@@ -39,8 +39,8 @@ class Server:
         self.lifelines: dict[int, asyncio.StreamWriter] = {}
         self.values: dict[str, str] = {}
         self.in_barrier: list[asyncio.StreamWriter] = []
-        self.left: set[int] = set()  # ranks that have ended MPI
-        self.gone: set[int] = set()  # and whose process has ended
+        self.left: set[int] = set()  # ranks that have finalised MPI
+        self.gone: set[int] = set()  # ranks whose process has also ended
 
     async def run(self, listener: socket.socket) -> None:
         """Serves until the job has ended."""
@@ -62,7 +62,7 @@ class Server:
         await (self.live if kind == "life" else self.exchange)(int(rank), reader, writer)
 
     async def live(self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Holds the lifeline of a rank."""
+        """Serves the lifeline of a rank."""
         self.lifelines[rank] = writer
         writer.write(b"welcome\n")
         if len(self.lifelines) == self.size:
@@ -104,10 +104,10 @@ class Server:
                     continue
                 writer.write(f"{reply}\n".encode())
         except (ValueError, OSError):
-            pass  # the lifeline tells whether that was the end
+            pass  # the lifeline tells whether the rank has ended
 
     def end(self, word: str) -> None:
-        """Tells all ranks why the job ends, and ends."""
+        """Sends all ranks the reason why the job ends, and ends."""
         for writer in self.lifelines.values():
             writer.write(f"{word}\n".encode())
         os._exit(1)

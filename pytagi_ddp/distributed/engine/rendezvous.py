@@ -1,12 +1,12 @@
 """A barrier of the ranks of one node before they enter ``MPI_Init``.
 
-``MPI_Init`` waits for every rank and holds Python's lock meanwhile. Under Hydra it waits for ever if a rank has ended
-before it: an import that fails on one rank would hang the job. So each rank first waits here, in Python, until all
-ranks of its node have arrived, or one of them has ended.
+``MPI_Init`` waits for every rank and holds Python's lock. Under Hydra it waits forever if a rank has ended before: a
+failed import on one rank would hang the job. So each rank first waits here, in Python, until all ranks of its node have
+arrived, or one of them has ended.
 
-A rank shows that it has arrived by the name of its process, which the others read in Linux's /proc. They look only at
-descendants of the process that has started the ranks of this job. So no other user and no other job can pass for a rank
-or keep one out, even if its processes have the same numbers in a container of its own.
+A rank that arrives changes the name of its process, which the others read in Linux's /proc. They read only descendants
+of the process that has started the ranks of this job. So other users and other jobs cannot interfere, also in
+containers with the same process numbers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pytagi_ddp.process_tree import ancestor, children, is_alive
 
 POLL_SECONDS = 0.01
 POLL_SHARE = 0.1  # the largest share of a core that polling takes
-ARRIVAL_SECONDS = 1.0  # wait for late ranks after one has ended, so that the message names the right one
+ARRIVAL_SECONDS = 1.0  # wait for late ranks after one has ended, so that the message names the correct one
 NAME = "pytagi_ddp "  # name of a process that has arrived; its local rank follows
 OWN_NAME = Path("/proc/self/comm")
 
 
 @contextlib.contextmanager
 def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iterator[None]:
-    """Waits until every rank of this node is here, and stays visible to them while the body runs.
+    """Waits until every rank of this node has arrived, and keeps the name while the body runs.
 
-    Does nothing under another launcher than Hydra, or without Linux's /proc.
+    Does nothing if the launcher is not Hydra, or without Linux's /proc.
 
     Args:
         local_rank: rank on this node.
@@ -48,7 +48,7 @@ def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iter
             children(proxy)
             before = OWN_NAME.read_text().removesuffix("\n")
             OWN_NAME.write_text(f"{NAME}{local_rank}")
-    except OSError:  # a kernel that lists no children, or lets nobody change a name; the same for all ranks
+    except OSError:  # a kernel that does not list children or change names; the same for all ranks
         proxy = None
     if proxy is None:
         yield
@@ -65,7 +65,7 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
     ended_at = float("inf")
     while True:
         start = time.monotonic()
-        alive = _living(proxy)  # before the search, so that a rank that arrives and then ends is not missing
+        alive = _living(proxy)  # before the search, so that a rank that arrives and then ends is found
         missing -= set(_ranks_below(proxy))
         if not missing:
             return
@@ -80,20 +80,20 @@ def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline:
 
 
 def _ranks_below(process: Path) -> Iterator[int]:
-    """The local ranks that have arrived; a shell script may be between a rank and its proxy."""
-    with contextlib.suppress(OSError):  # it has just ended
+    """The local ranks that have arrived; there may be a shell script between a rank and its proxy."""
+    with contextlib.suppress(OSError):  # the process has just ended
         for child in children(process):
             with contextlib.suppress(OSError):
                 name = (child / "comm").read_text().strip()
                 rank = name.removeprefix(NAME)
                 if rank != name and rank.isdecimal() and is_alive(child):
                     yield int(rank)
-                elif name != HYDRA_PROXY:  # a proxy here belongs to another job, which a rank has started
+                elif name != HYDRA_PROXY:  # another proxy belongs to a job that a rank has started
                     yield from _ranks_below(child)
 
 
 def _living(proxy: Path) -> int:
     try:
         return sum(map(is_alive, children(proxy)))
-    except OSError:  # the proxy has ended, and is about to take its ranks along
+    except OSError:  # the proxy has ended, and its ranks will end, too
         return 0

@@ -13,7 +13,7 @@ from pytagi_ddp.distributed.engine.staging import copy
 
 
 class SerialCommunicator(Communicator):
-    """One process on its own; needs no MPI."""
+    """A single process, without MPI."""
 
     backend = "serial"
 

@@ -1,8 +1,7 @@
-"""Space and leftovers in /dev/shm, through which the ranks of one node exchange data under MPICH.
+"""Free space and left-over files in /dev/shm, which the ranks of one node use to exchange data under MPICH.
 
-If there is too little space, no error is raised: the first access to a page that is not there kills the rank with a bus
-error. And a job that ends badly leaves its file behind, so that a container's 64 MB are full after about twenty of
-them.
+If there is too little space, the first access to a missing page kills the rank with a bus error. A job that is killed
+leaves its file behind, so that the 64 MB of a container are full after about twenty such jobs.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ SHM = Path("/dev/shm")
 HOW_TO_MOUNT = f"Mount it: mkdir -p {SHM} && mount -t tmpfs -o size=256m tmpfs {SHM}"
 MPICH_PREFIX = "mpich_shm_"
 OWN_PREFIX = "pytagi_ddp_"
-PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the middle two are Open MPI's
+PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the second and third are Open MPI's
 
-MAP_FIXED = 0x10  # Linux's value on all processors that NumPy has wheels for; Python's mmap does not define it
+MAP_FIXED = 0x10  # Linux's value on all processors with NumPy wheels; Python's mmap does not define it
 
-SUM_BYTES = 1 << 20  # of memory for sums; measured with 2 ranks, they beat MPI's up to twice the size that this allows
+SUM_BYTES = 1 << 20  # of memory for sums; with 2 ranks they were measured to be faster than MPI's up to twice this size
 
 # Measured with MPICH 5.0.2 on file systems of 1 to 64 MB: each rank takes 5.3 MB (1 MB of MPICH's own, 4.2 MB of
 # UCX's); between 16 MB free and that need plus about 12 MB it starts, then dies of a segmentation fault.
 BYTES_PER_RANK = 5_500_000
 HEADROOM = 12_000_000
 
-# A younger file may belong to a job that is starting: made by one rank, and not yet mapped by any.
+# A younger file may belong to a job that is starting: created by one rank, and not yet mapped.
 LEFTOVER_SECONDS = 600
-RELEASE_SECONDS = 1.0  # the memory of a process that is just ending comes back a moment later
+RELEASE_SECONDS = 1.0  # the memory of a process that has just ended is freed a little later
 
 
 def free_bytes(path: Path = SHM) -> int | None:
@@ -60,11 +59,11 @@ def required_bytes(ranks_on_node: int) -> int:
 
 
 def check_space(ranks_on_node: int) -> None:
-    """Refuses to start where MPICH would be killed for lack of space, even after files of dead jobs were removed.
+    """Raises an error if MPICH would be killed for lack of space, after files of dead jobs were removed.
 
     Raises:
-        LaunchError: there is no /dev/shm on Linux, or less than `required_bytes` is free; names both numbers, the
-            leftovers and the remedies.
+        LaunchError: there is no /dev/shm on Linux, or less than `required_bytes` is free; names both numbers, left-over
+            files and remedies.
     """
     free, required = free_bytes(), required_bytes(ranks_on_node)
     if free is None and sys.platform == "linux" and ranks_on_node > 1:
@@ -87,13 +86,13 @@ def check_space(ranks_on_node: int) -> None:
 
 
 def leftovers() -> list[Path]:
-    """Returns MPI's files in /dev/shm that no process on this machine has mapped: remains of dead jobs."""
+    """Returns MPI's files in /dev/shm that no process on this machine has mapped: those of dead jobs."""
     files = [file for prefix in PREFIXES for file in SHM.glob(f"{prefix}*")]
     if not files:
         return []
     mapped: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # the process has ended, or belongs to someone else
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             mapped |= _mapped_files(maps, PREFIXES)
     return [file for file in files if str(file) not in mapped and os.access(file, os.W_OK)]
 
@@ -101,7 +100,7 @@ def leftovers() -> list[Path]:
 def remove_leftovers() -> None:
     """Removes `leftovers` that are older than `LEFTOVER_SECONDS`."""
     for file in leftovers():
-        with contextlib.suppress(OSError):  # another rank of this node does the same
+        with contextlib.suppress(OSError):  # another rank of this node removes them, too
             if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
                 file.unlink()
 
@@ -109,8 +108,8 @@ def remove_leftovers() -> None:
 def unlink_own_files() -> None:
     """Removes the name of this job's file once every rank of the node has mapped it.
 
-    The memory stays until the last rank unmaps it, but no file is left behind when the job is killed. Call it on one
-    rank per node, after a barrier. MPICH removes the name at a clean end, and does not mind if it is gone by then.
+    The memory exists until the last rank unmaps it, but a killed job leaves no file behind. Call it on one rank per
+    node, after a barrier. MPICH removes the name at a normal end, and ignores a missing one.
     """
     if sys.platform != "linux":
         return
@@ -122,8 +121,8 @@ def unlink_own_files() -> None:
 def join_shared_sum(node: Any) -> SharedSum | None:
     """The memory in which the ranks of `node` (an mpi4py communicator) add short arrays; collective.
 
-    None on every rank if one of them cannot map it. Other users can neither read nor write it. No file stays behind: it
-    has no name, or, where ranks cannot access each other's /proc, a name that is removed when all have mapped it.
+    None on every rank if one of them cannot map it. Other users can neither read nor write it. No file is left behind:
+    it has no name, or, if ranks cannot access each other's /proc, a name that is removed when all have mapped it.
     """
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
@@ -153,7 +152,7 @@ class SharedMemory(mmap.mmap):
         remap.restype = ctypes.c_void_p
         address = ctypes.addressof(ctypes.c_char.from_buffer(self))
         where, size = ctypes.c_void_p(address), ctypes.c_size_t(len(self))
-        # A mapping that can only be read needs no memory for copies, so it works where there is too little of that.
+        # A read-only mapping does not need memory for copies, so it also works if memory is short.
         for access in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
             if remap(where, size, access, mmap.MAP_PRIVATE | MAP_FIXED, self._descriptor, ctypes.c_long(0)) == address:
                 return
@@ -163,10 +162,10 @@ class SharedMemory(mmap.mmap):
 def join_memory(
     nbytes: int, rank: int, broadcast: Callable[[Any], Any], all_gather: Callable[[Any], list]
 ) -> SharedMemory | None:
-    """Memory of zeros that all ranks see; None on every rank if one of them cannot map it. Collective.
+    """Zeros in memory that all ranks share; None on every rank if one of them cannot map it. Collective.
 
     Args:
-        broadcast, all_gather: collectives of the ranks for objects: from rank 0, and of all.
+        broadcast, all_gather: collectives of the ranks for objects, from rank 0 and from all.
     """
     for make in (_nameless_file, _named_file):
         with make(nbytes) if rank == 0 else contextlib.nullcontext() as path:
@@ -179,10 +178,10 @@ def join_memory(
 
 @contextlib.contextmanager
 def _nameless_file(nbytes: int) -> Iterator[Path | None]:
-    """A new file of zeros in memory, which only processes of this user can open; None if there are none here."""
+    """A new file of zeros in memory, which only processes of this user can open; None if that is not supported."""
     with contextlib.ExitStack() as opened:
         path = None
-        with contextlib.suppress(OSError, AttributeError):  # of a system without memfd_create
+        with contextlib.suppress(OSError, AttributeError):  # a system without memfd_create
             descriptor = os.memfd_create(OWN_PREFIX, os.MFD_CLOEXEC)
             opened.callback(os.close, descriptor)
             os.posix_fallocate(descriptor, 0, nbytes)
@@ -193,7 +192,7 @@ def _nameless_file(nbytes: int) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _named_file(nbytes: int) -> Iterator[Path | None]:
-    """The same in /dev/shm, with a name until the end of the block; None without space or without /dev/shm."""
+    """A file in /dev/shm, with a name until the end of the block; None without space or without /dev/shm."""
     with contextlib.ExitStack() as made:
         path = None
         with contextlib.suppress(OSError):
@@ -212,7 +211,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _map(path: Path | None, identity: tuple[int, int] | None) -> SharedMemory | None:
-    """The memory of a file; None if this rank, in another container, has no such file or another of the same name."""
+    """The memory of a file; None if this rank, in another container, does not have the file, or another one."""
     with contextlib.suppress(OSError):
         if path is not None and _identity(path) == identity:
             with path.open("r+b") as file:

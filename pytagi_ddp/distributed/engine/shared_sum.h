@@ -1,7 +1,7 @@
-/* How ranks synchronize in shared memory, and the order in which their numbers are added: for _shared_sum.pyx.
+/* Synchronisation of ranks in shared memory, and the order of their sums, for _shared_sum.pyx.
  *
- * A rank writes its numbers, and then a count that says so. The store of the count is a release and its load an
- * acquire, so whoever sees the count sees the numbers too. */
+ * A rank writes its numbers, and then a count. The store of the count is a release and its load an acquire, so a rank
+ * that reads the count can also read the numbers. */
 #ifndef PYTAGI_DDP_SHARED_SUM_H
 #define PYTAGI_DDP_SHARED_SUM_H
 
@@ -16,20 +16,20 @@
 #define TAGI_PAUSE() ((void)0)
 #endif
 
-/* The state of a rank, on a cache line of its own, so that ranks do not slow each other down. */
+/* The state of a rank, on a separate cache line, so that ranks do not slow each other down. */
 typedef struct {
     uint64_t count; /* the number of the sum at which the rank has arrived; written last */
-    uint64_t size;  /* how many float32 it adds */
+    uint64_t size;  /* number of float32 that it adds */
     char rest[48];
 } tagi_slot;
 
-/* This rank's numbers for sum `count` lie in their place. */
+/* Marks that this rank's numbers for sum `count` are written. */
 static inline void tagi_arrive(tagi_slot *s, uint64_t count, uint64_t size) {
     s->size = size;
     __atomic_store_n(&s->count, count, __ATOMIC_RELEASE);
 }
 
-/* Whether the rank of this slot has arrived at sum `count`; looks so many times. */
+/* Whether the rank of this slot has arrived at sum `count`; looks `looks` times. */
 static inline int tagi_has_arrived(const tagi_slot *s, uint64_t count, int looks) {
     while (__atomic_load_n(&s->count, __ATOMIC_ACQUIRE) != count) {
         if (--looks <= 0) return 0;
@@ -55,9 +55,9 @@ static void tagi_add_leaves(const float *places, size_t stride, int pairs, int f
     for (size_t i = 0; i < n; i++) out[i] += other[i];
 }
 
-/* out (n) = the sum of the numbers of all ranks, whose places are `stride` apart. They are added in a tree, neighbours
- * first, as MPI does it: so results do not depend on which ranks share a node. The tree has a power of two leaves; if
- * there are more ranks, the first leaves are pairs of ranks. */
+/* out (n) = the sum of the numbers of all ranks, whose places are `stride` apart. They are added in a binary tree,
+ * neighbours first, as in MPI, so that results do not depend on which ranks share a node. The tree has a power of two
+ * leaves; if there are more ranks, the first leaves are pairs of ranks. */
 static inline void tagi_add_places(const float *places, size_t stride, int ranks, float *out, size_t n) {
     int leaves = 1;
     while (2 * leaves <= ranks) leaves *= 2;

@@ -1,4 +1,4 @@
-"""A batch script for Slurm: what ``python -m pytagi_ddp.launch --write-slurm job.sh`` writes."""
+"""The batch script for Slurm of ``python -m pytagi_ddp.launch --write-slurm job.sh``."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def batch_script(options: Sequence[str], program: Sequence[str], interface: str,
     """The text of a script for sbatch.
 
     Args:
-        options: of sbatch, as "-N", "4". One for the signal replaces that of the script.
-        program: what the ranks run. interface: of srun, ``"pmi2"`` or ``"pmix"``. name: of the log files.
+        options: options of sbatch, such as "-N", "4". One for the signal replaces that of the script.
+        program: the command of the ranks. interface: that of srun, ``"pmi2"`` or ``"pmix"``. name: that of the log
+            files.
 
     Raises:
         ValueError: a value that belongs to no option.

@@ -1,4 +1,4 @@
-"""How arrays of a GPU are passed to MPI."""
+"""Passing arrays of a GPU to MPI."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ class Staging:
     """Copies arrays of a GPU to pinned host memory and back, or passes them to an MPI that can read GPU memory.
 
     Args:
-        cuda_aware: whether the MPI library takes pointers to GPU memory. The user has to say so, as there is no safe
-        way
-            to find out: an MPI that does not crashes.
+        cuda_aware: whether the MPI library accepts GPU memory. It cannot be detected: an MPI that does not accept it
+            crashes.
     """
 
     def __init__(self, cuda_aware: bool = False):
@@ -25,7 +24,7 @@ class Staging:
 
     @contextmanager
     def for_mpi(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[Any]:
-        """An array through which MPI reads (`reads`) and changes (`writes`) `buffer` inside the block."""
+        """An array by which MPI reads (`reads`) and changes (`writes`) `buffer` inside the block."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return
@@ -33,7 +32,7 @@ class Staging:
 
         device = array.arrays(array.device_of(buffer))
         if self.cuda_aware:
-            device.synchronize()  # MPI knows nothing of streams
+            device.synchronize()  # MPI does not use streams
             yield buffer
             return
         with self.on_host(buffer, reads, writes) as host:
@@ -41,7 +40,7 @@ class Staging:
 
     @contextmanager
     def on_host(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[np.ndarray]:
-        """The same in host memory, for numbers that this library combines itself."""
+        """The same in host memory, for reductions by this library."""
         if isinstance(buffer, np.ndarray) or buffer.size == 0:
             yield buffer
             return

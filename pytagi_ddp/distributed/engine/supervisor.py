@@ -1,6 +1,6 @@
-"""Starts a job again when it has died: what ``python -m pytagi_ddp.launch --max-restarts N`` does.
+"""Restarts a job that has died: ``python -m pytagi_ddp.launch --max-restarts N``.
 
-The program resumes from its checkpoints by itself. It finds the number of its restart in ``PYTAGI_DDP_RESTART``.
+The program has to resume from its checkpoints. ``PYTAGI_DDP_RESTART`` is the number of the restart.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from pytagi_ddp.process_tree import children
 
 RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
 LONGEST_PAUSE = 60.0
-PROBE_SECONDS = 20.0  # for a host to answer
+PROBE_SECONDS = 20.0  # time for a host to answer
 WATCH_SECONDS = 1.0
-TAIL_BYTES = 1 << 18  # of what a job has written, to find its error
+TAIL_BYTES = 1 << 18  # of the output of a job, to find its error
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 NP, HOSTS, HOST_FILE = ("-np", "-n"), ("-hosts", "-host", "--host"), ("-f", "-hostfile", "--hostfile", "-machinefile")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-# What follows a traceback: MPI_Abort, Hydra's report, and other ranks.
+# The text after a traceback: MPI_Abort, Hydra's report, and other ranks.
 AFTER_ERROR = re.compile(r"^(Abort\(|={10}|\[rank |\[mpiexec|\[proxy|application called)", re.MULTILINE)
 
 
 class Supervisor:
-    """Runs mpirun, again and again if need be.
+    """Runs mpirun, and restarts it if the job dies.
 
-    Signals are forwarded to mpirun. After one of them, the job is not started again. If this process is killed, mpirun
-    is killed, which ends its ranks.
+    Signals are forwarded to mpirun; after a signal, the job is not restarted. If this process is killed, mpirun is
+    killed, too, which ends its ranks.
 
     Args:
-        mpirun: the program. options: its options. program: what the ranks run.
-        max_restarts: how often the job may be started again.
-        min_ranks: start again on fewer ranks, but not on fewer than these: if mpirun was given hosts, on those that
-            answer; otherwise on one rank less, when a rank died without a Python error. None: always on all ranks.
-        pause: seconds before the first restart; each further pause is twice as long, up to a minute.
+        mpirun: the program. options: its options. program: the command of the ranks.
+        max_restarts: the largest number of restarts.
+        min_ranks: the least number of ranks for a restart on fewer ranks: on the hosts that answer, if mpirun has a
+            list of hosts; otherwise on one rank less, if a rank died without a Python error. None: always on all ranks.
+        pause: seconds before the first restart; each next pause is twice as long, up to a minute.
 
     Raises:
-        ValueError: a number makes no sense; min_ranks without -np.
+        ValueError: a number out of range; min_ranks without -np.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Supervisor:
             start_new_session=True,  # Ctrl-C reaches mpirun once, through `_forward`
             preexec_fn=_die_with_parent,
         )
-        if self._asked is not None:  # it came before there was a process
+        if self._asked is not None:  # the signal came before the process started
             process.send_signal(self._asked)
         reader = threading.Thread(target=_copy, args=(process.stderr, tail), daemon=True)
         reader.start()
@@ -122,7 +122,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(WATCH_SECONDS)
             if process.returncode is None and _has_orphans(process.pid):
-                process.kill()  # it would wait for ranks that it cannot end
+                process.kill()  # it waits for ranks that it cannot end
         code = process.returncode
         reader.join(2.0)
         return (128 - code if code < 0 else code), _error_in(tail.decode(errors="replace"))
@@ -133,7 +133,7 @@ class Supervisor:
             self._process.send_signal(number)
 
     def _choose_ranks(self, in_python: bool) -> bool:
-        """Changes the options to the ranks that are left, if they may be fewer; returns whether they are enough."""
+        """Reduces the ranks in the options to those that are left, if allowed; returns whether they are enough."""
         if self.min_ranks is None:
             return True
         hosts = hosts_in(self.options)
@@ -163,7 +163,7 @@ class Supervisor:
 
 
 def hosts_in(options: Sequence[str]) -> dict[str, int]:
-    """The hosts in mpirun's options, or in the file that they name, and the number of ranks for each."""
+    """The number of ranks of each host in mpirun's options, or in the file that they name."""
     if (named := _value(options, HOSTS)) is not None:
         lines = named.split(",")
     elif (file := _value(options, HOST_FILE)) is not None:
@@ -183,9 +183,9 @@ def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _copy(stream: Any, tail: bytearray) -> None:
-    """Hands on what the job writes, and keeps the end."""
+    """Forwards the output of the job, and keeps its end."""
     while data := stream.read1(1 << 16):
-        with contextlib.suppress(OSError, ValueError):  # a closed stream must not keep the job from ending
+        with contextlib.suppress(OSError, ValueError):  # a closed stream must not prevent the end of the job
             sys.stderr.buffer.write(data)
             sys.stderr.buffer.flush()
         tail += data
@@ -193,9 +193,9 @@ def _copy(stream: Any, tail: bytearray) -> None:
 
 
 def _error_in(text: str) -> str:
-    """The traceback of the first rank that has failed, without its number; "" if there is none."""
+    """The traceback of the first failed rank, without its number; "" if there is none."""
     _, sign, error = text.partition("] Traceback (most recent call last):\n")
-    if not sign:  # it failed before it was a rank
+    if not sign:  # it failed before MPI started
         _, sign, error = text.rpartition("Traceback (most recent call last):\n")
     return AFTER_ERROR.split(error, maxsplit=1)[0].rstrip() if sign else ""
 
@@ -226,7 +226,7 @@ def _die_with_parent() -> None:
 def _has_orphans(mpirun: int) -> bool:
     """Whether a rank has become a child of this process: Hydra's proxy between it and mpirun was killed."""
     for child in _children():
-        with contextlib.suppress(OSError, AttributeError):  # it has just ended; it has no connection to a launcher
+        with contextlib.suppress(OSError, AttributeError):  # it has just ended, or is not a rank
             connection = re.search(rb"\0PMI_FD=(\d+)\0", (child / "environ").read_bytes()).group(1).decode()  # type: ignore[union-attr]
             if child.name != str(mpirun) and (child / "fd" / connection).exists():
                 return True
@@ -236,11 +236,11 @@ def _has_orphans(mpirun: int) -> bool:
 def _children() -> list[Path]:
     with contextlib.suppress(OSError):
         return children(Path("/proc/self"))
-    return []  # where the system does not list them
+    return []  # the system does not list them
 
 
 def _end_orphans() -> None:
-    """Kills what is left of a job, so that it cannot write into the folder of the next one."""
+    """Kills remaining ranks of a job, so that they cannot write into the folder of the next one."""
     while left := _children():
         for process in left:
             os.kill(int(process.name), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""The engine of threads: ranks that share one process, for notebooks, tests, and several GPUs in one program.
+"""The engine of threads: ranks in one process, for notebooks, tests, and several GPUs in one program.
 
-A `Collective` gathers the contributions of the ranks. The last rank to contribute computes the result. Sums have the
-same order as in the MPI engine. A `Mailbox` holds the collectives and messages that are under way in a group.
+A `Collective` gathers the contributions of the ranks, and the last rank to contribute computes the result. Sums have
+the same order as in the MPI engine. A `Mailbox` has the collectives and messages in progress of a group.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _member: ContextVar[ThreadMember | None] = ContextVar("member", default=None)
 
 
 def current_member() -> ThreadMember | None:
-    """The place of the rank that this thread is; None in a thread that is not a rank."""
+    """The rank of this thread; None in a thread that is not a rank."""
     return _member.get()
 
 
 class Collective:
-    """A collective: the contributions of the ranks, and the result. A `Queue` polls it like a request of mpi4py."""
+    """A collective: the contributions of the ranks, and the result. A `Queue` polls it as a request of mpi4py."""
 
     def __init__(self, ranks: int):
         self._contributions: list = [None] * ranks
@@ -70,7 +70,7 @@ class Collective:
 
 
 class Message:
-    """A message. The sender polls it like a request of mpi4py; it is done when the other rank has received it."""
+    """A message. The sender polls it as a request of mpi4py; it is done when the other rank has received it."""
 
     def __init__(self, data: np.ndarray):
         self.data = data
@@ -94,7 +94,7 @@ class Mailbox:
 
     def __init__(self, ranks: Sequence[int]):
         self.ranks = tuple(ranks)
-        self._collectives: dict[int, Collective] = {}  # those to which some ranks have not contributed, by number
+        self._collectives: dict[int, Collective] = {}  # unfinished collectives, by number
         self._messages: dict[tuple[int, int], deque[Message]] = {}  # by sender and receiver
         self._lock = threading.Lock()
 
@@ -112,18 +112,18 @@ class Mailbox:
         return collective
 
     def messages(self, sender: int, receiver: int) -> deque[Message]:
-        """The messages that the receiver has not received yet."""
+        """The messages that were not received yet."""
         with self._lock:
             return self._messages.setdefault((sender, receiver), deque())
 
 
 class World:
-    """What the ranks of one `run_threads` share.
+    """The state that the ranks of one `run_threads` share.
 
     Attributes:
         mailbox: the mailbox of all ranks.
         departed: the ranks that have left.
-        gave_up: a rank that has waited too long, or None.
+        gave_up: a rank whose waiting has timed out, or None.
         interrupted: whether Ctrl-C has interrupted the program.
     """
 
@@ -135,7 +135,7 @@ class World:
 
 
 class ThreadMember(Member):
-    """Makes this thread rank `rank` of a world; `leave` ends that."""
+    """Makes this thread rank `rank` of a world, until `leave`."""
 
     def __init__(self, world: World, rank: int):
         super().__init__(rank, with_ranks=True)
@@ -156,7 +156,7 @@ class ThreadMember(Member):
         super().check_peers(what, *rest)
 
     def check_end(self) -> None:
-        """Raises if this rank ends although a collective of it was interrupted, or was started and not waited for."""
+        """Raises an error if a collective of this rank was interrupted, or was started and not waited for."""
         if self.operations.broken is not None:
             raise self.operations.broken
         self.operations.finish()
@@ -164,7 +164,7 @@ class ThreadMember(Member):
             raise RuntimeError(f"{forgotten.what} was started, and nobody waited for it; call wait() on its handle")
 
     def leave(self) -> None:
-        """Lets ranks that wait for this one raise an error."""
+        """Makes ranks that wait for this one raise an error."""
         self._world.departed[self.rank] = self
 
 
@@ -187,10 +187,10 @@ class ThreadGroup(Group):
 
 
 class ThreadCommunicator(Communicator):
-    """The ranks of a `run_threads`, for arrays in host memory; those of a GPU are copied there and back.
+    """The ranks of a `run_threads`, for arrays in host memory; arrays of a GPU are copied there and back.
 
-    Ranks wait as with `MPICommunicator`: they notice a rank that has left, and one that is late. Ranks that call
-    different collectives get `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
+    As with `MPICommunicator`, ranks detect a rank that has left, and one that is late. Ranks that call different
+    collectives raise `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
 
     Args:
         timeout: seconds that ranks may wait for each other in a collective.
@@ -228,7 +228,7 @@ class ThreadCommunicator(Communicator):
         return ThreadCommunicator(self.timeout, ThreadGroup(self._member, number, mailboxes[color]))
 
     def _divide(self, requests: list[SplitRequest]) -> tuple[int, dict[int | None, Mailbox]]:
-        """The number of the new groups, and a mailbox for each color."""
+        """The number of the new groups, and their mailboxes by color."""
         parts = {request.color: part(request.color, requests) for request in requests}
         mailboxes = {color: Mailbox([self._group.ranks[place] for place in places]) for color, places in parts.items()}
         return new_number(requests), mailboxes
@@ -238,7 +238,7 @@ class ThreadCommunicator(Communicator):
         return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
 
     def _sent(self, array: np.ndarray, peer: int) -> Iterator[Message]:
-        with Staging().on_host(array, writes=False) as data:  # several messages are under way at once
+        with Staging().on_host(array, writes=False) as data:  # several messages may be in progress
             message = Message(data)
             self._group.mailbox.messages(self.rank, peer).append(message)
             yield message
@@ -335,7 +335,7 @@ class ThreadCommunicator(Communicator):
         timeout: float | None = None,
         **same: Any,
     ) -> Any:
-        """`combine` of the payloads of all ranks. collective: the name that ranks compare, if it is not `name`."""
+        """`combine` of the payloads of all ranks. collective: the name that ranks compare; None: `name`."""
         same["collective"] = collective or name
         collectives: list[Collective] = []
 
@@ -351,7 +351,7 @@ class ThreadCommunicator(Communicator):
 
 
 class _ReceiveRequest:
-    """The next message from another rank, polled like a request of mpi4py."""
+    """The next message from another rank, polled as a request of mpi4py."""
 
     def __init__(self, messages: deque[Message], data: np.ndarray, peer: int, comm: ThreadCommunicator):
         self._messages, self._data, self._peer, self._comm = messages, data, peer, comm

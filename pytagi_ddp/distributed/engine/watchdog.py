@@ -1,4 +1,4 @@
-"""Watches work that is under way on a GPU, and ends it when it fails or takes too long."""
+"""Watches operations on a GPU, and ends them if they fail or take too long."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Progress(Protocol):
 class Watchdog(threading.Thread):
     """A thread that polls each operation until it is done.
 
-    Without it, failures would go unnoticed: the host queues a collective and continues, or waits in a call of CUDA that
-    no signal interrupts. When an operation fails or is late, `abort` frees all that wait for it, and the thread ends
-    with the error, which ends the job (`pytagi_ddp.distributed.engine.abort`); `error` keeps it.
+    The host queues a collective and continues, or waits in a call of CUDA that signals do not interrupt, so it cannot
+    detect failures. If an operation fails or is late, the thread calls `abort`, keeps the error in `error`, and ends
+    with it, which ends the job (`pytagi_ddp.distributed.engine.abort`).
 
     Args:
         rank: for messages.
-        timeout: seconds that an operation may take from its `watch` on.
-        check: raises if the engine has met an error.
+        timeout: seconds from `watch` that an operation may take.
+        check: raises an error if the engine has one.
         abort: ends all operations of the engine.
     """
 
@@ -57,7 +57,7 @@ class Watchdog(threading.Thread):
             self._changed.notify()
 
     def stop(self) -> None:
-        """Stops watching; returns when the thread has ended, so that what it checks can be freed."""
+        """Stops watching; returns when the thread has ended, so that the engine can be freed."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

@@ -1,1 +1,1 @@
-"""Pipelines: a network cut into stages over ranks."""
+"""Pipelines: a network divided into stages over ranks."""

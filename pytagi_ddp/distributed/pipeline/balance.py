@@ -1,4 +1,4 @@
-"""How many layers each stage of a pipeline gets."""
+"""The number of layers of each stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PARAMETER_BYTES = 16  # mean, variance and the batch sums of both
 
 
 def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 3) -> list[int]:
-    """Numbers of layers for the stages, such that the slowest stage takes as little time as possible.
+    """Numbers of layers of the stages that minimise the time of the slowest stage.
 
-    Times are those of a training step by layer, from `model.profile(x)`; use a batch of the size of a micro-batch. An
-    activation stays in one stage with the next layer, so that no Jacobian has to be sent.
+    Times are those of `model.profile(x)`; use a batch of the size of a micro-batch. An activation is in the same stage
+    as the next layer, so that no Jacobian has to be sent.
 
         PipelineSequential(model, balance=balance_by_time(model, x[:4], 2))
 
     Args:
-        model: a network; it is not changed. x: inputs. stages: how many. repeat: steps that are timed.
+        model: a network; it does not change. x: inputs. stages: their number. repeat: number of measured steps.
 
     Returns:
         A list for `PipelineSequential(balance=...)`, which uses that of rank 0.
@@ -43,9 +43,9 @@ def balance_by_time(model: Sequential, x: ArrayLike, stages: int, repeat: int = 
 
 
 def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
-    """Like `balance_by_time`, but such that the largest stage takes as little memory as possible.
+    """As `balance_by_time`, but minimises the memory of the largest stage.
 
-    Memory is that of parameters and their deltas, 16 bytes per parameter, and what layers keep for the batch `x`.
+    It counts parameters and their deltas, 16 bytes per parameter, and the memory of layers for the batch `x`.
     """
     rows = _by_layer(model, model.profile(x, repeat=1))
     bytes_of = [sum(row.memory for row in layer) for layer in rows]
@@ -54,7 +54,7 @@ def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
 
 
 def balance_by_products(model: Sequential, stages: int) -> list[int]:
-    """Like `balance_by_time`, but with numbers of products and units instead of times; equal results on all ranks."""
+    """As `balance_by_time`, but with numbers of products and units instead of times; equal on all ranks."""
     work = [sum(_products(leaf) + leaf.out_shape.size for leaf in layer.leaves()) for layer in model.layers]
     return _cut(model, work, stages)
 
@@ -92,14 +92,14 @@ def _products(leaf: BaseLayer) -> int:
 
 
 def _cut(model: Sequential, costs: Sequence[float], stages: int) -> list[int]:
-    """Numbers of layers for the stages, such that the largest sum of costs is as small as possible."""
+    """Numbers of layers of the stages that minimise the largest sum of costs."""
     count = len(costs)
     if not 1 <= stages <= count:
         raise ValueError(f"a network of {count} layers cannot be cut into {stages} stages: each needs a layer")
     ends = [k for k in range(1, count) if not isinstance(model.layers[k - 1], Activation)] + [count]
     if len(ends) < stages:
         ends = list(range(1, count + 1))
-    # worst[k]: for the layers before ends[k], cut into the stages so far: the cost of the largest stage, and the cuts
+    # worst[k]: the cost of the largest stage, and the divisions, for the layers before ends[k] in the stages so far
     worst = [(sum(costs[:end]), [end]) for end in ends]
     for _ in range(stages - 1):
         worst = [

@@ -1,4 +1,4 @@
-"""Parameters and files of a network whose layers are on several ranks."""
+"""State dicts and files of a network whose layers are on several ranks."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class StagedNetwork(ShardedNetwork):
 
     @collective
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes this stage's values from the state dict of the whole network, equal on every rank; collective.
+        """Loads the values of this stage from the state dict of the whole network, equal on every rank; collective.
 
         Raises:
-            KeyError, ValueError, TypeError: as in `Sequential.load_state_dict`; raised on every rank, and no rank has
+            KeyError, ValueError, TypeError: as `Sequential.load_state_dict`; raised on every rank, and no rank has
                 changed.
         """
         if isinstance(state_dict, Mapping):
@@ -66,7 +66,7 @@ class StagedNetwork(ShardedNetwork):
         """Reads this stage from a file of `Sequential.save` of the whole network, or of `save`; collective.
 
         Raises:
-            ValueError, OSError: as in `Sequential.load`; raised on every rank, and no rank has changed.
+            ValueError, OSError: as `Sequential.load`; raised on every rank, and no rank has changed.
         """
         with errors_of_all_ranks(self.communicator):
             what, metadata, tensors = file_format.read(read_file(filename), str(as_path(filename)))
@@ -77,7 +77,7 @@ class StagedNetwork(ShardedNetwork):
         put(self.model, values)
 
     def slices(self) -> list[TensorSpec]:
-        """The tensors of this stage, whole; of its replicas, the first saves them."""
+        """The whole tensors of this stage; the first of its replicas saves them."""
         saved = self.data_group.rank == 0
         return [spec.having(saved=saved) for spec in held(self.model)]
 

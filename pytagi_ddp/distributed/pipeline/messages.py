@@ -1,7 +1,7 @@
-"""Messages between neighbouring stages. Receives start before the message is needed, and sends do not wait for them.
+"""Messages between neighbouring stages. Receives start before the message is needed, and sends do not wait.
 
-NCCL runs messages in the order in which they were started, so that two ranks that both start to receive before they
-send would wait for each other. With NCCL, messages therefore go through host memory.
+NCCL runs messages in the order in which they were started, so two ranks that both start to receive before they send
+would wait for each other. With NCCL, messages therefore go through host memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytagi_ddp.nn.core.state import Array
 
 
 class RingBuffer:
-    """Buffers for a number of messages, used in turn; each grows to the largest message."""
+    """Buffers for messages, used in turn; each grows to the largest message."""
 
     def __init__(self, messages: int, empty: Callable[[int], Array]):
         self._empty = empty
@@ -37,11 +37,11 @@ class RingBuffer:
 
 
 class SendQueue:
-    """Messages to another rank, which are sent while this rank continues.
+    """Messages to another rank, sent in the background.
 
     Args:
-        group: a group of both ranks. peer: the other rank. name: what the messages are, for errors.
-        messages: how many may be in flight before `send` waits.
+        group: a group of both ranks. peer: the other rank. name: a description of the messages, for errors.
+        messages: number of messages in flight before `send` waits.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
@@ -68,11 +68,11 @@ class SendQueue:
 
 
 class ReceiveQueue:
-    """Messages from another rank, in the order in which it sends them.
+    """Messages from another rank, in their order.
 
     Args:
         group, peer, name: as in `SendQueue`.
-        messages: how many of the last messages taken stay in memory before a new one replaces them.
+        messages: number of the last messages that stay in memory.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
@@ -86,7 +86,7 @@ class ReceiveQueue:
         self._asked.append((self._group.start_receive(buffer, self._peer, self._name), buffer))
 
     def take(self) -> Array:
-        """The first message that was asked for and has not been taken."""
+        """The first message that `ask` has requested and `take` has not returned."""
         handle, buffer = self._asked.popleft()
         handle.wait()
         return self._place(buffer) if isinstance(buffer, np.ndarray) else buffer

@@ -1,4 +1,4 @@
-"""Schedules of pipelines: which stage does what, and when. There are no ranks here, only numbers."""
+"""Schedules of pipelines: the order of the actions of each stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["F", "B"]
 
 
 class Action(NamedTuple):
-    """A pass of a stage: "F" (forward) or "B" (backward) of a micro-batch."""
+    """A forward pass ("F") or backward pass ("B") of a micro-batch in a stage."""
 
     kind: Kind
     micro_batch: int
@@ -37,8 +37,7 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
     """The actions of each stage, in their order; backward passes are in ascending order everywhere.
 
     "GPipe": all forward passes, then all backward passes. "1F1B": stage s of S begins with S - s - 1 forward passes;
-    then one forward pass and one backward pass alternate, so that at most S - s forward passes wait for their backward
-    passes.
+    then forward and backward passes alternate, so that at most S - s forward passes wait for their backward passes.
 
     Raises:
         ValueError: an unknown name, or less than one stage or micro-batch.
@@ -53,17 +52,17 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
 
 
 def forward_actions(micro_batches: int) -> list[Action]:
-    """The actions of every stage if no backward passes follow."""
+    """The actions of every stage without backward passes."""
     return [Action("F", m) for m in range(micro_batches)]
 
 
 def frames_in_flight(stages: int, stage: int, micro_batches: int, name: str) -> int:
-    """How many forward passes of a stage wait for their backward passes, at most."""
+    """The largest number of forward passes of a stage that wait for their backward passes."""
     return micro_batches if name == "GPipe" else min(micro_batches, stages - stage)
 
 
 def _of_stage(in_flight: int, micro_batches: int) -> list[Action]:
-    """Forward passes until `in_flight` of them wait; from then on each backward pass makes room for the next."""
+    """Forward passes until `in_flight` of them wait; then backward and forward passes alternate."""
     actions = [Action("F", m) for m in range(in_flight)]
     for m in range(micro_batches):
         actions.append(Action("B", m))
@@ -75,10 +74,10 @@ def _of_stage(in_flight: int, micro_batches: int) -> list[Action]:
 def simulate(
     schedule: Sequence[Sequence[Action]], forward: Sequence[float], backward: Sequence[float]
 ) -> list[Timeline]:
-    """When each stage would do what, if messages took no time.
+    """The timeline of each stage, if messages take no time.
 
     Args:
-        schedule: of `make_schedule`. forward, backward: time of a micro-batch in each stage.
+        schedule: a result of `make_schedule`. forward, backward: time of a micro-batch in each stage.
     """
     ends: list[dict[Action, float]] = [{} for _ in schedule]
     timelines: list[Timeline] = [[] for _ in schedule]
@@ -101,9 +100,9 @@ def simulate(
 
 
 def bubble(timelines: Sequence[Timeline]) -> float:
-    """Share of the time of all stages, from the first start to the last stop, in which they do nothing.
+    """The idle share of the time of all stages, from the first start to the last stop.
 
-    For S stages that take equally long and M micro-batches it is (S - 1) / (M + S - 1), in both schedules.
+    For S equal stages and M micro-batches it is (S - 1) / (M + S - 1), in both schedules.
     """
     spans = [span for timeline in timelines for span in timeline]
     whole = max(span.stop for span in spans) - min(span.start for span in spans)
@@ -114,7 +113,7 @@ def bubble(timelines: Sequence[Timeline]) -> float:
 def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
     """A line for each stage: a digit is the forward pass of a micro-batch, a letter a backward pass, a dot idle time.
 
-    Each pass has at least one column, however short it was.
+    Each pass has at least one column.
 
     >>> print(draw(simulate(make_schedule(2, 3, "1F1B"), [1, 1], [1, 1]), 8))
     stage 0  01.a2b.c
@@ -127,7 +126,7 @@ def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
     for stage, timeline in enumerate(timelines):
         line, end = ["."] * width, 0
         for done, ((kind, m), start, stop) in enumerate(timeline, 1):
-            latest = width - (len(timeline) - done)  # where it must end, for each of the others to have a column
+            latest = width - (len(timeline) - done)  # its last possible end, so that each of the others has a column
             begin = max(end, min(latest - 1, round((start - first) * scale)))
             end = max(begin + 1, min(latest, round((stop - first) * scale)))
             line[begin:end] = [str(m % 10) if kind == "F" else chr(ord("a") + m % 26)] * (end - begin)

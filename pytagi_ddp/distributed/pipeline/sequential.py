@@ -1,4 +1,4 @@
-"""Training in a pipeline: every rank holds some layers, and micro-batches go through all of them."""
+"""Pipeline parallelism: every rank has some layers, and micro-batches pass through all ranks."""
 
 from __future__ import annotations
 
@@ -47,58 +47,56 @@ from pytagi_ddp.nn.tools.update_bn import (
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
-    """A `Sequential` cut into stages, one on each rank, through which micro-batches pass one after the other.
+    """A `Sequential` divided into stages, one on each rank, through which micro-batches pass one after the other.
 
         net = PipelineSequential(model, n_microbatches=8)
         updater = OutputUpdater(net.stage.device)
 
-        def observe(states, rows, deltas):  # called where the outputs are, for each micro-batch
+        def observe(states, rows, deltas):  # called on the last stage, for each micro-batch
             updater.update(states, y[rows], var_y, deltas)
 
         net.forward_backward(x, observe)
         net.step()
 
-    A batch of n samples is cut into M micro-batches (or n, if there are fewer samples), whose sizes differ by at most
-    one. With the batch sums g_m, h_m of micro-batch m, and parameters that do not change until the step,
+    A batch of n samples is divided into M micro-batches (or n, if n < M), whose sizes differ by at most one. With the
+    batch sums g_m, h_m of micro-batch m, and parameters that do not change until the step,
 
         g = sum_m g_m           h = sum_m h_m           cap factor c(n)
 
-    To the last bit, this is the result of one process with the same micro-batches and `DDPSequential.no_sync`,
-    including BatchNorm2d and its running statistics. BatchNorm2d normalises by each micro-batch, so that the results
-    differ from those of one pass with the whole batch.
+    The result has the same bits as in one process with the same micro-batches and `DDPSequential.no_sync`, including
+    the running statistics of BatchNorm2d. BatchNorm2d normalises by each micro-batch, so that the results differ from
+    those of one pass with the whole batch.
 
-    Construction gives every rank the parameters of rank 0, and `model` becomes this rank's stage: all other layers are
-    released with their memory. Keys (`Linear.7`) stay those of the whole network. A network that was made inside
-    `nn.deferred_init` is drawn layer by layer, with the values it would have had, and no rank ever holds more than its
-    stage.
+    The constructor gives every rank the parameters of rank 0, and reduces `model` to the stage of this rank; the other
+    layers are released. Keys (`Linear.7`) are those of the whole network. A network that was made inside
+    `nn.deferred_init` is drawn layer by layer, so that no rank ever has more than its stage.
 
-    For each sample, a cut with u units sends 8 u bytes forward (means and variances; 12 u after an activation, with its
-    Jacobian) and 8 u bytes back; on GPUs, through host memory. A layer reads its weights, and adds to their sums, once
-    for each micro-batch: small micro-batches cost time in layers with many weights and few units. In ResNet18, an image
-    takes twice as long in the second of two stages with micro-batches of 4 as with 32 (one thread, measured in 2026). S
-    stages that take equally long are idle for (S - 1) / (M + S - 1) of the time. "1F1B" keeps the activations of at
-    most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True` keeps those of one, and only the
-    inputs of the others, at the price of one more forward pass for each.
+    For each sample, a boundary with u units sends 8 u bytes forward (means and variances; 12 u after an activation,
+    with its Jacobian) and 8 u bytes back; on GPUs, through host memory. Small micro-batches cost time in layers with
+    many weights and few units: in ResNet18, an image takes twice as long in the second of two stages with micro-batches
+    of 4 as with 32 (one thread, measured in 2026). S equal stages are idle for (S - 1) / (M + S - 1) of the time.
+    "1F1B" keeps the activations of at most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True`
+    keeps those of one, and the inputs of the others, and makes one more forward pass for each.
 
-    With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, there are D pipelines, each with batches
-    of its own: replicas of a stage add their deltas as `DDPSequential` does, and `average` means the same as there. A
-    mesh of the ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) makes a pipeline of these ranks alone.
+    With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, there are D pipelines, each with its own
+    batches: replicas of a stage add their deltas as in `DDPSequential`, and `average` means the same as there. A mesh
+    of the ranks of a group (`init_device_mesh((2,), ("pipe",), group)`) makes a pipeline of these ranks alone.
 
-    All ranks of a pipeline have to call `forward_backward`, `forward`, `backward`, `predict` and `state_dict` together;
-    all ranks of the job the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict`. After an exception
-    in the middle of a pass, the stages are out of step, and further calls raise an error.
+    `forward_backward`, `forward`, `backward`, `predict` and `state_dict` are collective over the ranks of a pipeline;
+    the constructor, `step`, `update_bn`, `save`, `load` and `load_state_dict` over all ranks of the job. After an
+    exception in the middle of a pass, further calls raise an error.
 
     Args:
         model: the network, of the same layers on every rank; without layers that carry a memory from call to call.
-        config: how to communicate; None: `DDPConfig()`. `buckets` have to be 1.
-        average: aggregation of the deltas of replicas; without replicas it makes no difference.
+        config: options of the communication; None: `DDPConfig()`. `buckets` have to be 1.
+        average: aggregation of the deltas of replicas; without replicas it has no effect.
         n_microbatches: M.
-        schedule: "1F1B" or "GPipe". With "GPipe", the loop of an ordinary network is a step too: `net(x)`,
+        schedule: "1F1B" or "GPipe". With "GPipe", the loop of an ordinary network works, too: `net(x)`,
             `updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)`, `net.backward()`, `net.step()`.
         balance: number of layers of each stage, see `balance_by_time` and `balance_by_size`; that of rank 0 is used.
             None: stages with about the same number of products.
-        mesh: of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks of the job (or
-            those that `config` finds) are one pipeline.
+        mesh: a result of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks are one
+            pipeline.
         recompute: see above.
 
     Attributes:
@@ -106,8 +104,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         n_microbatches, schedule: as given. balance: layers of each stage.
         communicator: that of all ranks. pipe_group: that of the stages of this pipeline. data_group: that of the
             replicas of this stage.
-        output_z_buffer, input_delta_z_buffer: outputs of the whole batch, and the deltas there, on the last stage. On
-            the other stages they are empty, and an `OutputUpdater` does nothing.
+        output_z_buffer, input_delta_z_buffer: outputs of the whole batch, and their deltas, on the last stage. On the
+            other stages they are empty, and an `OutputUpdater` does nothing.
         num_parameters: number of parameters of the whole network.
         stop_requested: whether a rank had called `request_stop` before the last step.
         timeline: the actions of this stage in the last batch and their times; on a GPU, when they were queued.
@@ -145,7 +143,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             raise TypeError(f"mesh has to be one of init_device_mesh, got {type(mesh).__name__}")
         if c.buckets > 1:
             raise ValueError(f"buckets={c.buckets} is for DDPSequential: a stage exchanges its deltas in one")
-        make_schedule(1, operator.index(n_microbatches), schedule)  # raises what is wrong with them
+        make_schedule(1, operator.index(n_microbatches), schedule)  # raises errors of these
         _refuse_carried(model)
         self._n_microbatches, self._schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
@@ -176,9 +174,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._made = True
 
     def _take_from_rank_0(self, start: int, stop: int) -> None:
-        """Takes parameters and statistics of rank 0. A deferred network is drawn layer by layer, and only the layers
-        of this stage are kept.
-        """
+        """Takes parameters and statistics of rank 0, and keeps this stage; deferred layers are drawn one by one."""
         model, broadcast = self.model, self.communicator.broadcast
         broadcast(model.arena.statistics)
         if not model.arena.deferred:
@@ -232,16 +228,16 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
         Args:
             x: the batch, on the first stage, maybe without samples; the other stages ignore it, and may pass None.
-            observe: called on the last stage as ``observe(states, rows, deltas)`` for each micro-batch: fills `deltas`
-                from the observations ``y[rows]`` and the outputs `states`, which `OutputUpdater.update` takes. The
-                other stages may have None.
-            var_x: variances of the inputs, as of `Sequential.forward`.
+            observe: a function that the last stage calls as ``observe(states, rows, deltas)`` for each micro-batch, to
+                fill `deltas` from the observations ``y[rows]`` and the outputs `states`, as `OutputUpdater.update`
+                does. Other stages may pass None.
+            var_x: variances of the inputs, as in `Sequential.forward`.
 
         Returns:
             (mu, var): means and variances of the outputs, flat, on the last stage; empty arrays on the others.
 
         Raises:
-            RuntimeError: in evaluation mode; another PipelineSequential was made of the stage; an earlier pass was
+            RuntimeError: in evaluation mode; another PipelineSequential now has the network; an earlier pass was
                 interrupted.
             ValueError: sizes that do not fit, or values that are not finite; the job ends, as other ranks wait.
             TypeError: `observe` is not a function on the last stage; the job ends, too.
@@ -275,7 +271,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self._under_way = self.stage.training
         return self.get_outputs()
 
-    __call__ = forward  # type: ignore[assignment]  # which takes None, too
+    __call__ = forward  # type: ignore[assignment]  # also takes None
 
     @collective
     def backward(self) -> None:
@@ -303,8 +299,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         """Adds the deltas of all replicas of this stage and applies them; collective over all ranks.
 
         Raises:
-            RuntimeError: inside `no_sync`; or the deltas at the outputs wait for `backward`, which is raised on every
-                rank of the pipeline.
+            RuntimeError: inside `no_sync`; or the deltas at the outputs wait for `backward` (raised on every rank of
+                the pipeline).
             FloatingPointError: a delta is not finite on some rank; no rank has changed. Raised on every rank; names the
                 rank and the layer.
         """
@@ -314,11 +310,11 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         self.stage.arena.agree = lambda: self._agree(self.stage.arena.refusal())
         try:
             self._exchange.step(False)
-        except NonFiniteError as error:  # of the replicas of this stage: the others are asking already
+        except NonFiniteError as error:  # of the replicas of this stage; other stages already wait in `_agree`
             self._agree(error)
 
     def _agree(self, problem: FloatingPointError | None) -> None:
-        """Refuses a step on all ranks before it changes anything, if one of them has a problem; or notes a stop."""
+        """Refuses a step on all ranks, before any change, if one of them has a problem; shares requests to stop."""
         flags = np.array([problem is not None, self._stop], np.float32)
         self.communicator.all_reduce(flags)
         self._stop_requested = bool(flags[1] > 0)
@@ -374,13 +370,13 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     @contextmanager
     def _adding(self) -> Iterator[None]:
-        """The context of the backward passes of a batch, which add to each other."""
+        """The context of the backward passes of a batch, whose deltas are added."""
         passes = self.stage.passes
         if not passes.accumulating:
             passes.drop()
         with self.stage.accumulate():
             yield
-        passes.accumulating = self._in_no_sync  # whether the next batch adds to these
+        passes.accumulating = self._in_no_sync  # for the next batch
 
     def _actions(self, micro_batches: int) -> list[Action]:
         if not micro_batches:  # of a batch without samples
@@ -396,7 +392,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         observe: Observe | None = None,
         batch_size: int = 0,
     ) -> int:
-        """Sends a batch through all stages; returns its samples.
+        """Runs a batch through all stages; returns the number of its samples.
 
         Args:
             kind: one of `PASSES`. x, var_x, observe: as in `forward_backward`.
@@ -433,7 +429,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             num_batches: how many of them to use; None: all.
 
         Returns:
-            For each BatchNorm2d of the whole network, how far its running statistics were off.
+            For each BatchNorm2d of the whole network, the change of its running statistics.
 
         Raises:
             ValueError, FloatingPointError: as in `nn.update_bn`. Errors of the statistics, and of other frozen
@@ -452,10 +448,10 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
                 if loader is None:
                     raise TypeError("update_bn() on the first stage needs batches, got None")
                 yield from batches_of(loader, num_batches)
-                self._pass("update_bn()", np.empty(0))  # signals the others that there are no more
+                self._pass("update_bn()", np.empty(0))  # tells the other stages that there are no more batches
             else:
                 while samples := self._pass("update_bn()", None):
-                    yield range(samples)  # they have gone through this stage already
+                    yield range(samples)  # these samples have passed this stage
             passing = False
 
         def run(x: ArrayLike) -> None:
@@ -500,7 +496,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     def predict(
         self, x: ArrayLike | None, batch_size: int = 256, var_x: ArrayLike | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`Sequential.predict`, through all stages; collective over this pipeline, and every rank of it has the result.
+        """`Sequential.predict` through all stages; collective over this pipeline. Every rank of it gets the result.
 
         Args:
             x, var_x: on the first stage, as in `Sequential.predict`, also without samples; others may pass None.

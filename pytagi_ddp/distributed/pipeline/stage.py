@@ -1,4 +1,4 @@
-"""The part of a network that is on this rank, and its passes of micro-batches."""
+"""The stage of this rank, and its passes of micro-batches."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Observe = Callable[[BaseHiddenStates, slice, BaseDeltaStates], None]
 
 
 class Stage:
-    """Runs the actions of a schedule: receives what a micro-batch needs, computes, and sends the result on.
+    """Runs the actions of a schedule: receives the input of a micro-batch, computes, and sends the result.
 
     States are sent forward as (mean, variance), with the Jacobian if the stage ends with an activation; deltas are sent
-    back as (mean, variance). Each pass begins with a message through all stages, of its kind and number of samples.
+    back as (mean, variance). Each pass begins with a message through all stages, with its kind and number of samples.
 
     Args:
         net: the layers of this stage. group: the ranks of the stages, in order.
         taken: number of arrays of a state that is received.
         in_flight: the largest number of forward passes that wait for their backward passes.
-        recompute: keep only the input of a forward pass, and run it again before its backward pass.
+        recompute: whether to keep only the input of a forward pass, and to run it again before its backward pass.
 
     Attributes:
         outputs: outputs of the last stage for the whole batch. deltas: the deltas at these outputs.
@@ -52,8 +52,8 @@ class Stage:
         self._observed = BaseDeltaStates()
         self.rows: list[slice] = []
         self._taken, self._in_flight, self._recompute = taken, in_flight, recompute
-        self._cut_short = ""  # what has ended a pass in the middle
-        self._held: int | None = None  # the micro-batch whose forward pass ran last, if passes are run again
+        self._cut_short = ""  # the reason of an interrupted pass
+        self._held: int | None = None  # the micro-batch whose forward pass ran last, with `recompute`
         self._inputs: dict[int, BaseHiddenStates] = {}
         self._x: np.ndarray | None = None
         self._var_x: np.ndarray | None = None
@@ -85,7 +85,7 @@ class Stage:
             waiting: number of samples whose deltas wait, to which those of this batch will be added.
 
         Raises:
-            RuntimeError: the stage in front has begun another kind of pass, or adds to deltas of other samples; or an
+            RuntimeError: the previous stage has begun another kind of pass, or adds to deltas of other samples; or an
                 earlier pass was interrupted.
         """
         self._check(kind)
@@ -117,7 +117,7 @@ class Stage:
         return self.rows
 
     def _make_room(self, samples: int) -> None:
-        """Makes room for the outputs of the batch, and for the deltas there."""
+        """Allocates memory for the outputs of the batch, and for their deltas."""
         net, out = self.net, (samples, self.net.out_shape.size)
         if self.outputs.state.mu.shape != out or self.outputs.device != net.device:
             empty = net.kernels.array.empty
@@ -182,7 +182,7 @@ class Stage:
         return None if self.is_last else self._back.take()
 
     def _forward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
-        """A forward pass; returns what is sent to the next stage, or None on the last one."""
+        """A forward pass; returns the arrays for the next stage, or None on the last one."""
         m = action.micro_batch
         if message is not None:
             self._inputs[m % self._in_flight] = given = BaseHiddenStates()
@@ -203,7 +203,7 @@ class Stage:
         return arrays
 
     def _use_frame(self, m: int) -> None:
-        """Chooses the frame of micro-batch `m` in training; passes without a backward pass use frame 0."""
+        """Selects the saved activations of micro-batch `m` in training; passes without a backward pass use number 0."""
         if self.net.training:
             self.net.passes.use(1 if self._recompute else 1 + m % self._in_flight)
 
@@ -242,7 +242,7 @@ class Stage:
             net.kernels.array.copy(source, target[rows])
 
     def _backward(self, action: Action, message: Array | None) -> tuple[Array, ...] | None:
-        """A backward pass; returns what is sent to the stage in front, or None on the first one."""
+        """A backward pass; returns the arrays for the previous stage, or None on the first one."""
         net, m = self.net, action.micro_batch
         self._use_frame(m)
         if self._recompute and self._held != m:
@@ -258,7 +258,7 @@ class Stage:
         return None if self.is_first else net.output_delta_z_buffer.arrays
 
     def _run_again(self, m: int) -> None:
-        """Repeats the forward pass; its statistics are the same again, and their effect on running ones is undone."""
+        """Repeats the forward pass without changing running statistics."""
         arena, array = self.net.arena, self.net.kernels.array
         moved = [(array.to_host(values).copy(), values) for values in (arena.tail, arena.statistics)]
         self._pass(m)

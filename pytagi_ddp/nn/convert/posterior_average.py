@@ -20,8 +20,8 @@ from pytagi_ddp.nn.sequential import Sequential
 class PosteriorAverage:
     """An average of the posteriors after many steps, for evaluating a network.
 
-    A capped TAGI step of a convolutional network moves most weights by a good part of their standard deviations,
-    towards the values that suit the last batch. An average over many steps is less noisy. The k-th call of `update`
+    A capped TAGI step of a convolutional network moves most weights by a large fraction of their standard deviations,
+    towards the values that fit the last batch. An average over many steps is less noisy. The k-th call of `update`
     replaces the average, a Gaussian N(m, s) for each parameter, by the Gaussian with the moments of the mixture
 
         (1 - w) N(m, s) + w N(m_k, s_k):    d = m_k - m,  m += w d,  s += w (s_k - s) + w (1 - w) d^2
@@ -45,13 +45,12 @@ class PosteriorAverage:
 
     Args:
         net: the network; with several ranks the `model` of a `DDPSequential`.
-        decay: the largest weight 1 - w that the average has against a new posterior; None: all posteriors weigh the
-            same.
+        decay: the largest weight 1 - w of the present average in an update; None: all posteriors have the same weight.
 
     Attributes:
         net: the network. n_averaged: number of posteriors in the average.
         theta: (2, P) means and variances of the average, on the network's device, in the order of its parameters.
-        in_place: whether the network holds the average now, as it does inside `average_parameters`.
+        in_place: whether the network now has the average as its parameters, as inside `average_parameters`.
 
     Raises:
         ValueError: a decay outside of [0, 1), or a network in shards. TypeError: not a Sequential.
@@ -116,9 +115,8 @@ class PosteriorAverage:
         Use it for evaluation, `update_bn` and `save`. Anything that is learnt or loaded inside the block is lost.
 
         Raises:
-            RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; or this
-                rank has made steps that the others do not know of (`every=k`); or another thread is at work on the
-                network.
+            RuntimeError: there is no average yet; deltas wait for a step; inside another `average_parameters`; ranks
+                differ, between two merges (`every=k`); or another thread is using the network.
         """
         net = self.net
         with ExitStack() as alone_until_inside:
@@ -141,7 +139,7 @@ class PosteriorAverage:
                 yield
             finally:
                 self.in_place = False
-                for name, memory in kept.items():  # the network may have gone to another device
+                for name, memory in kept.items():  # the network may have moved to another device
                     before = memory if net.kernels is kernels else kernels.array.to_host(memory)
                     net.kernels.array.copy(before, getattr(net.arena, name))
                 self._changed()

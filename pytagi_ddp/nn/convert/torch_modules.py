@@ -56,17 +56,18 @@ def from_torch(
             `Unflatten` of a sample; `Dropout` and `Identity` are left out. A `Softmax` is over all units of a sample,
             or of a time step.
         input_shape: of one sample: (channels, height, width) where a convolution comes first, (positions,) where an
-            embedding does. In other cases the first layer determines it.
-        variance: of every weight and bias: a number, or "prior" for the variances that new layers have. In a
-            measurement (`examples/pretrained.py`) the prior was too wide for learnt means, and 1e-3 was best.
+            embedding does. Otherwise the first layer determines it.
+        variance: of every weight and bias: a number, or "prior" for the variances that new layers have. In
+            `examples/pretrained.py` the variances of the prior were too large for learnt means, and 1e-3 was best.
         layers: how to convert modules, by the name of their class: a function of the module that returns a layer, or a
-            list of layers, which may be empty. `{"ReLU": lambda module: nn.MixtureReLU()}` passes variances on better.
+            list of layers, which may be empty. `{"ReLU": lambda module: nn.MixtureReLU()}` propagates variances more
+            accurately.
 
     LayerNorm divides by n - 1 here and by n in PyTorch; weights and eps are scaled so that the results are equal.
 
     Raises:
-        TypeError: a module that is not known; says which, and what to do.
-        ValueError: one that has no counterpart (a grouped convolution, say), or sizes that do not fit.
+        TypeError: an unknown module; the message names it, and says what to do.
+        ValueError: a module without a counterpart (such as a grouped convolution), or sizes that do not match.
     """
     converter = _Converter(layers or {})
     if input_shape is not None:
@@ -302,7 +303,7 @@ class _Converter:
 
 
 def _check_layout(module: Any, names: Sequence[str], others: Sequence[str], path: str) -> None:
-    """Raises TypeError if a module does not have the parts `names` and `others` that torchvision's has, or has more."""
+    """Raises TypeError unless a module has exactly the parts `names` and `others` of torchvision's module."""
     parts = {name: part for name, part in module.named_children() if type(part).__name__ not in LEFT_OUT}
     strange = sorted(parts.keys() - {*names, *others})
     if strange or not all(hasattr(module, name) for name in (*names, *others)):

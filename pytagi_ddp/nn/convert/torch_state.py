@@ -1,4 +1,4 @@
-"""Parameters from PyTorch's networks, whose values become means, and the means of a network for PyTorch.
+"""Converts PyTorch's parameters to means of a network, and means of a network to PyTorch's parameters.
 
 PyTorch itself is not needed: a state dictionary maps names to arrays.
 """
@@ -30,19 +30,20 @@ def load_torch_state_dict(
     variance: float | str = "prior",
     names: Sequence[str] | None = None,
 ) -> None:
-    """Takes a PyTorch state dictionary as the means of a network's parameters, and as its running statistics.
+    """Loads a PyTorch state dictionary as the means of a network's parameters and as its running statistics.
 
-    Layers are matched in forward order: the n-th layer with parameters gets the n-th module of the dictionary (of a
-    residual block, first what is in the main branch). Shapes must be equal, and a running mean goes to a `BatchNorm2d`.
+    Layers are matched in forward order: the n-th layer with parameters gets the n-th module of the dictionary (in a
+    residual block, the main branch comes first). Shapes must be equal. A module with a running mean must match a
+    `BatchNorm2d`.
 
     Args:
         net: the network, such as `models.resnet18_imagenet()` for a ResNet18 of torchvision.
         state_dict: arrays or tensors by name, "<module>.weight" and "<module>.bias". "module." in front of all names is
             left out, and so is `num_batches_tracked`.
-        variance: as in `from_torch`; "prior" means the variances of a new network, whatever this one has learnt.
-        names: the modules in forward order; others are left out. None: all modules. They are taken in the order of the
-            dictionary, which is the order in which they were defined; or in that of a ResNet, if the names are those of
-            torchvision's ResNets (conv1, layer1.0.bn2, ...).
+        variance: as in `from_torch`; "prior" means the variances of a new network.
+        names: the modules in forward order; others are left out. None: all modules, in the order of the dictionary, in
+            which they were defined; or in the forward order of a ResNet, if the names are those of torchvision's
+            ResNets (conv1, layer1.0.bn2, ...).
 
     Raises:
         KeyError, ValueError, TypeError: names or shapes that do not match, with the names on both sides; the network
@@ -77,16 +78,16 @@ def load_torch_state_dict(
 def to_torch_state_dict(net: Sequential, like: Any = None) -> dict[str, np.ndarray]:
     """The means of a network's parameters, and its running statistics, as a PyTorch state dictionary of NumPy arrays.
 
-    A network of means alone predicts without uncertainty, and can be deployed or exported from PyTorch:
+    The means alone make a PyTorch network that predicts without uncertainty:
 
         values = {name: torch.from_numpy(array) for name, array in to_torch_state_dict(net, module).items()}
         module.load_state_dict(values)
 
     Args:
         net: the network.
-        like: a module or a state dictionary with the same layers, whose names are taken, in the order of
-            `load_torch_state_dict`. None: each layer's place in the network, "0.weight" for layer 0, which are the
-            names of a `torch.Sequential` of the same layers.
+        like: a module or a state dictionary with the same layers, whose names are used, in the order of
+            `load_torch_state_dict`. None: the names of a `torch.Sequential` of the same layers, such as "0.weight" for
+            layer 0.
 
     Raises:
         ValueError: `like` has other modules.
@@ -146,7 +147,7 @@ def _in_order(modules: Mapping[str, Any]) -> list[str]:
 
 
 def _place_in_resnet(name: str) -> list[int]:
-    """Sorts the modules of torchvision's ResNets: conv1, bn1, layer1.0.conv1, ..., layer1.0.downsample.0, ..., fc."""
+    """The sort key of a module of torchvision's ResNets: conv1, bn1, layer1.0.conv1, ..., layer1.0.downsample.0, fc."""
     place = []
     for part in name.split("."):
         kind = part.rstrip("0123456789")
@@ -167,7 +168,7 @@ def _means(key: str, leaf: BaseLayer, name: str, given: dict[str, np.ndarray]) -
         del expected["bias"]
     if isinstance(leaf, BatchNorm2d):
         expected |= dict.fromkeys(("running_mean", "running_var"), (leaf.num_features,))
-    if isinstance(leaf, RowNorm):  # one weight for each unit, of whatever shape
+    if isinstance(leaf, RowNorm):  # one weight for each unit, of any shape
         given = {field: values.reshape(-1) for field, values in given.items()}
     found = {field: values.shape for field, values in given.items()}
     if found != expected:

@@ -1,1 +1,1 @@
-"""What networks and layers are made of: tensors, parameters, the contract of a layer, contexts of passes."""
+"""The foundations of networks and layers: tensors, parameters, the base class of layers, contexts of passes."""

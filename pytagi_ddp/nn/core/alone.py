@@ -1,4 +1,4 @@
-"""Methods of a network that only one thread at a time may run."""
+"""A lock around methods of a network that only one thread at a time may run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The memory of a network's parameters.
 
-`ParameterArena` is one flat memory: `theta` (2, P) holds means and variances, `buffer` the batch sums of both (2 P)
-followed by a short tail. `buffer` is what data-parallel training adds over ranks: packing costs nothing, and one
-all-reduce serves all layers. `Arena` is the interface that every such memory has.
+`Arena` is the interface of a flat parameter buffer. `ParameterArena` keeps all parameters in one: `theta` (2, P) has
+their means and variances, and `buffer` their batch sums (2 P) followed by a few counters. Data-parallel training adds
+`buffer` over the ranks by one all-reduce, without packing.
 """
 
 import math
@@ -27,12 +27,12 @@ HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
 
 
 def _size_of(tensors: Iterable[TensorSpec], kind: str) -> int:
-    """Numbers of a kind; parameters count once, not by mean and variance."""
+    """The number of values of a kind; a parameter counts once, not twice for mean and variance."""
     return max((spec.end for spec in tensors if spec.kind == kind), default=0)
 
 
 class Arena(ABC):
-    """The parameters, batch sums and running statistics of `leaves`, in forward order, wherever they lie.
+    """The parameters, batch sums and running statistics of `leaves`, in forward order, on any device or in shards.
 
     Args:
         leaves: the layers that compute, by their keys in a state dict. kernels: those of the network's device.
@@ -41,17 +41,17 @@ class Arena(ABC):
     Attributes:
         tensors: the table of all tensors: parameters, running and carried state of each leaf, in forward order.
         leaves: the layers that compute.
-        buffer: what is added over ranks in a step. tail: the end of it, which holds samples, active ranks, stop
-            requests, and then the sums that layers share.
+        buffer: the values that are added over ranks in a step. tail: its end, with the numbers of samples, active ranks
+            and stop requests, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running statistics.
         num_parameters: P.
         deferred: whether parameters are still to be drawn, see `nn.deferred_init`.
         in_shards: whether each rank holds only a part of the parameters.
         keeps_sums: whether the batch sums stay in place until the next backward pass writes its own.
-        prior_factor: steps can pull parameters towards their prior with so many times its variance; 0: they do not know
-            it. It is set by `cut_steps`.
-        unchecked: counts of deltas that were not finite in a step that `check` has not looked at yet.
+        prior_factor: factor on the variance of the prior towards which steps can pull parameters; 0: steps do not use
+            the prior. `cut_steps` sets it.
+        unchecked: counts of non-finite deltas of a step, until `check` has looked at them.
         agree: called in each step before anything changes; raises an error if another rank refuses the step, or None.
     """
 
@@ -96,33 +96,33 @@ class Arena(ABC):
             sums += norm.num_sums
         self.keep_state()
 
-    # A pass moves statistics and carried state on its way. If it does not come to its end, they go back to where they
-    # were before it; if the step is refused, to where they were after the step before.
+    # A pass changes statistics and carried state. If it fails, they are restored to their values before the pass; if
+    # the step is refused, to those after the previous step.
 
     def begin_pass(self, backward: bool = False) -> None:
-        """Notes the state that a pass is about to move, for `undo_pass`: calls of kernels only."""
+        """Saves the state that a pass is about to change, for `undo_pass`; it only calls kernels."""
         for values, noted in self._moved_by(backward):
             self._kernels.array.copy(values, noted)
 
     def undo_pass(self, backward: bool = False) -> None:
-        """Puts back what `begin_pass` has noted."""
+        """Restores the state that `begin_pass` has saved."""
         for values, noted in self._moved_by(backward):
             self._kernels.array.copy(noted, values)
 
     def _moved_by(self, backward: bool) -> Iterator[tuple[Array, Array]]:
-        """What a pass moves, and the memory that it is noted in: forward also statistics and their sums."""
+        """(memory that a pass changes, memory of its copy); a forward pass also changes statistics."""
         if self._moved.size and not (backward and not self.carried.size):
             yield self._moved, self._before[0]
         if self.running and not backward:
             yield self.tail, self._before[1]
 
     def keep_state(self) -> None:
-        """To be called after a step, and whenever state was set otherwise: `undo_step` comes back to it."""
+        """Saves the state for `undo_step`. To be called after a step, and after state was set in another way."""
         if self._moved.size:
             self._kernels.array.copy(self._moved, self._settled)
 
     def undo_step(self) -> None:
-        """Puts statistics and carried state back to where they were in the last `keep_state`."""
+        """Restores statistics and carried state to those of the last `keep_state`."""
         if self._moved.size:
             self._kernels.array.copy(self._settled, self._moved)
 
@@ -132,7 +132,7 @@ class Arena(ABC):
         return [spec for spec in learned if not self.leaves[spec.leaf].frozen]
 
     def _stepped(self) -> list[TensorSpec]:
-        """The means that steps change, and with them the variances; in pieces of one prior if steps need it."""
+        """The means that steps change, together with their variances; in pieces of one prior if steps use the prior."""
         means = self.unfrozen()
         if not self.prior_factor:
             return means
@@ -140,7 +140,7 @@ class Arena(ABC):
         return [spec.having(prior=(spec.prior[0], self.prior_factor * spec.prior[1])) for spec in pieces]
 
     def values(self, spec: TensorSpec) -> Array:
-        """The memory of a tensor, or of a part of it; in a network in shards to be asked for in forward order."""
+        """The memory of a tensor, or of a part of it. In a network in shards, ask for tensors in forward order."""
         leaf = self.leaves[spec.leaf]
         if spec.kind != "learned":
             return leaf.state[spec.field][spec.start : spec.stop]
@@ -160,22 +160,23 @@ class Arena(ABC):
         """Adds the capped deltas to every parameter, and then pulls it towards its prior.
 
         Args:
-            samples: the number that the batch sums are of. The divisor c of a layer's cap is `cap_factor` of samples x
+            samples: number of samples in the batch sums. The divisor c of a layer's cap is `cap_factor` of samples x
                 time steps.
             scale: factor on the batch sums (1/R for the average over R ranks); 0 for no step.
             caps: factor on the divisors.
             rate: of the pull, see the formula `pulled`; without a `prior_factor` there is none.
-            run: is given the step as a function, and calls it or replays a recording of it; None: it is called.
+            run: a function that gets the step as a function, and calls it or replays a recording of it; None: the step
+                is called.
 
         Raises:
-            FloatingPointError: some delta is not finite; then nothing changes. On a GPU this comes with the next step
-                or `check`, so that no step waits for the one before to end.
+            FloatingPointError: some delta is not finite; then nothing changes. On a GPU, the next step or `check`
+                raises it, so that no step waits for the previous one.
         """
 
     def step_pooled(self, average: bool, rate: float = 0.0) -> None:
-        """`step` after `tail` has been added over all ranks: scale and caps follow from the samples and ranks in it.
+        """`step` after `tail` was added over all ranks: scale and caps follow from its numbers of samples and ranks.
 
-        No samples on any rank: no step.
+        Without samples on any rank, there is no step.
         """
         self.check()
         self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average, rate)
@@ -188,14 +189,14 @@ class Arena(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Looks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
+        """Checks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
 
     @abstractmethod
     def check(self) -> None:
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     def cut_steps(self, prior_factor: float | None = None) -> None:
-        """Divides the step into parts again; to be called after layers were frozen or unfrozen.
+        """Divides the step into parts for threads again; to be called after layers were frozen or unfrozen.
 
         Args:
             prior_factor: a new one; None: as before.
@@ -211,15 +212,15 @@ class Arena(ABC):
 
     @abstractmethod
     def forget_evidence(self, factor: float) -> None:
-        """`Sequential.forget_evidence` of the parameters that are here; `factor` is one of `check_factor`."""
+        """`Sequential.forget_evidence` of the parameters on this rank; `factor` comes from `check_factor`."""
 
     def drop_sums(self) -> None:
-        """Clears batch sums and tail, and the factors of the step that was taken with them."""
+        """Clears batch sums and counters, and the factors of the step that used them."""
         self._kernels.array.clear(self.buffer)
         self._kernels.array.clear(self._factors)
 
     def bring(self, leaf: BaseLayer) -> None:  # noqa: B027 - in most arenas they are there
-        """Makes the parameters of `leaf` available; whoever goes through all leaves calls this before each of them."""
+        """Makes the parameters of `leaf` available. A loop over all leaves calls this for each of them in turn."""
 
     def detach(self) -> None:
         """Copies all parameters and state to the host, before the network moves to another device."""
@@ -234,7 +235,7 @@ class Arena(ABC):
 
     @abstractmethod
     def _counted(self) -> Iterable[tuple[int, int]]:
-        """(number of a leaf, weights whose variance fell to <= 0 in the last step), perhaps in several parts of it."""
+        """(number of a leaf, weights whose variance fell to <= 0 in the last step); a leaf may occur several times."""
 
     def negative_variances(self) -> dict[int, int]:
         """Weights (not biases) of each leaf whose variance fell to <= 0 in the last step, by `id` of the leaf."""
@@ -256,7 +257,7 @@ class Arena(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Size of all of it."""
+        """Bytes of all parameters, sums and state."""
 
 
 class ParameterArena(Arena):
@@ -282,12 +283,12 @@ class ParameterArena(Arena):
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
-        for leaf in drawn(self.leaves):  # only now: the memory that one layer draws in is free for the next
+        for leaf in drawn(self.leaves):  # one after the other, so that drawn values of only one layer take memory
             old = leaf.parameters
             if not old:
                 continue
             place = self._places.get(leaf, slice(0, 0))
-            if len(old) != place.stop - place.start:  # it would be left out of every exchange
+            if len(old) != place.stop - place.start:  # exchanges between ranks would leave it out
                 raise RuntimeError(
                     f"{leaf.get_layer_info()} has {len(old)} parameters now, and had {place.stop - place.start} before"
                 )
@@ -299,7 +300,7 @@ class ParameterArena(Arena):
 
     @property
     def step_memory(self) -> tuple[Array, Array]:
-        """(factors of a step, counts of deltas that were not finite): what a step reads and what it writes."""
+        """(factors, counts of non-finite deltas): the memory that a step reads, and that it writes."""
         return self._factors, self._stepping.non_finite
 
     def step(
@@ -335,7 +336,7 @@ class ParameterArena(Arena):
             raise error
 
     def refusal(self, counts: Array | None = None) -> FloatingPointError | None:
-        """The error of a step whose batch sums are not finite, by `counts` or, while it is made, by what it has met."""
+        """The error of a step whose batch sums are not finite, by `counts` or else by those of the step in progress."""
         counts = self._kernels.array.to_host(self._stepping.non_finite) if counts is None else counts
         if not (bad := int(counts.sum())):
             return None
@@ -359,7 +360,7 @@ class ParameterArena(Arena):
 
 
 class DeferredArena(Arena):
-    """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has none of them."""
+    """The arena of a network whose parameters are not drawn yet, see `nn.deferred_init`: it has no values."""
 
     deferred = True
 
@@ -367,7 +368,7 @@ class DeferredArena(Arena):
         super().__init__(leaves, kernels, 0)
         for leaf in self.leaves:
             if leaf.parameters is None:
-                leaf.init_weight_bias()  # which notes the order
+                leaf.init_weight_bias()  # which records the order
         self._attach_state()
 
     def step(self, *_: Any, **options: Any) -> NoReturn:

@@ -1,7 +1,7 @@
-"""What layers, networks and their wrappers say about attributes that they do not have.
+"""Errors for attributes that layers, networks and their wrappers do not have.
 
-An assignment to one would have no effect, so it is refused. Names of PyTorch, Keras and scikit-learn are answered by
-what to do here instead. Names of earlier versions continue to work.
+Assigning such an attribute would have no effect, so it raises an error. For names of PyTorch, Keras and scikit-learn,
+the message says what to do here instead. Names of earlier versions continue to work.
 """
 
 import sys
@@ -19,7 +19,7 @@ NO_RATE = (
     "TAGI has none: the size of a step follows from the variances of the parameters (gain_weight, gain_bias) and of "
     "the observations"
 )
-MISTAKEN = {  # names that other libraries give to what is done otherwise here
+MISTAKEN = {  # names of other libraries -> what to do here instead
     **dict.fromkeys(("requires_grad", "requires_grad_", "trainable"), FREEZE),
     **dict.fromkeys(("learning_rate", "lr"), NO_RATE),
 }
@@ -69,14 +69,14 @@ LAYER = {
 
 
 def near_misses(name: str, owner: object) -> str:
-    """The end of a message: the public attributes of `owner` whose names are like `name`, if there are any."""
+    """The end of a message: the public attributes of `owner` with similar names, if there are any."""
     names = {known for known in dir(owner) if not known.startswith("_")}
     near = get_close_matches(name, sorted(names), 3)
     return f": did you mean {' or '.join(near)}?" if near else "."
 
 
 def _by_the_package() -> bool:
-    """Whether the code that makes an assignment is of this package."""
+    """Whether the code that makes the assignment belongs to this package."""
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:
         frame = frame.f_back
@@ -88,7 +88,7 @@ def _is_of_the_package(module: str) -> bool:
 
 
 class Elsewhere:
-    """An attribute that another library has: reading it raises AttributeError, which says what to do instead.
+    """An attribute of another library: reading it raises AttributeError with what to do instead.
 
     It is a descriptor, because Python reads every attribute of a class with a `__getattr__` slower.
     """
@@ -104,10 +104,10 @@ class Elsewhere:
 
 
 class Moved:
-    """A value that has another name since version 0.2.0: reading it by the old one gives a DeprecationWarning, too.
+    """A value that was renamed after version 0.2.0: reading it by the old name also gives a DeprecationWarning.
 
     Args:
-        place: its replacement, for the warning. function: returns it for an object.
+        place: the new name, for the warning. function: returns the value for an object.
     """
 
     def __init__(self, place: str, function: Callable[..., Any]):
@@ -130,7 +130,7 @@ class Moved:
 
 
 class MovedMethod(Moved):
-    """A method that has another name since version 0.2.0; `function` has its arguments."""
+    """A method that was renamed after version 0.2.0; `function` has its arguments."""
 
     def __init__(self, place: str, function: Callable[..., Any]):
         super().__init__(place, function)
@@ -144,10 +144,10 @@ class MovedMethod(Moved):
 
 
 class KnownAttributes:
-    """Base of layers, networks and their wrappers: answers for public attributes that are not there.
+    """Base of layers, networks and their wrappers: raises helpful errors for public attributes that do not exist.
 
-    Reading one that another library has raises an error that says what to do instead; assigning one is refused.
-    A class that is defined outside of the package may have attributes of its own, set at any time, but for those in
+    Reading an attribute of another library raises an error that says what to do instead; assigning an unknown one
+    raises an error. Classes outside this package may set attributes of their own at any time, except for those in
     `MISTAKEN`.
 
     Args (of a subclass):
@@ -165,10 +165,10 @@ class KnownAttributes:
             name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere | Moved)
         ]
 
-    if not TYPE_CHECKING:  # or mypy would not find assignments to attributes that are not there
+    if not TYPE_CHECKING:  # otherwise mypy would accept assignments to unknown attributes
 
         def __setattr__(self, name: str, value: Any) -> None:
-            # Not self.__dict__: Python reads attributes of an object faster as long as nobody has asked for that.
+            # Not self.__dict__: Python reads the attributes of an object faster before the first access to it.
             if name[:1] != "_" and not hasattr(type(self), name) and not hasattr(self, name):
                 free = not _is_of_the_package(type(self).__module__) and name not in MISTAKEN
                 if not free and not _by_the_package():

@@ -16,7 +16,7 @@ NO_ONES = "", np.ones(0, np.float32)
 
 
 def _units(size: int, block_size: int) -> int:
-    """Units of each of `block_size` samples, of `size` values in all."""
+    """The units of a sample, if `block_size` samples have `size` values in all."""
     if size == block_size == 0:  # a batch without samples
         return 0
     if block_size < 1 or size % block_size:
@@ -45,14 +45,12 @@ class BaseHiddenStates(OnDevice):
     """Means, variances and Jacobians of a batch of units.
 
     Attributes:
-        mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they come as
-            read-only copies, when they are read.
+        mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
+            read-only copies.
         block_size: batch size. actual_size: units per sample. size: the product of both.
-        seq_len: time steps of a sample, among which its units are divided.
-        elsewhere: whether the states are on another rank. Then there are none to observe here, and `OutputUpdater`
-            does nothing.
-        positive_noise: whether a network that ends with `EvenExp` has made the states: outputs 1, 3, ... are never
-            negative then.
+        seq_len: time steps of a sample.
+        elsewhere: whether the states are on another rank. Then `OutputUpdater` does nothing on this rank.
+        positive_noise: whether the network ends with `EvenExp`, so that outputs 1, 3, ... are never negative.
     """
 
     seq_len = 1
@@ -72,8 +70,8 @@ class BaseHiddenStates(OnDevice):
         """Sets means and variances (None: zero) of `block_size` samples; the Jacobian becomes 1.
 
         Raises:
-            ValueError: values that are NaN or infinite, variances that are negative, or numbers of values that do not
-                belong together. TypeError: values that are not real numbers, or a `block_size` that is not an integer.
+            ValueError: values that are NaN or infinite, negative variances, or numbers of values that do not match.
+                TypeError: values that are not real numbers, or a `block_size` that is not an integer.
         """
         check_integers("set_input_x", block_size=block_size)
         mu = flat_float32(mu_x, "mu_x")
@@ -167,12 +165,12 @@ class BaseDeltaStates(OnDevice):
     Attributes:
         delta_mu, delta_var: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
             read-only copies.
-        outdated: whether the deltas belong to an earlier batch, because the network was called and the deltas have not
-            been accessed since; `backward` refuses such deltas.
+        outdated: whether the deltas belong to an earlier batch: the network was called, and the deltas have not been
+            accessed since. `backward` refuses such deltas.
     """
 
     outdated = False
-    prepared: tuple | None = None  # views that a likelihood has made of the memory and of a state, and of what
+    prepared: tuple | None = None  # views that a likelihood made of this memory and of a state, and both of these
 
     def __init__(self, size: int | None = None, block_size: int | None = None):
         self.memory = self._array.zeros((2, 0))

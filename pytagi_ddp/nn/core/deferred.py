@@ -15,14 +15,14 @@ _numbers = count()
 
 @contextmanager
 def deferred_init() -> Iterator[None]:
-    """Layers made inside know how many parameters they need, but have none yet; so networks of any size can be made.
+    """Layers made inside have no parameters yet, only their number; so networks of any size can be made.
 
         with deferred_init():
             model = Sequential(*layers)
         net = FSDPSequential(model)  # draws each layer into the shards, or: model.materialize()
 
-    The parameters drawn later are those that the network would have had from the start, if meanwhile nothing else draws
-    from the random generator or seeds it. Until they are drawn, whatever needs them raises `ParametersNotHereError`.
+    The parameters drawn later are the same as without `deferred_init`, if nothing else uses the random generator in
+    between. Until they are drawn, reading them raises `ParametersNotHereError`.
     """
     with deferring(True):
         yield
@@ -30,7 +30,7 @@ def deferred_init() -> Iterator[None]:
 
 @contextmanager
 def deferring(value: bool) -> Iterator[None]:
-    """Whether layers that are made inside are drawn later."""
+    """Inside, sets whether the parameters of new layers are drawn later."""
     token = _deferring.set(value)
     try:
         yield
@@ -39,12 +39,12 @@ def deferring(value: bool) -> Iterator[None]:
 
 
 def is_deferring() -> bool:
-    """Whether layers that are made now are drawn later."""
+    """Whether the parameters of new layers are drawn later."""
     return _deferring.get()
 
 
 class DeferredParameters(AbsentParameters):
-    """Stands for parameters that have not been drawn.
+    """Takes the place of parameters that have not been drawn.
 
     Args:
         layer: its name and sizes, for messages. weight_shape, num_biases: those of the parameters.

@@ -1,4 +1,4 @@
-"""`fit` of networks. The loop is in `pytagi_ddp.training`, which imports networks, so the package passes it in."""
+"""`fit` of networks. Its loop is in `pytagi_ddp.training`, which imports this package and so is found late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class _Loop:
 
 
 def provide(find: Callable[[], Callable[..., Any]]) -> None:
-    """Says where the loop is; `find` imports it when it is needed. The package calls this when it is imported."""
+    """Sets `find`, which imports the loop when it is needed. The package calls this when it is imported."""
     _Loop.find = staticmethod(find)
 
 
@@ -25,7 +25,7 @@ def fit(
     Args:
         x: inputs, a row for each sample; or, without y, a loader or an iterable of batches (x, y).
         y: observations.
-        likelihood: how outputs are observed. None: `Categorical` or `Bernoulli`, where only that can be meant.
+        likelihood: how outputs are observed. None: `Categorical` or `Bernoulli` if the data are classes.
         epochs: passes over the data.
         options: of the `Trainer` (batch_size, seed, evidence, callbacks, ...), and validation.
 

@@ -1,4 +1,4 @@
-"""Forgetting of evidence: variances are widened towards those of the prior."""
+"""Forgetting of evidence: variances are increased towards those of the prior."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -19,10 +19,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> Iterator[TensorSpec]:
-    """The means, or variances, `tensors` of parameters of `leaves`, in pieces of one prior, which is their `prior`.
+    """Splits `tensors`, the means or variances of `leaves`, into pieces with one prior each, their attribute `prior`.
 
-    A layer of somebody else may draw its means without this library's generator. So means that differ count as drawn
-    around 0.
+    A layer of your own may draw its means without this library's generator. So means that differ count as drawn around
+    0.
     """
     for number, of_leaf in groupby(tensors, attrgetter("leaf")):
         mu_w, var_w, mu_b, var_b = prior_moments(leaves[number])
@@ -35,9 +35,9 @@ def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> 
 
 
 def forgets_before(epoch: int, epochs: int, until: float = FORGETS_UNTIL) -> bool:
-    """Whether evidence is forgotten before an epoch, counted from 0: not before the first and the last ones.
+    """Whether evidence is forgotten before an epoch, counted from 0: not before the first one and the last 30 %.
 
-    Data that are seen again are not new evidence. So variances may shrink for good in the last epochs only.
+    Data that are seen again are not new evidence. So only the last epochs reduce the variances permanently.
     """
     return 0 < epoch < until * epochs
 
@@ -50,7 +50,7 @@ def check_factor(factor: float) -> float:
     """
     if not isinstance(factor, Real):
         raise TypeError(f"forget_evidence() takes a number, got {type(factor).__name__}")
-    if not 1 <= factor <= LARGEST:  # NaN is nowhere
+    if not 1 <= factor <= LARGEST:  # False for NaN
         raise ValueError(
             f"forget_evidence() multiplies variances by a finite factor of at least 1, got {factor}: 1 forgets "
             "nothing, a large factor forgets all evidence"
@@ -59,7 +59,7 @@ def check_factor(factor: float) -> float:
 
 
 def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: float, start: int = 0) -> None:
-    """Widens variances in place, see `kernels.cpu.step.forget`.
+    """Increases variances in place, see `kernels.cpu.step.forget`.
 
     Args:
         var: the variances of the parameters from `start` on, flat.
@@ -68,7 +68,7 @@ def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: f
         factor: of `check_factor`.
     """
     parts = cut(pieces, start, start + var.size)
-    if parts:  # a rank may have nothing but padding
+    if parts:  # a rank may have padding only
         columns = np.array([(part.begin - start, part.end - start) for part in parts], np.int32).T
         starts, stops = (kernels.array.place(column.copy()) for column in columns)
         priors = kernels.array.place(np.array([part.prior[1] for part in parts], np.float32))

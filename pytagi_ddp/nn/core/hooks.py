@@ -13,9 +13,9 @@ Hook = Callable[[Leaf, Direction], None]
 class LeafHooks:
     """The hooks of a network: functions of a leaf and "forward" or "backward", called around its part of a pass.
 
-    A leaf is a layer that computes, in blocks too. In the backward pass, `after` is called once the batch sums of the
-    leaf's parameters are there; leaves in front of the first one with parameters are not visited, unless the deltas of
-    the input are asked for. A block that is run again (`checkpoint_blocks`) calls its leaves' hooks again, with
+    A leaf is a layer that computes, also inside blocks. In the backward pass, `after` is called once the batch sums of
+    the leaf's parameters are complete. Leaves before the first one with parameters are only visited if the deltas of
+    the input are needed. A block that is run again (`checkpoint_blocks`) calls the hooks of its leaves again, with
     "forward".
 
     While there are hooks, passes walk through the leaves one by one and are not replayed, unless every hook is
@@ -35,7 +35,7 @@ class LeafHooks:
 
     @property
     def may_defer(self) -> bool:
-        """Whether a layer may leave work with its parameters to what comes next, see `Chain.begin`."""
+        """Whether a layer may leave work with its parameters to the next operation, see `Chain.begin`."""
         return all(handle.of_parameters and handle.parameters_stay for handle in self._pairs)
 
     def add(self, handle: HookHandle, outermost: bool) -> None:
@@ -46,7 +46,7 @@ class LeafHooks:
             self._pairs.remove(handle)
 
     def before(self, leaf: Leaf, direction: Direction) -> None:
-        for handle in tuple(self._pairs):  # a hook may take itself off
+        for handle in tuple(self._pairs):  # a hook may remove itself
             if handle.before is not None:
                 handle.before(leaf, direction)
 
@@ -57,13 +57,13 @@ class LeafHooks:
 
 
 class HookHandle:
-    """A pair of hooks. `remove`, or the end of a `with` block, takes them off again.
+    """A pair of hooks. `remove`, or the end of a `with` block, removes them.
 
     Attributes:
         before, after: the functions, or None.
-        of_parameters: True if the hooks may be skipped for layers without parameters and are safe to replay: they make
-            calls that a replay has to repeat through `kernels.graph.call`.
-        parameters_stay: whether the parameters of a leaf can still be read after `after` was called for it.
+        of_parameters: True if the hooks may be skipped for layers without parameters, and if passes with them may be
+            replayed: they make all calls that a replay must repeat by `kernels.graph.call`.
+        parameters_stay: whether the parameters of a leaf can still be read after its call of `after`.
     """
 
     of_parameters = parameters_stay = False
@@ -76,7 +76,7 @@ class HookHandle:
         hooks.add(self, outermost)
 
     def remove(self) -> None:
-        """Takes the hooks off; does nothing the second time."""
+        """Removes the hooks; does nothing the second time."""
         self._hooks.remove(self)
 
     def __enter__(self) -> HookHandle:

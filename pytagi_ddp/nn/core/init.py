@@ -4,8 +4,8 @@ A parameter starts as a Gaussian with a random mean and a known variance
 
     mu ~ N(0, scale^2),    var = (gain * scale)^2
 
-where `scale` is a standard deviation set by the size of the layer (`fan_scale`). The gain widens the prior
-but leaves the drawn mean alone, and biases share the scale of their layer's weights.
+where `scale` is a standard deviation that follows from the size of the layer (`fan_scale`). The gain changes the
+variance but not the drawn mean, and biases have the scale of their layer's weights.
 
 All draws come from one generator, the 32-bit Mersenne Twister with Marsaglia's polar method in float32, in
 the order in which pytagi consumes it: a seed gives the initial parameters that pytagi gives. The generator is
@@ -28,7 +28,7 @@ INIT_METHODS = ("He", "he", "Xavier", "xavier")
 MOST_PARAMETERS = (1 << 31) - 1  # of a rank: steps count them in 32 bits
 LARGEST_GAIN = 1e18
 
-# Pairs of uniforms handled at once: few enough to stay in cache, enough to hide the overhead of a call.
+# Pairs of uniforms per call: few enough for the cache, and enough to hide the overhead of a call.
 _BLOCK_PAIRS = 1 << 14
 
 # The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
@@ -67,7 +67,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def use_own_generator() -> None:
-    """Lets this thread draw from a generator of its own from now on, a copy of the one that it has used."""
+    """From now on, this thread draws from its own copy of the generator."""
     own = np.random.RandomState()
     own.set_state(get_state())
     _generator.set(own)
@@ -94,13 +94,11 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
         raise ValueError(f"cannot draw {n} values")
     if is_deferring():
         return np.zeros(n, np.float32)  # only their number matters
-    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs  # here: `import pytagi_ddp` shall not wait for it
+    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs  # here, so that `import pytagi_ddp` stays fast
 
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
     filled = 0
     while filled < len(pairs):
-        # A pair of uniforms yields at most one pair of normals, so asking for no more pairs than are missing
-        # never takes words from the stream that a one-by-one draw would have left there.
         words = _generator.get().randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
         filled += polar_pairs(words, np.float32(scale), pairs[filled:])
     return pairs.reshape(-1)[:n]

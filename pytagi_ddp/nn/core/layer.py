@@ -2,7 +2,8 @@
 
 A layer goes through three stages: *constructed* (hyper-parameters; priors drawn where the size is known), *built*
 (`build`: the size of its input is known) and *attached* (parameters live in the network's arena, kernels are picked).
-Then `forward` maps a State to a State and `backward` a Delta to a Delta; what one leaves for the other is in a `Saved`.
+Then `forward` maps a State to a State, and `backward` a Delta to a Delta; `forward` saves values for `backward` in a
+`Saved`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-# What a layer promises of its passes, so that the library may leave something out. By default nothing is promised.
+# Properties of a layer's passes that allow the library to skip work. By default a layer has none of them.
 PROMISES = ("replayable", "needs_variances", "spares_deltas")
-# What a class may override and still compute in the same way; names that begin with two underscores are of these, too.
+# Methods that a class may override without changing what it computes; so are names that begin with two underscores.
 DESCRIPTIONS = {"name", "settings", "get_layer_name", "get_layer_info", "init_weight_bias", "_abc_impl"}
 
-# Attributes in which layers of earlier versions kept passes, and which their pickles hold.
+# Attributes of layers of earlier versions that held passes; their pickles contain them.
 OF_PASSES = {
     *("_angles", "_buffers", "_ends", "_input", "_kept", "_left", "_memory", "_norm", "_pool", "_reader", "_trained"),
     *("_way_back", "_winner", "made", "on_moments", "pool_at_step", "recomputing", "reduce_sums", "sums"),
@@ -53,37 +54,37 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     Attributes:
         input_size, output_size: units per sample (0 before the layer is part of a network, where unknown).
         in_channels, in_height, in_width, out_channels, out_height, out_width: image geometry, 0 for flat units.
-        training: whether statistics are taken from the batch. `train` and `eval` of a network set it for all of its
-            layers; setting it on a block sets it for every layer inside. A BatchNorm2d with False in a network in
-            training is frozen: it normalises by its running statistics, which do not change. (Its gamma and beta
-            still learn, unless `freeze` is called, too.) A copy of a layer keeps the value: call `train` on a network
-            that is built from copies.
+        training: whether statistics come from the batch. `train` and `eval` of a network set it for all layers; setting
+            it on a block sets it for every layer inside. A BatchNorm2d with False in a network in training is frozen:
+            it normalises by its running statistics, which do not change. (Its gamma and beta still learn, unless you
+            call `freeze`.) A copy of a layer keeps the value: call `train` on a network that is built from copies.
         frozen: whether steps do not change the parameters, see `freeze`; for a block: all parameters in it.
         bias: whether the layer has biases.
         mu_w, var_w, mu_b, var_b: means and variances of weights and biases: flat float32 views of the parameters (from
-            a GPU read-only copies), assignable. After an assignment a backward pass needs a new forward pass. The
-            network does not notice when values are written into such a view: call its `parameters_changed` then.
+            a GPU read-only copies), assignable. After an assignment, a backward pass needs a new forward pass. After
+            you write into such a view, call `parameters_changed` of the network.
         delta_mu_w, ...: the deltas of the last backward pass, s * sum A dm and s^2 * sum A^2 ds, with the present
-            variances s: a `step` applies them, and changes them.
+            variances s. A `step` applies them; they change with the variances.
         kernels: those of the network's device.
     """
 
     name = "BaseLayer"
     bias = False
-    replayable = False  # True: its passes call kernels and do nothing else, and may be replayed without their Python
+    replayable = False  # whether passes only call kernels, so that they can be replayed without Python
     gives_jacobian = False  # whether its output states hold a Jacobian
     needs_variances = True  # whether `backward` reads the variances of the layer's input
-    spares_deltas = False  # whether `backward` leaves the numbers in `delta` alone, or asks `DeltaPool.own` for others
+    spares_deltas = False  # whether `backward` does not change `delta`, or gets other memory by `DeltaPool.own`
     _is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     _training = True
     _frozen = False
     kernels: Kernels
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Names a class of this library; takes the inherited `PROMISES` from another one that computes in another way.
+        """Names a class of this library. A class outside it that computes in another way loses the inherited
+        `PROMISES`.
 
-        It computes in another way if it, or a class outside this library that it is made of, overrides more than
-        `DESCRIPTIONS`. A promise that the body of the class itself makes counts.
+        A class computes in another way if it, or a base outside this library, overrides more than `DESCRIPTIONS`. A
+        promise in the body of the class itself counts.
         """
         super().__init_subclass__(**options)
         if _is_ours(cls):
@@ -103,10 +104,10 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def __init__(self) -> None:
         self.in_shape = self.out_shape = UNKNOWN
         self.parameters: Parameters | None = None
-        self._network: ref[Owner] | None = None  # weak, so that a network's memory is free when it is dropped
+        self._network: ref[Owner] | None = None  # weak, so that deleting a network frees its memory
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
-        self._saved_state: dict[str, np.ndarray] | None = None  # on the way to another device, or in a copy
+        self._saved_state: dict[str, np.ndarray] | None = None  # while moving to another device, or in a copy
 
     @property
     def training(self) -> bool:
@@ -126,10 +127,10 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             for layer in net.layers[:-1]:  # fine-tuning: only the last layer learns
                 layer.freeze()
 
-        Means and variances do not change, also in `forget_evidence`. Predictions still use both, and deltas still
-        flow through the layer to earlier ones. Assignments, `load` and `load_state_dict` change the values.
+        Means and variances do not change, also in `forget_evidence`. Predictions still use them, and deltas are still
+        propagated to earlier layers. Assignments, `load` and `load_state_dict` change the values.
 
-        BatchNorm2d: gamma and beta are frozen. The running statistics are not learnt; `training = False` freezes those.
+        Of a BatchNorm2d, gamma and beta are frozen. To freeze its running statistics, set `training = False`.
 
         Copies and pickles keep the setting. Files, checkpoints and state dicts do not store it: a program that resumes
         a run freezes the same layers again, before or after it loads. On many ranks, freeze the same layers on every
@@ -138,7 +139,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         self._set_frozen(True)
 
     def unfreeze(self) -> None:
-        """Undoes `freeze`: steps change the parameters again, from the variances that they have."""
+        """Undoes `freeze`: steps change the parameters again, starting from their present variances."""
         self._set_frozen(False)
 
     def _set_frozen(self, value: bool) -> None:
@@ -156,15 +157,15 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     # -- stages -----------------------------------------------------------------------------------------------
 
     def default_input_shape(self) -> Shape | None:
-        """The input shape that the layer needs as the first of a network; None if it does not determine one."""
+        """The input shape of the layer as the first of a network; None if it does not determine one."""
         return None
 
     def features_by_step(self, features: int) -> int | None:
-        """Features of the output for `features` of the input, if the layer takes each time step alone; else None."""
+        """Features of the output for `features` of the input; None unless the layer processes each time step alone."""
         return None
 
     def input_shape(self, shape: Shape) -> Shape:
-        """How the layer reads an output of `shape`, perhaps as an image, or in another order of memory.
+        """The shape in which the layer reads an input of `shape`: perhaps as an image, or in another order of memory.
 
         Raises:
             ValueError: an input of this shape does not fit the layer.
@@ -172,7 +173,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return shape
 
     def build(self, shape: Shape) -> Shape:
-        """Takes the shape of the input, one of `input_shape`; returns that of the output."""
+        """Sets the shape of the input, a result of `input_shape`; returns that of the output."""
         self.in_shape = shape
         self.out_shape = self._infer_output(shape)
         return self.out_shape
@@ -186,10 +187,10 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return 1
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again, in layers with parameters."""
+        """Draws the parameters again from the prior, in layers that have parameters."""
 
     def set_prior(self, mu_w: ArrayLike, var_w: ArrayLike, mu_b: ArrayLike = (), var_b: ArrayLike = ()) -> None:
-        """Takes means and variances of weights and biases as the prior; for `init_weight_bias` of a layer of your own.
+        """Sets means and variances of weights and biases; for `init_weight_bias` of a layer of your own.
 
         The parameters are `parameters.w`, of the shape of `mu_w`, and `parameters.b`, flat (None without biases). Of
         each, `mu` and `var` are its moments, and `backward` writes g = sum A dm into `delta_mu_sum` and h = sum A^2 ds
@@ -210,7 +211,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def _set_prior(
         self, prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], weight_shape: tuple[int, ...]
     ) -> None:
-        """Takes (mu_w, var_w, mu_b, var_b) as the parameters, in place where they exist; not inside `deferred_init`."""
+        """Sets (mu_w, var_w, mu_b, var_b) as the parameters, in place if they exist; not inside `deferred_init`."""
         if is_deferring():
             if isinstance(self.parameters, Parameters):
                 raise RuntimeError(
@@ -224,7 +225,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
     def _claim(self, owner: Owner) -> None:
-        """Marks the layer as part of the network `owner`; one whose network is gone becomes what a copy of it is.
+        """Marks the layer as part of the network `owner`. A layer of a deleted network is first reset like a copy.
 
         Raises:
             ValueError: it belongs to another network, or occurs twice in this one.
@@ -239,12 +240,12 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         self._network = ref(owner)
 
     def _release(self, owner: Owner) -> None:
-        """Takes back `_claim`: the construction of `owner` failed, and another network may have the layer."""
+        """Undoes `_claim` after the construction of `owner` has failed, so that another network can use the layer."""
         if self._owner is owner:
             self._network = None
 
     def _attach(self, kernels: Kernels) -> None:
-        """Picks the kernels, in a network that is made or moved to another device, or works differently from now on."""
+        """Sets the kernels: in a new network, or after a change of its device or precision."""
         self.kernels = kernels
 
     def _detach(self) -> None:
@@ -253,15 +254,15 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         self._keep_state()
 
     def _keep_state(self) -> None:
-        """Copies the state to the host; `_attach_state` puts this copy into the memory that it is given."""
+        """Copies the state to the host; `_attach_state` writes this copy to the new memory."""
         self._saved_state = self._state_on_host()
 
     def state_tensors(self) -> tuple[TensorSpec, ...]:
-        """State that the layer keeps between passes and does not learn. Its memory is `state`, by name."""
+        """State that is kept between passes and not learnt. Its memory is in `state`, by name."""
         return ()
 
     def _attach_state(self, state: dict[str, Array]) -> None:
-        """Hands over the memory of `state_tensors`."""
+        """Sets the memory of `state_tensors`."""
         for spec in self.state_tensors():
             saved = None if self._saved_state is None else self._saved_state[spec.field]
             source = np.full(spec.size, spec.initial, np.float32) if saved is None else saved
@@ -278,11 +279,11 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         yield self
 
     def named_layers(self, path: str) -> Iterator[tuple[str, BaseLayer]]:
-        """This layer, at the place `path`, and then all inside it in forward order, with their state-dict keys."""
+        """This layer, at the place `path`, then all layers inside it in forward order, with their state-dict keys."""
         yield f"{self.name}.{path}", self
 
     def _input_checks(self) -> Iterator[Callable[[np.ndarray], None]]:
-        """The `check_input` of the layers that take the input of this one, for the first layer of a network."""
+        """`check_input` of each layer that reads the input of this one; for the first layer of a network."""
         if hasattr(self, "check_input"):
             yield self.check_input
 
@@ -291,14 +292,14 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def settings(self) -> dict[str, Any]:
         """The constructor arguments that results depend on, by name: numbers, strings, and lists of them.
 
-        They describe the layer in `repr`, in files and in the comparison between ranks; a layer with arguments
-        overrides this method. Arguments of the prior (gains, `init_method`) are left out: once the parameters are
-        drawn, or come from a file or from rank 0, results no longer depend on them.
+        They are used by `repr`, in files and in the comparison between ranks; a layer with arguments overrides this
+        method. Arguments of the prior (gains, `init_method`) are left out, because results do not depend on them once
+        the parameters are set.
         """
         return {}
 
     def _own_settings(self) -> dict[str, Any]:
-        """`settings`, without those of inner layers, which have their own entries in files."""
+        """`settings` without those of inner layers, which have entries of their own in files."""
         return self.settings() if next(self.leaves()) is self else {}
 
     def __repr__(self) -> str:
@@ -326,10 +327,9 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         """
 
     def _run_forward(self, state: State, saved: Saved) -> State:
-        """`forward`, called by what the layer is part of.
+        """`forward`, as the chain or block around the layer calls it.
 
-        A layer that is not `replayable` may know nothing of the rules of memory. What it gives is copied, as the next
-        operation may overwrite it.
+        The result of a layer that is not `replayable` is copied, because the next operation may overwrite it.
 
         Raises:
             TypeError, ValueError: such a layer gives no State, or one of another size.
@@ -349,7 +349,8 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return State(**own)
 
     def _run_backward(self, delta: Delta, saved: Saved, needs_input: bool, accumulate: bool) -> Delta | None:
-        """`backward`, called by what the layer is part of; what it gives is as the pool needs it, see `_run_forward`.
+        """`backward`, as the chain or block around the layer calls it; the result is copied to memory of the pool if
+        needed.
 
         Raises:
             TypeError, ValueError: a layer that is not `replayable` gives no Delta where one is needed, or one of
@@ -359,7 +360,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         if self.replayable:
             return into
         pool = saved.pool
-        if not needs_input:  # nobody reads what the layer gives
+        if not needs_input:  # the result is not read
             if isinstance(into, Delta) and into.memory is not None:
                 pool.give(into)
             return None
@@ -393,7 +394,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return f"{self.name}()"
 
     def __getstate__(self) -> dict:
-        """What a copy or a pickle holds: parameters and deltas, no tie to a network or device."""
+        """The content of a copy or pickle: parameters and deltas, but no reference to a network or device."""
         state = self.__dict__.copy()
         state["parameters"] = self.parameters and self.parameters.detached()
         state["_saved_state"] = self._state_on_host()

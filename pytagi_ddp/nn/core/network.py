@@ -1,4 +1,4 @@
-"""The interface of a network for files and tools, which `Sequential` calls."""
+"""The interface of a network for files and tools; `Sequential` implements it."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -28,10 +28,10 @@ class Network(Protocol):
 
 
 class TrainableNetwork(Network, Protocol):
-    """The same, and what its passes need.
+    """`Network` with its passes.
 
     Attributes:
-        passes, _chain: of `nn.run.passes` and `nn.layers.chain`, which this file must not import.
+        passes, _chain: see `nn.run.passes` and `nn.layers.chain`, which this file must not import.
     """
 
     passes: Any

@@ -1,16 +1,16 @@
-"""What a layer asks of the network that it belongs to."""
+"""The interface of a network for its layers."""
 
 from typing import Any, Protocol
 
 
 class Owner(Protocol):
-    """A `Sequential`, as its layers see it.
+    """A `Sequential`, as its layers use it.
 
     Attributes:
-        passes: of `nn.run.passes`. A layer reports changes to its `invalidate`, within its `one_thread`.
-        arena: of `nn.core.arena`. A layer whose state was set calls its `keep_state`.
+        passes: see `nn.run.passes`. A layer reports changes to its `invalidate`, inside its `one_thread`.
+        arena: see `nn.core.arena`. A layer calls its `keep_state` after its state was set.
         device: where it computes.
-        num_samples: time steps for which layers make room that record them; None: as many as come.
+        num_samples: time steps for which recording layers reserve memory; None: memory grows as needed.
     """
 
     passes: Any

@@ -28,21 +28,21 @@ REMEDY = "read it inside `with net.unshard():` of the FSDPSequential, on every r
 
 
 class ParametersNotHereError(RuntimeError):
-    """Parameters or deltas were asked for of which this rank has only a part, or that are not drawn yet."""
+    """Parameters or deltas were read that are not drawn yet, or of which this rank has only a part."""
 
 
 class Parameters:
     """Weights and biases of a layer, as views into rows that may belong to the whole network.
 
     Args:
-        rows: flat arrays of one length: weights, then biases. None: the row is not on this rank, in a
-            network in shards: the batch sums, or the variances in a backward pass.
+        rows: flat arrays of one length: weights, then biases. None, in a network in shards: the row is not on this rank
+            (the batch sums, or the variances in a backward pass).
         weight_shape: shape of the weights; biases are flat.
         array: the array functions of the device that holds the rows; None: of the host.
 
     Attributes:
         w, b: the weights and the biases; None where there are no biases.
-        no_deltas: True while the batch sums are zeros to which nothing has been written yet.
+        no_deltas: True until the first write to the batch sums, which are zeros until then.
     """
 
     no_deltas = False
@@ -68,7 +68,7 @@ class Parameters:
         """Parameters in new arrays on the host, from (mu_w, var_w, mu_b, var_b); deltas are zero."""
         mu_w, var_w, mu_b, var_b = prior
         mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
-        zeros = partial(np.zeros, mu.size, np.float32)  # the system provides its pages only when they are written to
+        zeros = partial(np.zeros, mu.size, np.float32)  # takes physical memory only once it is written to
         drawn = cls(Tensor(mu, var, zeros(), zeros()), weight_shape)
         drawn.no_deltas = True
         return drawn
@@ -89,7 +89,7 @@ class Parameters:
 
     @property
     def views(self) -> tuple[Array, Array, Array, Array]:
-        """mu_w, var_w, mu_b and var_b where they live, flat."""
+        """mu_w, var_w, mu_b and var_b on their device, flat."""
         w, b = self._flat["w"], self._flat["b"]
         mu_w, var_w, mu_b, var_b = map(self._present, (w.mu, w.var, b.mu, b.var), FIELDS)
         return mu_w, var_w, mu_b, var_b
@@ -104,14 +104,14 @@ class Parameters:
         return row
 
     def _sums(self, part: Part, which: Moment) -> tuple[Array, np.ndarray]:
-        """Batch sums where they live, and the factor that turns them into deltas: s for means, s^2 for variances."""
+        """Batch sums on their device, and the factor that turns them into deltas: s for means, s^2 for variances."""
         _, _, delta_mu_sum, delta_var_sum = self._flat[part]
         s = self.moments(part, "var")
         sums, factor = (delta_mu_sum, s) if which == "mu" else (delta_var_sum, s * s)
         return self._present(sums, f"delta_{which}_{part}"), factor
 
     def deltas(self, part: Part, which: Moment) -> np.ndarray:
-        """s g or s^2 h, in a new read-only array: writing into it could not change the sums, use `set_deltas`."""
+        """s g or s^2 h, a new read-only array; `set_deltas` changes the sums."""
         sums, factor = self._sums(part, which)
         delta = factor * self._array.visible(sums)
         delta.flags.writeable = False
@@ -150,7 +150,7 @@ class Parameters:
 
 
 class AbsentParameters:
-    """Stands for parameters that are not here: it knows their number, and raises an error when asked for more.
+    """Takes the place of parameters that are not on this rank: it has their number, and raises an error for values.
 
     Args:
         weight_shape, num_biases: those of the absent parameters. why: the message of the error.
@@ -168,7 +168,7 @@ class AbsentParameters:
 
 
 class HasParameters(Protocol):
-    """A layer, as its attributes of parameters see it."""
+    """A layer, as `ParameterValues` uses it."""
 
     @property
     def parameters(self) -> Parameters | None: ...

@@ -1,4 +1,4 @@
-"""Parameters that are drawn from the prior, and the moments of the prior."""
+"""The moments of the prior of a layer, and the drawing of deferred parameters."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,10 +12,9 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Moments of the prior of weights and biases, as a new layer with the same arguments would have them.
 
-    A mean that is drawn is drawn around 0, which is the prior's; the scales of a normalisation have the mean 1. The
-    moments follow from the arguments of `leaf`, not from what it has learnt. Files do not hold gains: a layer that was
-    built with other gains than the layer whose file it has read has another prior. Nothing is drawn from the random
-    stream.
+    The prior of parameters with drawn means has the mean 0; that of the scales of a normalisation has the mean 1. The
+    moments follow from the arguments of `leaf`, not from its parameters. Files do not store gains, so the prior of a
+    loaded layer follows from the gains of its constructor. The random generator is not used.
 
     Returns:
         (mu_w, var_w, mu_b, var_b): flat float32 arrays, empty where there are none.
@@ -26,7 +25,7 @@ def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     given: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     new = object.__new__(type(leaf))  # not a copy, which would copy the parameters
     new.__dict__.update(leaf.__dict__, _set_prior=lambda prior, weight_shape: given.append(prior))
-    with deferred_init():  # means that would be drawn are zeros then, and nothing is drawn
+    with deferred_init():  # means that would be drawn are zeros
         new.init_weight_bias()
     return given[0]
 
@@ -38,10 +37,10 @@ def prior_variances(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drawn(leaves: Iterable[BaseLayer]) -> Iterator[BaseLayer]:
-    """Draws the parameters of `leaves` that have none yet, and yields each leaf once it has them.
+    """Draws deferred parameters of `leaves`, and yields each leaf once it has its parameters.
 
-    Deferred leaves come first, in the order in which they were made. A caller that moves the parameters of each leaf
-    elsewhere before asking for the next one never holds newly drawn parameters of two leaves.
+    Deferred leaves come first, in the order in which they were made. Each is drawn only when the caller asks for it, so
+    that the caller can move its parameters before the next one is drawn.
     """
     leaves = list(leaves)
     found: list[tuple[BaseLayer, Any]] = [(leaf, leaf.parameters) for leaf in leaves]

@@ -1,7 +1,7 @@
-"""Further attributes that programs written for pytagi read.
+"""Further attributes for programs that were written for pytagi.
 
-In pytagi nearly all of them can be assigned, often without any effect. Here an assignment does what it says, or raises
-an AttributeError that says what to do instead.
+In pytagi nearly all of them can be assigned, often without effect. Here an assignment has its effect, or raises an
+AttributeError that says what to do instead.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
 
 
 def either_order(position: int, *later: str) -> Callable[[Callable], Callable]:
-    """Lets the constructor of a layer take its arguments in the order of either version of pytagi.
+    """Decorates the constructor of a layer, so that it accepts the order of arguments of both versions of pytagi.
 
-    That is the declared order; or, if there is an integer at `position`, it is the first of the arguments `later`, and
-    the others of `later` follow it.
+    If the argument at `position` is an integer, the arguments from there on are those named `later`, in their order.
+    Otherwise they are in the declared order.
     """
 
     def of(init: Callable) -> Callable:
@@ -116,7 +116,7 @@ class LayerView:
 
     @property
     def num_threads(self) -> int:
-        # Here, because `import pytagi_ddp` shall not wait for it.
+        # Here, so that `import pytagi_ddp` stays fast.
         from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 
         return get_threads()
@@ -145,7 +145,7 @@ class LayerView:
         return self.gain_bias
 
     def to_cuda(self) -> NoReturn:
-        """Refuses: a layer moves with its network."""
+        """Raises RuntimeError: a layer moves with its network."""
         raise RuntimeError(f"{type(self).__name__} moves with its network: call to_device('cuda') of the Sequential")
 
     switch_to_cuda = to_cuda
@@ -189,7 +189,7 @@ refuse_assignment(
 
 
 class _InnerStates(BaseHiddenStates):
-    """Units inside a network, of which variances are not kept."""
+    """Units inside a network, whose variances are not kept."""
 
     @property  # type: ignore[misc]
     def var_a(self) -> NoReturn:  # type: ignore[override]
@@ -197,7 +197,7 @@ class _InnerStates(BaseHiddenStates):
 
 
 class BlockView:
-    """The buffers of a ResNetBlock, by pytagi's names; nothing has to be made before they are used."""
+    """The buffers of a ResNetBlock, by pytagi's names."""
 
     device: str
     shortcut: Any
@@ -228,7 +228,7 @@ class BlockView:
     shortcut_output_delta_z = input_delta_z
 
     def init_shortcut_state(self) -> None:
-        """Does nothing: buffers exist when they are needed. For programs written for pytagi."""
+        """Does nothing; for programs written for pytagi."""
 
     init_shortcut_delta_state = init_input_buffer = init_shortcut_state
 

@@ -18,7 +18,8 @@ class RunningStatistics(BaseLayer):
         shared_sums: their memory, after the reduced counters of the buffer; the network provides it.
         pool_at_step: whether running state waits for the sums of all ranks, until `update_running`.
         reduce_sums: adds the sums of all ranks' batches, in place, or None.
-        on_moments: is given this rank's rows, mean and sums of squares about it, or None.
+        on_moments: a function that gets the number of rows, the mean and the sums of squares about it of this rank's
+            batch, or None.
     """
 
     num_sums: int

@@ -1,4 +1,4 @@
-"""The context of one pass through a layer: what its forward pass saves for its backward pass, and memory for both."""
+"""The context of one pass through a layer: values that its forward pass saves for its backward pass, and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_HOOKS = LeafHooks()
 
 
 class SavingLayer(Protocol):
-    """A layer, as its contexts see it."""
+    """A layer, as its contexts use it."""
 
     in_shape: Shape
     out_shape: Shape
@@ -27,10 +27,11 @@ class SavingLayer(Protocol):
 
 
 class PassMemory:
-    """The memory of all passes of a network. It stays between passes, so that a steady step allocates nothing.
+    """The memory of all passes of a network. It is kept between passes, so that a repeated step allocates nothing.
 
     Attributes:
-        pool: for deltas, and for what only the next operation reads. blocks: for activations of recomputed blocks.
+        pool: for deltas, and for values that only the next operation reads. blocks: for activations of recomputed
+            blocks.
     """
 
     def __init__(self, kernels: Kernels):
@@ -40,12 +41,12 @@ class PassMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the memory that layers share, for values that do not outlast a pass or are recomputed."""
+        """Bytes of the memory that layers share: for values that are needed within a pass only, or are recomputed."""
         return self.pool.nbytes + self.blocks.nbytes
 
 
 class Pass(NamedTuple):
-    """What all contexts of one pass share.
+    """Values that all contexts of one pass share.
 
     Attributes:
         memory: of the network. buffers: memory of each layer, kept between passes of the same frame.
@@ -70,24 +71,24 @@ class Saved:
             slope = 2 * saved.input.mu
             ...
 
-    Every pass has contexts of its own, so that several passes can be in progress. A layer in NumPy needs nothing else.
-    The methods return memory that is kept between passes, for layers that allocate nothing in a repeated step.
+    Every pass has its own contexts, so that several passes can be in progress. A layer in NumPy needs nothing else. The
+    methods return memory that is kept between passes, so that a repeated step allocates nothing.
 
     Args:
-        layer: whose context it is; of a network, whose memory it is on. `Saved(layer)` serves a call by hand.
+        layer: the layer, which is part of a network. `Saved(layer)` is for calling `forward` of a layer directly.
 
     Attributes:
-        needs_input: whether `backward` has to give the deltas of the input.
+        needs_input: whether `backward` has to return the deltas of the input.
         accumulate: whether `backward` adds to the batch sums of the parameters instead of replacing them.
         training: whether the network is in training mode, so that a backward pass may follow.
-        recomputed: whether this forward pass repeats an earlier one: nothing that outlasts the pass may change then.
+        recomputed: whether this forward pass repeats an earlier one, and so must not change running or carried state.
         pool: memory for deltas, a `DeltaPool`. blocks: the memory that recomputed blocks use in turn.
         hooks: those of the network.
         lifetime: of the variances of the layer's output. Means and Jacobian always last until the backward pass.
 
     Raises:
-        AttributeError: an attribute is set that has one of the names above, or that of a method; or one is read that
-            `forward` has not set. TypeError: it is copied or pickled.
+        AttributeError: setting an attribute with one of the names above or that of a method, or reading one that
+            `forward` has not set. TypeError: copying or pickling.
     """
 
     needs_input, accumulate, recomputed = True, False, False
@@ -105,7 +106,7 @@ class Saved:
         if of is None:
             assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
-        own = self.__dict__  # past `__setattr__`, as each layer of each pass comes here
+        own = self.__dict__  # not by `__setattr__`, to save time
         own["_layer"], own["_pass"], own["lifetime"], own["_inside"] = layer, of, lifetime, {}
         own["training"], own["pool"], own["blocks"] = of.training, of.memory.pool, of.memory.blocks
         own["hooks"] = of.hooks
@@ -140,7 +141,7 @@ class Saved:
         return self.pool.acquire(batch, size)
 
     def buffer(self, name: str, batch: int, size: int, dtype: type = np.float32) -> Array:
-        """(batch, size) array that stays until the backward pass, in memory that grows to the largest batch seen."""
+        """(batch, size) array that is valid until the backward pass, in memory that grows to the largest batch."""
         if self._turns is not None:
             return self._turns.take(batch, size, dtype)
         array = self._buffers.get(name)
@@ -160,7 +161,7 @@ class Saved:
         return memory[:size].reshape(shape)
 
     def constant(self, name: str, make: Callable[[], np.ndarray]) -> Array:
-        """A float32 array that `make` gives once, on the device of the network."""
+        """A float32 array on the device of the network. `make` is called once to compute it."""
         array = self._buffers.get(name)
         if array is None:
             values, functions = make(), self._pass.memory.array
@@ -181,7 +182,7 @@ class Saved:
     # -- state that is carried from pass to pass --------------------------------------------------------------
 
     def carried(self, name: str) -> Array:
-        """The state that the layer carried into this pass. `forward` reads it, and it stays valid for `backward`.
+        """The state that the layer carried into this pass, for `forward` and `backward`.
 
         It is a copy: a recomputed pass begins with the same state as the first time.
         """
@@ -196,7 +197,7 @@ class Saved:
         if not self.recomputed:
             self._pass.memory.array.copy(values, self._layer.state[name])
 
-    # -- contexts of what is inside ---------------------------------------------------------------------------
+    # -- contexts of inner layers -----------------------------------------------------------------------------
 
     def of(self, layer: SavingLayer) -> Saved:
         """The context of `layer`, a layer inside this one, in the same pass."""
@@ -209,7 +210,7 @@ class Saved:
         return inside
 
     def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
-        """A new context of `layer`, a layer inside this one, in the memory that blocks use in turn."""
+        """A new context of `layer`, a layer inside this one, in the memory that recomputed blocks share."""
         lifetime = self.lifetime if self.lifetime == Lifetime.USER else Lifetime.NEXT  # `Recomputed` makes a copy
         inside = self._inside[layer] = Saved(layer, self._pass, lifetime, recomputed=recomputed, _turns=self.blocks)
         self.blocks.begin(inside)
@@ -223,7 +224,7 @@ class Saved:
         return next((context for context in found if context is not None), None)
 
     def set_lifetimes(self, lifetimes: Mapping[Any, Lifetime]) -> None:
-        """Sets the lifetimes of the outputs of the layers inside; by default, that of this context's output."""
+        """Sets the lifetimes of the outputs of inner layers; by default, that of this context's output."""
         self.__dict__["_lifetimes"] = lifetimes
 
     def ask(self, needs_input: bool, accumulate: bool) -> Saved:

@@ -7,7 +7,7 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.validate import as_bools
 
-FINITE = -1e38, 1e38  # limits of a `Setting` that may be any number
+FINITE = -1e38, 1e38  # limits of a `Setting` without other limits
 
 
 class Argument:
@@ -21,12 +21,12 @@ class Argument:
             return self
         try:
             return layer.__dict__[self._name]
-        except KeyError:  # the constructor has not come to it
+        except KeyError:  # the constructor has not set it yet
             raise AttributeError(f"{type(layer).__name__} has no {self._name} yet") from None
 
 
 class Setting(Argument):
-    """A number that is part of kernel calls: assigning it drops the calls that were recorded with the old value.
+    """A number that kernel calls use: assigning it drops the calls that were recorded with the old value.
 
     Args:
         least, most: the smallest and the largest value that it may have.
@@ -36,7 +36,7 @@ class Setting(Argument):
         self._least, self._most = least, most
 
     def __set__(self, layer: BaseLayer, value: float) -> None:
-        if not (isinstance(value, Real) and self._least <= value <= self._most):  # NaN is nowhere
+        if not (isinstance(value, Real) and self._least <= value <= self._most):  # False for NaN
             raise ValueError(f"{layer.name} needs {self._least:g} <= {self._name} <= {self._most:g}, got {value!r}")
         with layer._alone:
             layer.__dict__[self._name] = value

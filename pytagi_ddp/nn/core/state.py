@@ -1,4 +1,4 @@
-"""What flows through a network: shapes, hidden states (forward) and deltas (backward)."""
+"""The values that a network propagates: hidden states (forward) and deltas (backward), and their shapes."""
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -32,7 +32,7 @@ class Shape:
 
     @classmethod
     def of_sequence(cls, steps: int, features: int) -> "Shape":
-        """One step is flat units, and no sequence."""
+        """The shape of a sequence; a sequence of one step is flat units."""
         return cls(steps * features, sequence=(steps, features) if steps > 1 else None)
 
     @property
@@ -108,7 +108,7 @@ class DeltaPool:
         self._capacity = 0
         self._free: list[Array] = []
         self._acquired: dict[int, Array] = {}  # by address, in order
-        self._shared: list[tuple] = []  # memory of deltas: an entry for each further reader
+        self._shared: list[tuple] = []  # memory of deltas, once for each additional reader
 
     def reserve(self, units: int) -> None:
         """Makes every block hold at least `units` numbers; call before a pass."""
@@ -124,7 +124,7 @@ class DeltaPool:
 
     def acquire(self, batch: int, size: int) -> Array:
         """An array for a forward pass, valid until `release`."""
-        if batch * size > self._capacity:  # outside a pass, in a layer that is called by itself
+        if batch * size > self._capacity:  # outside a pass: a layer is called directly
             self.reserve(batch * size)
         block = self._block()
         self._acquired[self._array.address(block)] = block
@@ -148,17 +148,17 @@ class DeltaPool:
         return Delta(mu, var, memory)
 
     def share(self, delta: Delta) -> None:
-        """Keeps the memory of `delta` for one more `give`: two branches read it."""
+        """Keeps the memory of `delta` until `give` was called once more, because two branches read it."""
         self._shared.append(delta.memory)
 
     def own(self, delta: Delta) -> Delta:
-        """Memory for the result of changing `delta`: its own, or a new block if another branch still has to read it."""
+        """Memory for a result of `delta`: its own, or a new block if another branch still reads it."""
         if self._unshare(delta):
             return self.take(*delta.mu.shape)
         return delta
 
     def own_copy(self, delta: Delta) -> Delta:
-        """`delta`, for changes in place: itself, or a copy if another branch still has to read it."""
+        """`delta`, for changes in place: itself, or a copy if another branch still reads it."""
         into = self.own(delta)
         if into is not delta:
             self._array.copy(delta.mu, into.mu)
@@ -170,7 +170,7 @@ class DeltaPool:
             self._free += delta.memory
 
     def _unshare(self, delta: Delta) -> bool:
-        """Removes one further reader of shared memory. Returns whether there was one."""
+        """Removes one additional reader of shared memory. Returns whether there was one."""
         for k, memory in enumerate(self._shared):
             if memory is delta.memory:
                 del self._shared[k]
@@ -184,9 +184,9 @@ class DeltaPool:
 
 
 class BlockMemory:
-    """Memory for the activations of one block, which all blocks of a network use in turn.
+    """Memory for the activations of one block, which all recomputed blocks of a network share.
 
-    The k-th array that a pass through any block asks for is the k-th here, which grows to the largest size.
+    The k-th array that a pass through any block requests is the k-th here. It grows to the largest size.
 
     Attributes:
         holder: the block whose activations are here now.

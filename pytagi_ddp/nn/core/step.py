@@ -1,4 +1,4 @@
-"""Where the training step of a network is, and what a change in the network takes from it."""
+"""The state of a network's training step, and the results that a change in the network makes invalid."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class At(Enum):
-    """Where a training step is.
+    """The state of a training step.
 
-    With `accumulate`, and where a batch is left out, it goes from BACKWARD to FORWARD. `Step.waiting` says for how many
-    samples there are batch sums meanwhile.
+    With `accumulate`, and if a batch is left out, FORWARD follows BACKWARD. `Step.waiting` is then the number of
+    samples in the batch sums.
     """
 
     IDLE = auto()  # nothing waits
@@ -20,17 +20,17 @@ class At(Enum):
 
 
 class Lost(Enum):
-    """What a change may make useless of what a network keeps from earlier passes."""
+    """Parts of the memory of earlier passes that a change can make invalid."""
 
-    BACKWARD = auto()  # backward passes from the forward passes so far
+    BACKWARD = auto()  # backward passes after the forward passes so far
     RECORDINGS = auto()  # recorded passes and steps
-    MEMORY = auto()  # the memory of passes, and what they left in it
+    MEMORY = auto()  # the memory of passes, with its content
     STEP_PARTS = auto()  # the parts for threads into which a step is cut
-    ONE_MODE = auto()  # the certainty that all layers are in the mode of the network
+    ONE_MODE = auto()  # the knowledge that all layers are in the mode of the network
 
 
 class Change(Enum):
-    """What has changed in a network, for its `passes.invalidate`: in words, and what is `lost` by it."""
+    """A change in a network, for its `passes.invalidate`: a description, and what is `lost`."""
 
     PARAMETERS = "they have other values", (Lost.BACKWARD,)
     MODES = "single layers are in another mode", (Lost.BACKWARD, Lost.RECORDINGS, Lost.ONE_MODE)
@@ -48,15 +48,15 @@ class Step:
     """The state of a training step, and the meaning of the batch sums in the arena's `delta`.
 
     Attributes:
-        batch: samples of the forward pass that a backward pass would continue, maybe 0; None: there is none.
-        went_back: whether there has been a backward pass from that forward pass.
-        samples: samples in the batch sums. None while a pass writes them, and after a pass that was interrupted: then
-            they are of parts of a batch, and cannot be used.
-        waiting: those that no step has applied and no exchange has taken; 0 for none. After a step, the sums stay until
-            the next backward pass.
-        accumulating: whether a backward pass adds to sums that wait, instead of replacing them.
-        average: None while the sums are those of this process; once they are those of all ranks, whether the step
-            divides them by the ranks that had samples.
+        batch: samples of the last forward pass, maybe 0; None: there is none that a backward pass could follow.
+        went_back: whether a backward pass has followed it.
+        samples: samples in the batch sums. None during a backward pass, and after one that was interrupted: the sums
+            are incomplete then.
+        waiting: samples in the batch sums that no step or exchange has used; 0 for none. After a step, the sums stay in
+            memory until the next backward pass.
+        accumulating: whether a backward pass adds to pending sums instead of replacing them.
+        average: None while the sums are those of this process. Once they are those of all ranks: whether the step
+            divides them by the number of ranks that had samples.
     """
 
     batch: int | None = None
@@ -68,7 +68,7 @@ class Step:
 
     @property
     def at(self) -> At:
-        """Where the step is."""
+        """The state of the step."""
         if self.average is not None:
             return At.REDUCED
         if self.batch and not self.went_back:
@@ -81,14 +81,14 @@ class Step:
         return self.accumulating and self.waiting > 0
 
     def refuse_waiting(self, call: str) -> None:
-        """Raises RuntimeError if sums wait for a step, before which `call` is not allowed."""
+        """Raises RuntimeError if sums wait for a step: `call` is not allowed then."""
         if self.waiting or self.average is not None:
             raise RuntimeError(f"{call} between backward() and step(): call step() first, which applies the deltas")
 
     def begin(self) -> int:
-        """To be called before a backward pass. Returns the number of samples whose sums it will add to.
+        """To be called before a backward pass. Returns the number of samples in the sums that it will add to.
 
-        Until `passed`, the sums count as cut short.
+        Until `passed`, the sums count as incomplete.
         """
         before = self.waiting if self.accumulating else 0
         self.samples, self.waiting = None, 0
@@ -99,7 +99,7 @@ class Step:
         self.samples = self.waiting = samples
 
     def drop(self) -> None:
-        """Drops what has been accumulated, and ends the accumulation."""
+        """Drops accumulated sums, and ends the accumulation."""
         self.begin()
         self.accumulating = False
 
@@ -117,7 +117,7 @@ class Step:
         self.waiting, self.accumulating, self.average = 0, False, None
 
     def continue_as(self, other: Step) -> None:
-        """Takes over the sums of `other`, as a copy of a network does; those of other ranks do not count."""
+        """Takes over the sums of `other`, as a copy of a network does; sums over ranks do not count."""
         self.samples, self.waiting, self.accumulating = other.samples, other.waiting, other.accumulating
         self.average = None
 

@@ -1,4 +1,4 @@
-"""The step of the parameters of a network or of a part of it, cut into parts for threads."""
+"""The step of the parameters, divided into parts for threads."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -15,13 +15,13 @@ SEGMENT = 16_384  # parameters that one thread updates at a time
 @cache
 def cap_factor(samples: int) -> float:
     """Divisor c of the cap sqrt(s)/c on one step's change: 0.1, 2 or 3 for 1, 2-255 or more samples; 1 for none."""
-    from pytagi_ddp.kernels.formulas import update  # here, because `import pytagi_ddp` shall not wait for Numba
+    from pytagi_ddp.kernels.formulas import update  # here, so that `import pytagi_ddp` does not import Numba
 
     return float(update.cap_factor.py_func(samples))
 
 
 def cut(tensors: Iterable[TensorSpec], begin: int, end: int) -> list[TensorSpec]:
-    """What of `tensors` lies at the positions [begin, end), in parts of at most `SEGMENT` values for a thread each."""
+    """The parts of `tensors` at the positions [begin, end), with at most `SEGMENT` values each."""
     parts = []
     for spec in tensors:
         first, last = max(spec.begin, begin), min(spec.end, end)
@@ -30,12 +30,12 @@ def cut(tensors: Iterable[TensorSpec], begin: int, end: int) -> list[TensorSpec]
 
 
 class Stepping:
-    """Steps over parameters: every part is changed by itself, so that any cut gives the same bits.
+    """Steps over parameters. Every parameter is updated by itself, so that any division gives the same bits.
 
     Args:
-        parts: from `cut`, of means; their variances, which have the same positions, are changed with them. Those from
-            `prior_pieces` can be pulled towards their priors.
-        kernels: of the device. first: position of the first parameter in the rows given to `step`.
+        parts: means, from `cut`; variances have the same positions. Parts of `prior_pieces` can be pulled towards their
+            priors.
+        kernels: those of the device. first: position of the first parameter in the rows given to `step`.
     """
 
     def __init__(self, parts: list[TensorSpec], kernels: Kernels, first: int = 0):
@@ -53,19 +53,19 @@ class Stepping:
                 copy(np.array(values, np.float32), target)
 
     def look(self, parameters: Tensor, factors: Array) -> None:
-        """Counts in `non_finite` the parameters of each part that are not finite, or their batch sums."""
+        """Counts, in `non_finite`, parameters of each part that are not finite or have non-finite batch sums."""
         if self._parts:
             self._kernels.step.look(parameters, factors, self._starts, self._stops, self.non_finite)
 
     def step(self, parameters: Tensor, factors: Array) -> None:
-        """Adds the capped deltas, see `kernels.cpu.step`; nothing changes if `look` finds any that are not finite.
+        """Adds the capped deltas, see `kernels.cpu.step`; nothing changes if `look` has found non-finite values.
 
         Args:
             parameters: rows of means, variances and both batch sums.
             factors: scale, samples, caps and the rate of the pull towards the prior.
         """
         segments = (self._starts, self._stops, self._steps, *self._prior)
-        if self._parts:  # a rank may have nothing but padding
+        if self._parts:  # a rank may have padding only
             self._kernels.step.step(parameters, factors, *segments, self._negative, self.non_finite)
 
     def start_of(self, part: int) -> int:
@@ -80,7 +80,7 @@ class Stepping:
 
 
 def refusal(bad: int, of: int, where: str) -> FloatingPointError:
-    """The error of a step that met `bad` deltas which are not finite, the first of them in the layer `where`."""
+    """The error of a step with `bad` non-finite deltas, the first of them in the layer `where`."""
     return FloatingPointError(
         f"{bad} of {of} parameters have a delta that is not finite, or are not finite, the first of them in {where}; "
         "with such deltas there was no step, and nothing has changed. Check the observations and their variances, and "

@@ -1,7 +1,7 @@
-"""The table of a network's tensors, which steps, state dicts, files, checkpoints and ranks go by.
+"""The table of a network's tensors, which steps, state dicts, files, checkpoints and ranks use.
 
 The table is `net.arena.tensors`: a `TensorSpec` for each tensor, made once per network. A file format is a function of
-the table and its values (`nn.files.state_dicts`), so that a new one touches one file.
+the table and its values (`nn.files.state_dicts`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ FIELDS = ("mu_w", "var_w", "mu_b", "var_b")  # tensors of kind "learned" of a la
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The values [start, stop) of one tensor of a network; of a whole tensor, all of them.
+    """A range [start, stop) of the values of one tensor of a network, or the whole tensor.
 
-    A layer gives name, size, kind, initial and variance of what it keeps and does not learn (`state_tensors`). The
-    table adds the rest. `len` is the number of values in the range.
+    For state that is not learnt, a layer sets field, size, kind, initial and variance (`state_tensors`), and the table
+    sets the rest. `len` is the number of values in the range.
 
     Attributes:
-        field: name of the tensor, unique among those of its layer and kind: "mu_w", "var_w", "mu_b" or "var_b" of
-            parameters.
+        field: name of the tensor, unique in its layer and kind. Parameters: "mu_w", "var_w", "mu_b" or "var_b".
         size: number of values of the whole tensor.
         kind: "learned": means or variances of parameters. "running": statistics of the data, equal on every rank,
-            moved in training, saved with the parameters. "carried": memory from one call to the next, such as that of a
-            recurrent layer; each rank's own, saved when asked for, and reset by `Sequential.reset_lstm_states`. A layer
-            reads and writes it by `Saved.carried` and `Saved.carry`.
+            updated in training, saved with the parameters. "carried": memory from one call to the next, such as that of
+            a recurrent layer; different on each rank, saved on request, and reset by `Sequential.reset_lstm_states`. A
+            layer reads and writes it by `Saved.carried` and `Saved.carry`.
         initial: value in a new network; not of parameters.
         variance: whether the values are variances, which must not be negative.
         layer: key of the layer in a state dict, "Linear.2". leaf: number of the layer in `arena.leaves`.
@@ -42,7 +41,7 @@ class TensorSpec:
             of the parameters, where the variance of a parameter has the position of its mean.
         start, stop: the range.
         prior: mean and variance of the prior of the parameters in the range, in `prior_pieces`; (0, 0) elsewhere.
-        array: the memory of the range on this rank, where it was asked for.
+        array: the memory of the range on this rank, if it was requested.
         saved: whether this rank writes the range into checkpoints. One of the ranks that hold the same range does.
     """
 
@@ -85,7 +84,7 @@ class TensorSpec:
         return self.offset + self.stop
 
     def clipped(self, begin: int, end: int) -> TensorSpec:
-        """What lies at the positions [begin, end), perhaps nothing; with its part of `array`."""
+        """The part at the positions [begin, end), perhaps empty, with its part of `array`."""
         start = min(max(self.start, begin - self.offset), self.stop)
         stop = max(start, min(self.stop, end - self.offset))
         array = None if self.array is None else self.array[start - self.start : stop - self.start]
@@ -98,14 +97,14 @@ class TensorSpec:
         return new
 
     def check(self, values: np.ndarray, what: str) -> None:
-        """Raises ValueError, which begins with `what`, if the tensor cannot have `values`: NaN, a negative variance."""
+        """Raises ValueError, beginning with `what`, for values that are not finite, or negative variances."""
         check_finite(values, what)
         if self.variance:
             check_variances(values, what)
 
 
 class HasTensors(Protocol):
-    """A layer, as the table sees it."""
+    """A layer, as the table uses it."""
 
     @property
     def num_weights(self) -> int: ...
@@ -117,7 +116,7 @@ class HasTensors(Protocol):
 
 
 def table_of(leaves: Mapping[str, HasTensors]) -> tuple[TensorSpec, ...]:
-    """The table: of each layer parameters, running state and carried state.
+    """The table: parameters, running state and carried state of each layer.
 
     Args:
         leaves: the layers that compute by their keys, in forward order.

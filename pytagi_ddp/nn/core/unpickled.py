@@ -1,4 +1,4 @@
-"""Arrays that have come out of a pickle, as memory that may be written to."""
+"""Writable memory for arrays from a pickle."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import numpy as np
 
 
 def writable(value: Any, _around: tuple[int, ...] = ()) -> Any:
-    """`value`, with copies in place of arrays that cannot be written to; in dicts, lists and tuples, too.
+    """`value` with read-only arrays replaced by copies, also in dicts, lists and tuples.
 
-    A pickle with buffers of its own (protocol 5: ray, dask, `joblib.load(mmap_mode="r")`, joblib's processes from 1 MB
-    on) leaves arrays in the memory that it came in, which is read-only or a file. Every `__setstate__` of an object
-    that computes in its arrays calls this function. What need not be copied stays the same object.
+    A pickle with out-of-band buffers (protocol 5: ray, dask, `joblib.load(mmap_mode="r")`, joblib's processes from 1 MB
+    on) leaves arrays in read-only memory or in a file. Every `__setstate__` of an object that writes to its arrays
+    calls this function. Other values stay the same objects.
     """
     if isinstance(value, np.ndarray):
         writes = value.flags.writeable and value.flags.aligned and not isinstance(value, np.memmap)

@@ -1,4 +1,4 @@
-"""Checks of arrays and numbers that come from outside."""
+"""Checks of arrays and numbers given by the user."""
 
 import operator
 from numbers import Integral
@@ -11,7 +11,7 @@ from pytagi_ddp.arrays import to_numpy
 
 
 def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
-    """`values` as a flat float32 array; they may be of any library, real dtype, shape and strides, see `to_numpy`.
+    """`values`, of any library, real dtype, shape and strides (see `to_numpy`), as a flat float32 array.
 
     Contiguous float32 in host memory is not copied.
 
@@ -20,7 +20,7 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
     """
     array = to_numpy(values, what)
     if array.dtype != np.float32 or not array.flags.c_contiguous:
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and callers look for that
+        with np.errstate(over="ignore"):  # too large values become infinite, which callers check
             array = np.ascontiguousarray(array, np.float32)
     array = array.reshape(-1)
     if size is not None and array.size != size:
@@ -54,7 +54,7 @@ def check_predictions(mu: np.ndarray, var: np.ndarray) -> None:
 
 
 def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
-    """The (finite) `values`, with those set to 0 that only rounding has made negative.
+    """The (finite) `values`, with values that are negative by rounding only set to 0.
 
     Raises:
         ValueError: one is below -eps max(1, largest value), with the eps of float32.
@@ -76,7 +76,7 @@ def check_integers(layer: str, **values: Any) -> None:
 
 
 def check_batch_size(value: Any) -> None:
-    """Raises TypeError if the batch size that `predict` is given is not an integer, ValueError if it is below 1."""
+    """Raises TypeError if the batch size of `predict` is not an integer, ValueError if it is below 1."""
     if not isinstance(value, Integral):
         raise TypeError(
             f"predict takes batch_size, an integer, in second place, got {type(value).__name__}; variances of inputs "
@@ -87,11 +87,11 @@ def check_batch_size(value: Any) -> None:
 
 
 def as_bools(layer: str, **values: Any) -> list[bool]:
-    """Arguments of a `layer` that say yes or no, in their order.
+    """Boolean arguments of a `layer`, in their order.
 
     Raises:
-        TypeError: one is neither True or False nor 1 or 0; most often an argument in the wrong place, such as a stride
-            in that of `bias`.
+        TypeError: one is not True, False, 1 or 0; most often an argument in the wrong place, such as a stride in place
+            of `bias`.
     """
     for name, value in values.items():
         if not isinstance(value, Integral | np.bool_) or value not in (0, 1):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State
 from pytagi_ddp.nn.core.validate import check_integers
 
-LARGEST = (1 << 13) - 1  # of a window: the kernels count the pixels of 16 windows in 32 bits
+LARGEST = (1 << 13) - 1  # sides of a window: kernels count the pixels of 16 windows in 32 bits
 Units = TypeVar("Units", Array, State, Delta)
 
 
@@ -14,7 +14,7 @@ class Window(NamedTuple):
 
     Attributes:
         padding_type: 1 pads `padding` zeros on all four sides, 2 on the right and at the bottom only. Both refuse an
-            image that the windows do not fill exactly; 3 pads as 1 does, and ignores the rest after the last window.
+            image that the windows do not fill exactly. 3 pads as 1 does, and ignores pixels after the last window.
     """
 
     layer: str
@@ -85,7 +85,7 @@ class Window(NamedTuple):
 
 
 def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -> Shape:
-    """`shape` as the image that a layer takes; channels, width and height are what the layer states, or 0.
+    """`shape` as the image that a layer takes; channels, width and height are those of the layer, or 0.
 
     Raises:
         ValueError: `shape` is not such an image.

@@ -6,13 +6,13 @@ from typing import Any
 
 from pytagi_ddp.nn.core.network import Network
 
-SINCE = {"through_statistics": False}  # settings that files of earlier versions lack, with what they were then
+SINCE = {"through_statistics": False}  # settings that earlier versions did not have, with their values there
 
 
 def architecture(model: Network) -> str:
     """The settings of every layer by its key, in forward order, as JSON.
 
-    Of a block, its own settings are given, if it has any: what is in it follows, with keys of its own.
+    A block has an entry if it has settings of its own; its inner layers follow with their own keys.
     """
     layers = {key: layer._own_settings() for key, layer in model.named_layers()}
     return json.dumps(layers, separators=(",", ":"), default=lambda number: number.item())  # NumPy's numbers
@@ -46,7 +46,7 @@ def _layers(text: str) -> list[tuple[str, dict]]:
 
 
 def sizes(model: Network) -> str:
-    """The architecture as in files of the first format: a line for each layer that computes, with pytagi's sizes."""
+    """The architecture as in files of format 1: a line for each layer that computes, with pytagi's sizes."""
     return "".join(f"{key}: {leaf.get_layer_info()}\n" for key, leaf in model.named_leaves())
 
 

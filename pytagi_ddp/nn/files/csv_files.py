@@ -1,4 +1,4 @@
-"""Parameters of a network in pytagi's csv files: one each for mu_w, var_w, mu_b and var_b, with a value per line."""
+"""Parameters of a network in pytagi's csv files: one file each for mu_w, var_w, mu_b, var_b, one value per line."""
 
 import warnings
 from pathlib import Path
@@ -38,10 +38,10 @@ def _numbers(path: Path, count: int) -> np.ndarray:
     Raises:
         ValueError: a wrong number of values, or values that are not numbers.
     """
-    file_size(path)  # raises an OSError that names the file, also for a pipe, which would be waited for
+    file_size(path)  # raises an OSError that names the file, also for a pipe, which would block
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # what NumPy does for now with text that is not a number
+            warnings.simplefilter("error", DeprecationWarning)  # from NumPy, for text that is not a number
             values = np.fromfile(path, np.float32, count + 1, sep=" ")
     except (ValueError, DeprecationWarning) as error:
         raise ValueError(f"{path} is not a file of numbers: {error}") from None

@@ -1,4 +1,4 @@
-"""Arrays and metadata as one file that shows any damage.
+"""Arrays and metadata in one file with a checksum.
 
 A file has the safetensors format, and its header begins with `_BEGINNING` and a checksum of all other bytes, so that
 damage is noticed before anything is parsed. In files of earlier formats the checksum covers the values alone.
@@ -16,14 +16,14 @@ from safetensors.numpy import save as save_safetensors
 
 FORMAT = "pytagi_ddp 3"
 FORMAT_OF_VALUES = "pytagi_ddp 2"  # the checksum covers the values, not the header
-FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise, and the architecture holds sizes instead of settings
+FORMAT_OF_SIZES = "pytagi_ddp 1"  # likewise, and the architecture has sizes instead of settings
 MAX_HEADER = 8 << 20  # bytes; 100 per tensor and 300 per layer are usual, and parsing takes 30 times as much memory
 _BEGINNING = f'{{"__metadata__":{{"format":"{FORMAT}","crc32":"'.encode()
 DIGITS = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 8)  # place of the checksum, in hexadecimal digits
 
 
 class Contents(NamedTuple):
-    """The parts of a file whose checksum is right; `what` is its name in errors."""
+    """The parts of a file whose checksum is correct; `what` is its name in errors."""
 
     what: str
     metadata: dict[str, str]
@@ -40,8 +40,8 @@ def packed(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
 
 
 def with_checksum(metadata: dict[str, str], header: dict, values: bytes | memoryview) -> bytes:
-    """`packed` for a header, which has the place of each tensor, and the values after it."""
-    # Written here, because the writer of safetensors puts metadata into an order that differs from run to run.
+    """`packed` for a given header, which has the position of each tensor, and the values after it."""
+    # Not by the writer of safetensors, whose order of metadata differs from run to run.
     meta = {"format": FORMAT, "crc32": "0" * 8, **metadata}
     text = json.dumps({"__metadata__": meta, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -71,7 +71,7 @@ def header_size(data: bytes) -> int:
 
 
 def open_tensors(path: str | Path) -> Any:
-    """Opens a safetensors file whose tensors are read one at a time, as `safetensors.safe_open` gives it.
+    """Opens a safetensors file by `safetensors.safe_open`, to read its tensors one at a time.
 
     Raises:
         ValueError: its header is too long. SafetensorError: it is damaged. OSError: it cannot be read.

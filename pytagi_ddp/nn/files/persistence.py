@@ -9,10 +9,10 @@ from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.files import pytagi_format
 from pytagi_ddp.nn.files.architecture import architecture, first_difference, first_other_size, sizes
 from pytagi_ddp.nn.files.file_format import FORMAT_OF_SIZES, Contents, packed, read
-from pytagi_ddp.nn.files.state_dicts import StateDict as StateDict  # also for what earlier versions have pickled
+from pytagi_ddp.nn.files.state_dicts import StateDict as StateDict  # also for pickles of earlier versions
 from pytagi_ddp.nn.files.state_dicts import Values, by_entry, check_file, savable
 
-BESIDE = "beside"  # key of the arrays of a file that do not belong to the network
+BESIDE = "beside"  # prefix of arrays in a file that do not belong to the network
 
 
 def to_bytes(
@@ -26,11 +26,11 @@ def to_bytes(
     Args:
         model: the network.
         extra: further entries of the metadata.
-        carried: whether to save what layers carry from call to call.
+        carried: whether to save the states that layers carry from call to call.
         beside: further arrays, which do not belong to the network and are skipped when it is loaded.
 
     Raises:
-        ValueError: values that `take` would refuse, such as NaN, or a header of more than `MAX_HEADER` bytes.
+        ValueError: values that could not be loaded again, such as NaN, or a header of more than `MAX_HEADER` bytes.
     """
     others = {f"{BESIDE}/{name}": array for name, array in (beside or {}).items()}
     return packed(tensors(model, carried) | others, {"architecture": architecture(model), **(extra or {})})
@@ -45,7 +45,7 @@ def check(model: Network, contents: Contents) -> Values:
     """The values of a file, for `state_dicts.put`; changes nothing.
 
     Raises:
-        ValueError: another architecture, or values that no network has.
+        ValueError: another architecture, or values that a network cannot have.
     """
     check_architecture(architecture(model), sizes(model), contents.metadata, contents.what)
     return check_tensors(model, contents.tensors, contents.what)
@@ -63,7 +63,7 @@ def check_tensors(model: Network, tensors: Mapping[str, np.ndarray], what: str) 
 
 
 def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], what: str) -> None:
-    """Raises ValueError naming the first layer, and its setting, in which a file differs from the network.
+    """Raises ValueError if the architecture of a file differs, naming the first layer and setting that differ.
 
     Args:
         architecture, sizes: results of the functions of these names for the network.

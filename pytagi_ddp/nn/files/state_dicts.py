@@ -1,7 +1,7 @@
-"""What a network has learnt, as a dictionary of arrays.
+"""The parameters and state of a network as a dictionary of arrays.
 
-Loading has two phases, whatever the format: `check` gives the new values and changes nothing, `put` takes them. Ranks
-that hold a network together vote between the two.
+Loading has two phases in every format: `check` returns the new values and changes nothing, `put` sets them. Ranks that
+share a network vote between the two.
 """
 
 import re
@@ -42,7 +42,7 @@ Values = list[tuple[TensorSpec, np.ndarray]]  # tensors of a network, in its ord
 
 
 def held(model: Network) -> Iterator[TensorSpec]:
-    """The parameters and running statistics of a network that this rank holds whole, with their memory."""
+    """The parameters and running statistics of a network that is whole on this rank, with their memory."""
     for spec in model.arena.tensors:
         if spec.kind != "carried" and len(spec):
             yield spec.having(array=model.arena.values(spec))
@@ -65,10 +65,10 @@ def collect(model: Network, carried: bool = False) -> Values:
 
 
 def savable(model: Network, carried: bool = False) -> Values:
-    """`collect`, of values that can be loaded again.
+    """`collect`, after a check that the values can be loaded again.
 
     Raises:
-        ValueError: others, such as NaN; names them.
+        ValueError: values that cannot, such as NaN; names them.
     """
     values, problems = collect(model, carried), []
     for spec, array in values:
@@ -93,20 +93,20 @@ def by_entry(values: Iterable[tuple[TensorSpec, np.ndarray]]) -> StateDict:
 def check(model: Network, values: dict[str, Any]) -> Values:
     """The tensors of the network that a state dict has, with copies of their new values, for `put`; changes nothing.
 
-    Copies, as the values may be views of this very network. Running and carried state may be missing, as in pytagi's
-    files.
+    The values are copied, because they may be views of this network. Running and carried state may be missing, as in
+    pytagi's files.
 
     Raises:
-        KeyError, ValueError, TypeError: what the network cannot take; names the entry.
+        KeyError, ValueError, TypeError: values that the network cannot take; names the entry.
     """
     return [(spec, array.copy()) for spec, array in _checked(model, values)]
 
 
 def check_file(model: Network, values: dict[str, Any], what: str) -> Values:
-    """`check` of what the file `what` held, without copies.
+    """`check` of the values of the file `what`, without copies.
 
     Raises:
-        ValueError: what the network cannot take; names the file.
+        ValueError: values that the network cannot take; names the file.
     """
     try:
         return _checked(model, values)
@@ -115,7 +115,7 @@ def check_file(model: Network, values: dict[str, Any], what: str) -> Values:
 
 
 def put(model: Network, values: Values) -> None:
-    """Gives the network the values of `check`; deltas that wait for a step are dropped."""
+    """Sets the values of `check`; pending deltas are dropped."""
     model.drop_deltas()
     for spec, array in values:
         model.kernels.array.copy(array, model.arena.values(spec))

@@ -1,1 +1,1 @@
-"""The layers, blocks of them, and fusions of neighbours."""
+"""Layers, blocks of layers, and fused operations."""

@@ -1,8 +1,8 @@
 """Activations: moments of a nonlinear function of Gaussian units, and its Jacobian.
 
-An activation has no backward pass of its own: its Jacobian travels with the state, and the next layer applies it.
-Stacked activations multiply their Jacobians. A unit with zero variance (a deterministic input) takes the limit of
-the formulas.
+An activation has no backward pass of its own: its Jacobian is part of the state, and the next layer applies it.
+Jacobians of consecutive activations are multiplied. For a unit with zero variance (a deterministic input), the limit of
+the formulas is used.
 
 Source: Goulet, Nguyen & Amiri (2021), JMLR 22; the mixture activations, Remax and the closed-form softmax: cuTAGI.
 """
@@ -18,15 +18,15 @@ from pytagi_ddp.nn.core.state import Delta, Shape, State, by_step
 class Activation(BaseLayer):
     """Base of all activations.
 
-    An activation of single units has a formula in `kernels.formulas.activation.ELEMENTWISE`, from which the kernels are
-    made, and names it in `formula`. An activation with a kernel of its own overrides `_run`.
+    An elementwise activation names its formula in `kernels.formulas.activation.ELEMENTWISE`, from which the kernels are
+    made. An activation with its own kernel overrides `_run`.
 
     Attributes:
         formula: the name of the formula.
         formula_settings: attributes that the formula takes, in its order.
     """
 
-    name = BaseLayer.name  # that of a class derived from it which has none
+    name = BaseLayer.name  # of derived classes without a name
     gives_jacobian = True
     replayable = True
     needs_variances = False
@@ -35,7 +35,7 @@ class Activation(BaseLayer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_place = False  # set by the chain where nothing else reads the output of the layer before
+        self.in_place = False  # set by the chain if nothing else reads the output of the previous layer
 
     def features_by_step(self, features: int) -> int | None:
         return features
@@ -166,7 +166,7 @@ class Softmax(Activation):
 
 
 class EvenExp(Activation):
-    """Units in pairs [mean, noise]: even ones are passed on, odd ones become e^z (log-normal moments, J = mean).
+    """Units in pairs [mean, noise]: even ones do not change, odd ones become e^z (log-normal moments, J = mean).
 
     For `OutputUpdater.update_heteros`: the odd outputs are predicted observation variances.
 
@@ -186,14 +186,14 @@ class EvenExp(Activation):
 
 
 class Remax(Activation):
-    """Rectified units over their sum, all taken as log-normal; means sum to 1 over the units of a sample."""
+    """Rectified units divided by their sum, with log-normal moments; means sum to 1 over the units of a sample."""
 
     def _run(self, x: State, out: State) -> None:
         self.kernels.softmax.remax(*self._by_step(x, out))
 
 
 class ClosedFormSoftmax(Activation):
-    """e^z over its sum with log-normal moments; means are not renormalised.
+    """e^z divided by its sum, with log-normal moments; means are not renormalised.
 
     Input means may have any size, input variances up to 29.
     """

@@ -17,30 +17,27 @@ from pytagi_ddp.nn.core.validate import as_bools, check_integers
 
 
 class MultiheadAttention(BaseLayer):
-    """The output of a time step is a mean of the values of (earlier) steps, weighted by the match of key and query.
+    """Multi-head attention: each output is a mean of the values of (earlier) steps, weighted by keys and queries.
 
         q, k, v = linear maps of the input, for H heads of D = embed_dim / H units each (k and v: num_kv_heads)
         A[t, l] = q[t] k[l] / sqrt(D)         S = Remax of A over l (causal: l <= t)         o[t] = sum_l S[t, l] v[l]
 
     and, with `out_proj`, one more linear map of the heads side by side. Products have the moments of independent
-    factors. Remax propagates deltas by its whole Jacobian, because a row of shares does not change if its scores are
-    scaled. Deltas of the parameters are those of `Linear`, summed over batch and time steps; the cap of a step
-    (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k and v, does not divide the scores, and
-    takes the wrong arrays for deltas; this is the layer that it intends.)
+    factors. Remax propagates deltas by its whole Jacobian. Deltas of the parameters are those of `Linear`, summed over
+    batch and time steps; the cap of a step (`Sequential.step`) counts samples. (pytagi mixes time steps between q, k
+    and v, does not divide the scores, and uses the wrong arrays for deltas.)
 
     Args:
         embed_dim: features of a time step, in and out; a multiple of num_heads.
         num_heads: H.
         num_kv_heads: heads of keys and values, each for H / num_kv_heads heads of queries; None: H.
-        bias: with biases or without.
-        gain_weight, gain_bias, init_method: of the prior, as in `Linear`; it is drawn for q, k, v and `out_proj` in
-            turn.
-        seq_len: time steps of the input. Needed if this is the first layer, or if all layers before work on every time
-            step alone; otherwise the layer before determines them.
+        gain_weight, gain_bias, init_method: of the prior, as in `Linear`, for q, k, v and `out_proj` each.
+        seq_len: time steps of the input. Needed if this is the first layer, or if all layers before it process each
+            time step alone; otherwise the previous layer determines them.
         causal: whether a step sees only itself and earlier ones.
         use_rope: whether q and k are rotated by angles that grow with the time step t (rotary positions): pairs
-            (2d, 2d + 1) by t rope_theta^(-2d/D). Without it the order of the steps that a step sees makes no
-            difference. Needs an even D.
+            (2d, 2d + 1) by t rope_theta^(-2d/D). Needs an even D. Without it, the result does not depend on the order
+            of the steps.
         rope_theta: as above.
         out_proj: False leaves the last map out; then the parameters have pytagi's shapes.
 
@@ -142,7 +139,7 @@ class MultiheadAttention(BaseLayer):
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again."""
+        """Draws the parameters again from the prior."""
         keys = self.num_kv_heads * self.head_dim
         outputs = [self.embed_dim, keys, keys] + [self.embed_dim] * self.out_proj
         gains = self.gain_weight, self.gain_bias, self.init_method

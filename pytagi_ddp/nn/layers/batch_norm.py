@@ -30,18 +30,16 @@ class BatchNorm2d(RunningStatistics, Norm):
     the batch and updates the running ones, running = momentum running + (1 - momentum) batch; evaluation uses the
     running ones (mean 0, variance 1 at the start).
 
-    By default the backward pass treats the statistics as constants, as pytagi does. But the statistics of a batch
-    depend on its units: adding the same number to all of them, or scaling them, does not change the output. With
-    `through_statistics` the deltas of the means take this into account,
+    By default the backward pass treats the statistics as constants, as pytagi does. With `through_statistics`, the
+    deltas of the means take into account that the statistics depend on the batch,
 
         dm = r w J (dm_z - sum dm_z / N - r t sum(r t dm_z) / (N - 1))
 
     (ds is as above; its change would be of order 1/N). Deep convolutional networks learn better with it: after 10
     epochs of 10,000 images of CIFAR-10 a ResNet8 had 39 % test error, and 44 and 50 % with constants (two seeds).
 
-    If all values of a channel are equal, m_z equals b up to a rounding error. With b = 0 the sign of this error decides
-    whether a ReLU passes the unit and its variance, or neither. Then results differ between devices, and from pytagi,
-    which adds in another order.
+    If all values of a channel are equal, m_z equals b up to a rounding error. With b = 0, the sign of this error
+    decides whether a ReLU is on. Then results can differ between devices, and from pytagi.
 
     Args:
         num_features: channels of an image input, or units of a flat one.
@@ -123,7 +121,7 @@ class BatchNorm2d(RunningStatistics, Norm):
 
     @property
     def needs_variances(self) -> bool:  # type: ignore[override]
-        """True if the kernels compute the activation before this layer, which they repeat in the backward pass."""
+        """True if the kernels also compute the previous activation, because they repeat it in the backward pass."""
         return bool(self.kernels.batch_norm.activations)
 
     def takes_statistics(self, saved: Saved) -> bool:
@@ -138,7 +136,7 @@ class BatchNorm2d(RunningStatistics, Norm):
     def normalization(
         self, state: State, saved: Saved, activation: str = "", made: PartialMoments | None = None
     ) -> Normalization:
-        """`forward` without the last call of a kernel, which the next operation may fuse with its own.
+        """`forward` without the last kernel call, which the next operation may fuse with its own.
 
         Args:
             activation: the activation before this layer, if kernels compute it here.
@@ -146,7 +144,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         """
         n, kernels = self.num_features, self.kernels.batch_norm
         x = saved.with_variance(state).reshape(-1, n)
-        # Evaluation has its own r, so that the r of the last training batch stays, see `batch_statistics`.
+        # Evaluation uses other memory for r, because `batch_statistics` needs that of the last training batch.
         mean, r = self.running_mean, saved.scratch("r" if self.training else "running r", (n,))
         if self.training:
             mean = saved.scratch("mean", (n,))
@@ -192,7 +190,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         self._batch = mean, r
 
     def _take_no_statistics(self, reduce_sums: Callable[[Array], None]) -> None:
-        """Takes part in the exchange of statistics between ranks as a frozen norm, which adds no values."""
+        """Takes part in the exchange of statistics between ranks, as a frozen norm that adds no values."""
         array = self.kernels.array
         array.clear(self.shared_sums)
         array.copy(np.full(1, NO_VALUE, np.float32), self._sums.count)
@@ -211,7 +209,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         Zeros if there was no training batch, or if the network has dropped its memory for passes since then: with
         `checkpoint_blocks`, another device or precision.
         """
-        # A replayed pass leaves r = 1/sqrt(variance + eps) and not the variance.
+        # A replayed pass computes r = 1/sqrt(variance + eps) and not the variance.
         n = self.num_features
         if self._batch is None:
             return np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -220,7 +218,7 @@ class BatchNorm2d(RunningStatistics, Norm):
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
         into = saved.pool.own(delta)
-        norm = saved.norm._replace(weights=self.parameters.w, bias=self._bias(saved))  # batch sums may have come since
+        norm = saved.norm._replace(weights=self.parameters.w, bias=self._bias(saved))  # memory of batch sums may be new
         n, kernels = self.num_features, self.kernels.batch_norm
         partial = saved.scratch("partial", kernels.partial_shape(norm.x.batch, n))
         changed = delta.reshape(-1, n)

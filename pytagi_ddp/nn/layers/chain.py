@@ -17,13 +17,13 @@ from pytagi_ddp.nn.layers.recompute import Recomputed, is_block
 
 
 def listing(owner: str, parts: Mapping[Any, Any]) -> str:
-    """The parts of `owner` as text, a line each."""
+    """The parts of `owner` as text, one line each."""
     inside = "".join(f"({name}): {part!r}\n" for name, part in parts.items())
     return f"{owner}(\n{textwrap.indent(inside, '  ')})"
 
 
 def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
-    """The arguments of a constructor as layers; they may be one list or tuple.
+    """The layers among the arguments of a constructor, which may be one list or tuple.
 
     Raises:
         ValueError: there are none. TypeError: an argument that is not a layer.
@@ -49,7 +49,7 @@ def _not_a_layer(thing: Any) -> str:
 
 
 class LayerSequence:
-    """An object made of layers in order. Indexing gives them, as with a list."""
+    """Layers in order, which can be indexed as a list."""
 
     @property
     @abstractmethod
@@ -78,7 +78,7 @@ class LayerSequence:
 
 
 class Reorder(BaseLayer):
-    """Changes the order of an image in memory. Users do not make it: a chain inserts it where it is needed."""
+    """Changes the order of an image in memory. A chain inserts it where it is needed."""
 
     _is_leaf = False  # not a layer of the user: without parameters, state or a key
     replayable = True
@@ -112,12 +112,12 @@ class Reorder(BaseLayer):
 
 
 class Chain:
-    """Layers in order, with changes of image order between them if a layer needs its input in another order.
+    """Layers in order. If a layer needs an image in another order of memory, a `Reorder` precedes it.
 
     Attributes:
         layers: the layers, as the user gave them.
-        widest: the most units of a sample that an operation takes or gives, in blocks too; from `attach` on.
-        operations: what runs: the layers (blocks are wrapped if they are recomputed) and the changes of order.
+        widest: the largest number of units at the input or output of an operation, in blocks too; set by `attach`.
+        operations: the layers (blocks are wrapped if they are recomputed) and the changes of order.
     """
 
     widest: int
@@ -125,14 +125,14 @@ class Chain:
     def __init__(self, layers: Sequence[BaseLayer | Sequence[BaseLayer]], owner: str):
         self.layers = layers_of(layers, owner)
         self.operations: list[BaseLayer] = []
-        self._steps: list[Step] = []  # the fused operations that run; from `attach` on
+        self._steps: list[Step] = []  # the fused operations; set by `attach`
         self._lifetimes: dict[Lifetime, dict[BaseLayer, Lifetime]] = {}  # see `_lifetimes_of`
         self._first_learned: int | None = None  # position of the first operation with parameters
 
     def default_input_shape(self) -> Shape | None:
-        """The input shape of the first layer that defines it; only layers that keep the shape may precede it.
+        """The input shape of the first layer that defines one; only layers that keep the shape may precede it.
 
-        If a layer with `seq_len` follows layers that work on every time step alone, it is the shape of a time step.
+        If a layer with `seq_len` follows layers that process each time step alone, it is the shape of a time step.
         """
         for layer in self.layers:
             shape = layer.default_input_shape()
@@ -162,12 +162,12 @@ class Chain:
 
         Args:
             shape: the input's.
-            channels_last: order of the chain's output; None leaves it as the last layer makes it.
+            channels_last: order of the chain's output; None: the order of the last layer.
             first_in_place: whether an activation at the start may overwrite the input.
             image: the image that flat units at the end of the chain represent.
 
         Raises:
-            ValueError: layers that do not fit together, or a layer that is not the first one but must be.
+            ValueError: layers that do not fit together, or a layer that must be the first one and is not.
         """
         self.operations = []
         in_place = first_in_place
@@ -201,7 +201,7 @@ class Chain:
         self._lifetimes.clear()
 
     def _lifetimes_of(self, lifetime: Lifetime) -> dict[BaseLayer, Lifetime]:
-        """The lifetime of each operation's output variances, if those of the last one live for `lifetime`."""
+        """The lifetime of each operation's output variances, if that of the last one is `lifetime`."""
         if lifetime not in self._lifetimes:
             found, last = {}, lifetime
             for operation in reversed(self.operations):
@@ -229,12 +229,12 @@ class Chain:
         return any(isinstance(op, Recomputed) for op in self.operations)
 
     def last_recomputed(self, saved: Saved) -> Saved | None:
-        """The context of the block that ran last, if blocks are recomputed, within that of the chain."""
+        """The context of the block that ran last, if blocks are recomputed."""
         last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
         return None if last is None else saved.of(last).of(last.block)
 
     def listing(self, owner: str) -> str:
-        """The layers of `owner` as text, a line each."""
+        """The layers of `owner` as text, one line each."""
         return listing(owner, dict(enumerate(self.layers)))
 
     def leaves(self) -> Iterator[BaseLayer]:
@@ -265,7 +265,7 @@ class Chain:
         return self._through(self._steps if fused else map(Step, self.operations), state, saved)
 
     def begin(self, state: State, saved: Saved) -> State | Normalization:
-        """Runs forward up to a normalisation at the end, whose last call the sum of a block fuses with its addition."""
+        """Runs forward up to a normalisation at the end, whose last kernel call the sum of a block fuses."""
         *before, last = self._steps
         if not isinstance(last, ActivatedNorm) or (saved.hooks and not saved.hooks.may_defer):
             return self.forward(state, saved)
@@ -296,9 +296,9 @@ class Chain:
         return self.operations[-1].spares_deltas
 
     def backward(self, delta: Delta, saved: Saved, onto: Delta | None = None) -> Delta | None:
-        """Backward through all operations, as far as a layer with parameters (or the caller) needs deltas.
+        """Backward pass through all operations down to the first one with parameters, or to the input.
 
-        onto: deltas to which those of the input are added, if these are needed: see `fused.backward_onto`.
+        onto: deltas to which those of the input are added, see `fused.backward_onto`.
         """
         if self._first_learned is None:
             learned = (any(leaf.parameters is not None for leaf in op.leaves()) for op in self.operations)

@@ -1,4 +1,4 @@
-"""The base of `Conv2d` and `ConvTranspose2d`: arguments, prior, and the calls of their kernels."""
+"""The base of `Conv2d` and `ConvTranspose2d`: arguments, prior and kernel calls."""
 
 from abc import abstractmethod
 from typing import Any
@@ -17,7 +17,7 @@ from pytagi_ddp.nn.core.window import Window, as_image, pixels
 
 
 class Convolution(WindowView, BaseLayer):
-    """Base of layers on images whose weights are shared by position. The arguments are those of `Conv2d`."""
+    """Base of convolutions. The arguments are those of `Conv2d`."""
 
     parameters: Parameters
     replayable = True
@@ -48,7 +48,7 @@ class Convolution(WindowView, BaseLayer):
         self.bias = as_bools(self.name, bias=bias)[0]
         self._channels = (in_channels, out_channels)
         self._side = (in_width, in_height)
-        self.in_shape = Shape(0, (in_channels, in_height, in_width))  # what is known before the network is
+        self.in_shape = Shape(0, (in_channels, in_height, in_width))  # as far as known before the network is built
         self.out_shape = Shape(0, (out_channels, 0, 0))
         self.window = Window(self.name, kernel_size, stride, padding, padding_type).check()
         check_gains(gain_weight, gain_bias)  # now, not when the prior is drawn
@@ -57,12 +57,12 @@ class Convolution(WindowView, BaseLayer):
 
     @property
     def gives_moments(self) -> bool:
-        """Whether the kernels can make partial moments of the output; they then take the option `moments`."""
+        """Whether the kernels have the option `moments`, for partial moments of the output."""
         return self._kernels.gives_moments
 
     @property
     def adds(self) -> bool:
-        """Whether the kernels can add to deltas of the input; they then take the option `added`."""
+        """Whether the kernels have the option `added`, which adds to the deltas of the input."""
         return self._kernels.adds
 
     @property
@@ -73,7 +73,7 @@ class Convolution(WindowView, BaseLayer):
     @property
     @abstractmethod
     def _weight_channels(self) -> tuple[int, int]:
-        """The two numbers of channels, in the order of the weights' shape."""
+        """Both numbers of channels, in the order of the shape of the weights."""
 
     def default_input_shape(self) -> Shape | None:
         width, height = self._side
@@ -86,7 +86,7 @@ class Convolution(WindowView, BaseLayer):
 
     @property
     def num_weights(self) -> int:
-        """It is known before the prior is drawn, once the layer is part of a network."""
+        """Known before the prior is drawn, once the layer is part of a network."""
         c, o = self._channels
         return o * c * self.window.kernel_size**2 if self.in_shape.size or self.parameters else 0
 
@@ -95,7 +95,7 @@ class Convolution(WindowView, BaseLayer):
         return self._channels[1] if self.bias and self.num_weights else 0
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again."""
+        """Draws the parameters again from the prior."""
         k = self.window.kernel_size
         c, o = self._channels
         prior = gaussian_prior(
@@ -113,7 +113,7 @@ class Convolution(WindowView, BaseLayer):
         return self.convolve(state, saved)[0]
 
     def convolve(self, state: State, saved: Saved, **options: Any) -> tuple[State, PartialMoments | None]:
-        """`forward` with options of the kernel, and what the kernel returns."""
+        """`forward` with options of the kernel; also returns the result of the kernel."""
         out = saved.output(state.batch)
         saved.input = state
         made = self._kernels.forward(
@@ -148,7 +148,7 @@ class Convolution(WindowView, BaseLayer):
         saved.pool.give(delta)
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments; in a network the size of the image is the one that it has there."""
+        """The constructor's arguments, with the size of the image in the network."""
         return {
             "in_channels": self.in_channels,
             "out_channels": self.out_channels,

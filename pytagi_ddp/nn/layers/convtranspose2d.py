@@ -6,12 +6,12 @@ from pytagi_ddp.nn.layers.convolution import Convolution
 
 
 class ConvTranspose2d(Convolution):
-    """The adjoint of a convolution, which makes images larger: input pixel (y, x) adds to a window of output pixels.
+    """The adjoint of a convolution, which enlarges images: input pixel (y, x) adds to a window of output pixels.
 
         z[o, y s + r - p, x s + q - p] += W[c, o, r, q] a[c, y, x]
 
-    Moments and deltas are those of `Conv2d` with the two directions swapped. Output pixels that no tap reaches have the
-    bias only. A side of n pixels grows to s (n - 1) + k - 2p, or s (n - 1) + k - p with padding_type 2.
+    Moments and deltas are those of `Conv2d` with forward and backward swapped. Output pixels outside all windows have
+    the bias only. A side of n pixels becomes s (n - 1) + k - 2p, or s (n - 1) + k - p with padding_type 2.
 
     Args:
         in_channels, out_channels, kernel_size: the weights are (in_channels, out_channels, k, k).
@@ -19,14 +19,14 @@ class ConvTranspose2d(Convolution):
         stride: output pixels from one window to the next.
         padding: rows and columns of pixels that are cut off.
         padding_type: 1 (and 3) cuts at all four sides, 2 only at the right and the bottom.
-        in_width, in_height: image size; needed if the layer before does not give an image, or is missing.
+        in_width, in_height: image size; needed if this is the first layer, or if the previous one has flat outputs.
         gain_weight, gain_bias: factors on the prior standard deviations (not on the prior means).
         init_method: "He" or "Xavier", with fan k^2 channels.
 
-    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd forms of `Conv2d` are used here, too.
+    The prior is drawn when the layer becomes part of a `Sequential`. The Winograd algorithms of `Conv2d` are used, too.
 
     Raises:
-        ValueError: sizes that make no window, an input with other channels, or a padding that leaves no pixel.
+        ValueError: invalid sizes, an input with other channels, or a padding that leaves no pixel.
 
     Source: as `Conv2d`; the order of the weights is PyTorch's and cuTAGI's.
     """

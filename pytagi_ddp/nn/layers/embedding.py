@@ -16,29 +16,28 @@ LARGEST = 2**24  # categories: float32 has all integers up to here
 
 
 class Embedding(BaseLayer):
-    """Rows of a table with Gaussian entries: the inputs are categories 0, 1, ..., the outputs are their rows.
+    """A table with a Gaussian vector for each category: the inputs are categories 0, 1, ..., the outputs their rows.
 
         m_z = m[c], s_z = s[c]          dm[c] = s[c] sum dm_z          ds[c] = s[c]^2 sum ds_z
 
     summed over the occurrences of category c; only rows of categories that occur change. (pytagi multiplies ds by s[c]
     once, and on CPUs sums over all steps.) The output is a sequence, (input_size, embedding_dim) per sample: a `Linear`
-    with embedding_dim inputs works on each position alone, one with input_size x embedding_dim inputs on all of them.
+    with embedding_dim inputs processes each position alone, one with input_size x embedding_dim inputs all of them.
 
-    It must be the first layer of a network. Variances of inputs are ignored, and deltas of inputs are 0. The whole
-    table takes part in every step and, with several ranks, in the all-reduce. docs/embedding.md has the cost of a large
-    table.
+    It must be the first layer of a network. Variances of inputs are ignored, and deltas of inputs are 0. Every step and
+    every all-reduce includes the whole table; docs/embedding.md has the cost of a large one.
 
     Args:
         num_embeddings: categories, at most 2^24.
         embedding_dim: features of each.
         input_size: categories per sample; 0 means one.
         scale: prior standard deviation of the entries, and spread of their means.
-        padding_idx: this input, a category or -1, gives mean and variance 0 and learns nothing. Without one, -1 (the
-            default) may still be given for positions that are empty.
+        padding_idx: an input, a category or -1 (the default), for empty positions: its outputs have mean and variance
+            0, and its row does not learn.
 
     Raises:
-        ValueError: sizes below 1, a scale that is not positive and finite, a padding_idx out of range, or (as an input)
-            what is not a category. TypeError: sizes or a padding_idx that are not integers.
+        ValueError: sizes below 1, a scale that is not positive and finite, a padding_idx out of range, or an input that
+            is not a category. TypeError: sizes or a padding_idx that are not integers.
 
     Source: cuTAGI.
     """
@@ -73,7 +72,7 @@ class Embedding(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again: means N(0, scale^2), variances scale^2."""
+        """Draws the parameters again from the prior: means N(0, scale^2), variances scale^2."""
         mu = normal(self.num_embeddings * self.embedding_dim, self.scale)
         nothing = np.zeros(0, np.float32)
         prior = mu, np.full_like(mu, self.scale**2), nothing, nothing

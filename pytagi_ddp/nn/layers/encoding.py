@@ -1,4 +1,4 @@
-"""Numbers by their place among bins."""
+"""Encoding of numbers by bins."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Lifetime, Shape, State, apply_jacobian, by_step
 
 LARGEST = 2**24  # bins: float32 has all integers up to here
-AS_IT_IS = (0.0, 1.0)  # the edges of an input that is passed on, and the ends of a bin
+AS_IT_IS = (0.0, 1.0)  # edges of an input that is not encoded, and the default ends of a bin
 
 
 class PiecewiseLinearEncoding(BaseLayer):
@@ -21,15 +21,14 @@ class PiecewiseLinearEncoding(BaseLayer):
 
         u_k = (z - e_k)/(e_k+1 - e_k), clipped to 0 from below and to 1 from above.
 
-    The first bin is not clipped from below, and the last one not from above: beyond its edges, the encoding continues
-    as a straight line. A dense layer after it learns a piecewise-linear function of each input. That suits tables,
-    whose targets often change within a small part of a column; quantiles of the column are the usual edges.
+    The first bin is not clipped from below, and the last one not from above: beyond the edges, the encoding is linear.
+    A dense layer after it learns a piecewise-linear function of each input. This helps with tables, whose targets often
+    change within a small range of a column; quantiles of the column are the usual edges.
 
     For z ~ N(m, s), u_k is a clipped Gaussian. Its mean, variance and expected slope (the Jacobian) are exact. The
     dependence between bins of one input is neglected, as between all units.
 
-    With `ends`, a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k. That can give its
-    outputs the scale of other inputs.
+    With `ends`, the output of a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k.
 
     In a sequence, (time steps, features) per sample, there are edges for each feature, and each time step is encoded.
 

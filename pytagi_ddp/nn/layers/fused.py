@@ -1,7 +1,7 @@
-"""Fused operations: each does the work of two or three neighbouring layers of a network.
+"""Fused operations: each computes two or three consecutive layers of a network.
 
-A chain uses them instead of its layers, with the same results. No layer knows its neighbours. The layers'
-contexts hold the same as without, so that each layer's own backward pass follows.
+A chain uses them instead of its layers, with the same results. They save the same values in the contexts of the layers,
+so that each layer's own backward pass can follow.
 """
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ class ConvolutionWithMoments(Step):
 
 
 class ActivatedNorm(Step):
-    """A normalisation that also computes the activation before it, and whose last call can be fused with the sum of a
-    block.
+    """A normalisation that also computes the previous activation. The sum of a block can fuse its last kernel call.
 
     Args:
-        norm: the layer. activation: the one in front, or None.
+        norm: the layer. activation: the layer before it, or None.
     """
 
     def __init__(self, norm: BatchNorm2d, activation: Activation | None):
@@ -84,7 +83,7 @@ class ActivatedNorm(Step):
 
 
 def is_ours(layer: BaseLayer) -> bool:
-    """Whether the passes of a layer are those of this library's class, and not of a class derived from it."""
+    """Whether the passes of a layer are those of a class of this library, not of a class derived from it."""
     kind = type(layer)
     return layer.replayable and _is_of_package(kind.forward) and _is_of_package(kind.backward)
 
@@ -94,7 +93,7 @@ def _is_of_package(function: Any) -> bool:
 
 
 def joined(operations: Sequence[BaseLayer]) -> list[Step]:
-    """The steps that run instead of `operations`, which are attached."""
+    """The steps that replace `operations`, which are attached."""
     steps: list[Step] = []
     taken: Activation | None = None
     behind: Sequence[BaseLayer | None] = [*operations[1:], None, None]
@@ -116,7 +115,7 @@ def joined(operations: Sequence[BaseLayer]) -> list[Step]:
 
 
 def _takes(norm: BatchNorm2d, activation: Activation) -> bool:
-    """Whether kernels of `norm` compute `activation`, which has to be just a formula."""
+    """Whether kernels of `norm` can compute `activation`, which must be elementwise."""
     plain = type(activation)._run is Activation._run and not activation.formula_settings and is_ours(activation)
     return plain and is_ours(norm) and activation.formula in norm.kernels.batch_norm.activations
 
@@ -130,7 +129,7 @@ def _takes_moments(norm: BatchNorm2d, convolution: Convolution) -> bool:
 
 
 def begin_branch(branch: Any, state: State, saved: Saved) -> State | Normalization:
-    """The forward pass of a `LayerBlock`, up to a normalisation at its end, which the sum of the block fuses."""
+    """The forward pass of a `LayerBlock` up to a normalisation at its end, see `Chain.begin`."""
     return branch.chain.begin(state, saved) if is_ours(branch) else branch._run_forward(state, saved)
 
 
@@ -148,7 +147,7 @@ def add_ends(kernels: Kernels, main: State | Normalization, short: State | Norma
 
 
 def backward_onto(layer: Any, onto: Delta, delta: Delta, saved: Saved, accumulate: bool) -> Delta | None:
-    """`backward` of a layer, which adds the deltas of the input to `onto`; their memory is released or returned."""
+    """`backward` of a layer that adds the deltas of the input to `onto`, whose memory is released or returned."""
     if is_ours(layer):
         if isinstance(layer, Convolution) and layer.adds and onto.memory is not delta.memory:
             layer.convolve_back(delta, saved.ask(True, accumulate), onto, added=True)

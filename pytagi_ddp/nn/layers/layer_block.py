@@ -1,4 +1,4 @@
-"""A block of layers that is used as one layer."""
+"""A sequence of layers as one layer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
 
 
 class LayerBlock(LayerSequence, BaseLayer):
-    """Layers run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
+    """Layers that run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
 
-    The block is trained exactly as its layers would be without it.
 
-    `block[0]`, `block[1:]`, `len(block)` and `for layer in block` are those of the tuple `block.layers`.
+    Training gives the same result with or without the block. `block[0]`, `block[1:]`, `len(block)` and `for layer in
+    block` are those of the tuple `block.layers`.
 
     Args:
-        layers: at least one; one by one, or as one list or tuple.
+        layers: at least one, as separate arguments, or as one list or tuple.
 
     Raises:
         ValueError: no layer. TypeError: something that is not a layer.

@@ -17,9 +17,9 @@ class LayerNorm(RowNorm):
 
         mean = sum m / n                    var = (sum (m - mean)^2 + sum s) / (n - 1)
 
-    and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape).
-    Statistics are those of the current sample, and are constants in the backward pass. In a sequence, a 1-D shape of
-    [features] normalises each time step separately.
+    and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape). The
+    backward pass treats the statistics as constants. In a sequence, a 1-D shape of [features] normalises each time step
+    separately.
 
     Args:
         normalized_shape: [units], or [channels, height, width] of an image.

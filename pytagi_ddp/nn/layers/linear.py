@@ -22,9 +22,9 @@ class Linear(BaseLayer):
     W, S: means and variances of the weights, (output_size, input_size) row by row; m, s: means and variances of the
     units; J: Jacobian of the activation before. Deltas are summed over the batch.
 
-    In a sequence, (time steps, features) per sample, a layer with input_size = features works on every time step
-    alone: output (time steps, output_size); the cap (`Sequential.step`) then counts batch x time steps. A layer
-    with input_size = time steps x features takes the whole sequence as one flat sample.
+    In a sequence, (time steps, features) per sample, a layer with input_size = features processes each time step alone:
+    the output is (time steps, output_size), and the cap (`Sequential.step`) counts batch x time steps. A layer with
+    input_size = time steps x features takes the whole sequence as one flat sample.
 
     Args:
         input_size, output_size: units per sample, or per time step.
@@ -64,7 +64,7 @@ class Linear(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again."""
+        """Draws the parameters again from the prior."""
         prior = gaussian_prior(
             self.input_size * self.output_size,
             self.output_size if self.bias else 0,

@@ -25,28 +25,30 @@ class LSTM(BaseLayer):
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with its own W and b; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)
 
-    with the moments of `Linear`, of linearised activations and of products of Gaussians. The covariances of i with c,
-    and of o with tanh(C) due to the input, are taken into account; gates and earlier states, and the uses of a weight
-    at different time steps, are treated as independent. Deltas are propagated through h and C to the gates, the inputs
-    and the earlier time steps. Batch sums are over samples and time steps; the cap (`Sequential.step`) counts samples.
+    with the moments of `Linear`, of linearised activations and of products of Gaussians. The moments include the
+    covariances of i with c, and of o with tanh(C), due to the input. They treat gates and earlier states as
+    independent, and so the uses of a weight at different time steps. Deltas are propagated through h and C to the
+    gates, the inputs and the earlier time steps. Batch sums are over samples and time steps; the cap
+    (`Sequential.step`) counts samples.
 
-    Every sequence begins with h = C = 0. A layer of one time step that is called with one sample continues from the
-    call before instead. It keeps the moments of h and C after the forward pass, in training and evaluation alike
-    (`predict` restores the earlier ones), and a backward pass turns them into those given the observation. A call with
-    any other number of samples sets them to 0. `Sequential.get_lstm_states` gives these moments.
+    Every sequence begins with h = C = 0, with one exception: a layer of one time step that is called with one sample
+    continues from the previous call. It keeps the moments of h and C after each forward pass, in training and
+    evaluation (`predict` restores the earlier ones), and a backward pass updates them by the observation. A call with
+    another number of samples sets them to 0. `Sequential.get_lstm_states` returns these moments.
 
     Args:
         input_size: features of a time step.
         output_size: hidden units.
-        last_timestep: give the hidden state of the last time step only: (output_size,) instead of (seq_len,
-            output_size) per sample.
+        last_timestep: whether the output is the hidden state of the last time step only: (output_size,) instead of
+            (seq_len, output_size) per sample.
         seq_len: time steps.
         bias: with biases or without.
         gain_weight, gain_bias, init_method: of the prior, as in `Linear`.
-        cell_path: whether deltas are also propagated back in time through C, as the chain rule requires. False leaves
-            this path out, as pytagi does; the deltas of the weights then have errors as large as the deltas themselves.
-        recurrent: False treats every time step as a separate sequence, which begins at 0, as pytagi 0.2.1 does with
-            more than one time step.
+        cell_path: whether deltas are also propagated to earlier time steps through C, as the chain rule requires. False
+            leaves this path out, as pytagi does; the errors of the deltas of the weights are then as large as the
+            deltas.
+        recurrent: False treats each time step as a separate sequence that begins at 0, as pytagi 0.2.1 does with more
+            than one time step.
 
     Raises:
         ValueError: sizes below 1, unknown `init_method`, `last_timestep` without `recurrent`, or (in a network) an
@@ -125,7 +127,7 @@ class LSTM(BaseLayer):
         self.init_weight_bias()
 
     def init_weight_bias(self) -> None:
-        """Draws the prior again."""
+        """Draws the parameters again from the prior."""
         inputs, outputs = self._sizes
         prior = gaussian_prior(
             GATES * outputs * (inputs + outputs),
@@ -149,7 +151,7 @@ class LSTM(BaseLayer):
 
     @property
     def carries(self) -> bool:
-        """Whether h and C are carried from call to call, if there is one sample."""
+        """Whether h and C are carried from call to call, in calls with one sample."""
         return self.seq_len == 1 and self.recurrent
 
     def default_input_shape(self) -> Shape:
@@ -170,11 +172,11 @@ class LSTM(BaseLayer):
     def state_tensors(self) -> tuple[TensorSpec, ...]:
         if not self.carries:
             return ()
-        n = 2 * self.output_size  # of h, then of C
+        n = 2 * self.output_size  # h, then C
         return TensorSpec("mu", n, "carried"), TensorSpec("var", n, "carried", variance=True)
 
     def get_memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(mu_h, var_h, mu_c, var_c): moments of h and C with which the next call begins; copies."""
+        """(mu_h, var_h, mu_c, var_c): moments of h and C at the start of the next call; copies."""
         n = self.output_size
         if not self.carries:
             zeros = np.zeros((4, n), np.float32)
@@ -252,7 +254,7 @@ class LSTM(BaseLayer):
         if self.carries and batch == 1:
             memory = State(self.state["mu"], self.state["var"])
             for prior, values in zip(saved.scratch("end", (2, 2 * outputs)), memory[:2], strict=True):
-                self.kernels.array.copy(prior, values)  # an earlier backward pass may have replaced it by a posterior
+                self.kernels.array.copy(prior, values)  # an earlier backward pass may have updated it
             self.kernels.recurrent.update_memory(memory, by_step, saved.tensors)
         pool.give(delta)
         return into

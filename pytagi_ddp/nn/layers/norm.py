@@ -1,4 +1,4 @@
-"""The base of the normalisation layers: the prior of their affine map, and its arrays for the kernels."""
+"""The base of the normalisation layers: their affine map and its prior."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Moments = Callable[[State, float, Array, Array], None]
 
 
 class Norm(BaseLayer):
-    """z = r (a - mean) w + b with uncertain w and b, one of each per feature."""
+    """z = r (a - mean) w + b with Gaussian w and b, one of each per feature."""
 
     replayable = True
     parameters: Parameters
@@ -57,13 +57,13 @@ class Norm(BaseLayer):
 
 
 class RowNorm(Norm):
-    """A norm whose statistics come from each row of the present batch: from a sample, or a step of a sequence."""
+    """A norm with statistics of each row: of a sample, or of a time step of a sequence."""
 
     needs_variances = False
     normalized_shape = Fixed()
 
     def _rows(self, batch: int) -> tuple[int, int, int]:
-        """The shape in which kernels read a batch: (rows, positions in a row, features)."""
+        """The shape of a batch for kernels: (rows, positions in a row, features)."""
         rows = batch * self.steps
         return rows, batch * self.in_shape.size // (rows * self.num_features), self.num_features
 

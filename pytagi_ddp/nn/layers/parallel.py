@@ -1,4 +1,4 @@
-"""Branches side by side."""
+"""Parallel branches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,10 +25,10 @@ MERGES = ("sum", "concat")
 
 
 class Parts(NamedTuple):
-    """Units as a matrix with parts in blocks of columns.
+    """Units as a matrix whose blocks of columns are the parts.
 
     Attributes:
-        rows: of a sample: pixels of a channels-last image, time steps of a sequence, else 1.
+        rows: rows of a sample: pixels of a channels-last image, time steps of a sequence, otherwise 1.
         ends: 0, and the column where each part ends.
     """
 
@@ -55,29 +55,29 @@ class Parts(NamedTuple):
 
 
 class Parallel(BaseLayer):
-    """Branches that take the same input, or a part of it each; their outputs are added or concatenated.
+    """Branches that each take the input, or a part of it; their outputs are added or concatenated.
 
-    With `merge="sum"`, means add, and variances add (the branches taken as independent). With `merge="concat"`, images
-    are concatenated along channels, sequences along the features of each time step, flat units one after the other;
-    the moments are exact.
+    With `merge="sum"`, means are added, and so are variances, as if the branches were independent. With
+    `merge="concat"`, images are concatenated along channels, sequences along the features of each time step, flat units
+    one after the other; the moments are exact.
 
         Parallel(conv_3, conv_5, conv_7, merge="concat")  # Inception
         Parallel(LayerBlock(down, *inside, up), None, merge="concat")  # a skip connection of a U-Net
         Parallel(Linear(3, 8), Linear(5, 8), split=[3, 5])  # two inputs, given as one of 8 units
 
-    Backward: each branch gets the deltas of its output, and the deltas of a common input add. If a branch ends with an
-    activation, its Jacobian is applied in that branch; the Jacobian of an activation before the block is applied to
-    the identity too.
+    Backward: each branch gets the deltas of its output, and the deltas of a common input are added. The Jacobian of an
+    activation at the end of a branch is applied in that branch; that of an activation before the block is applied in
+    every branch, also in the identity.
 
     `block.branches` are the branches as given.
 
     Args:
-        branches: at least two, of which one at least computes: a layer, a `LayerBlock`, a list or tuple of layers, or
-            None for the identity.
+        branches: at least two: a layer, a `LayerBlock`, a list or tuple of layers, or None for the identity; not all
+            None.
         merge: "sum" or "concat".
-        split: how much of the input each branch takes: channels of an image, features of each time step of a sequence,
-            or units. If the numbers sum to the units of an image or sequence, it is taken as flat units, channels or
-            steps first. None: each branch takes all.
+        split: the size of the part of the input that each branch takes: channels of an image, features of each time
+            step of a sequence, or units. If the sizes sum to the number of units of an image or sequence, these are
+            split as flat units, channels or steps first. None: each branch takes all.
 
     Raises:
         ValueError: too few branches; another merge; a split that does not fit branches or input; outputs that do not
@@ -110,16 +110,16 @@ class Parallel(BaseLayer):
             raise ValueError(f"{self.name} needs at least two branches, and a layer in one of them")
         if split is None and self._given.count(None) > 1:
             raise ValueError(f"{self.name}: the identity, None, is a branch only once, as two would not be independent")
-        # Inside, a single layer is a block of one; outside (names, files) it stays what the user gave.
+        # A single layer becomes a block of one layer; names and files still show the layer.
         self._arrange([b if b is None or isinstance(b, LayerBlock) else LayerBlock(b) for b in self._given])
         self._in_parts: Parts | None = None  # if the input is split
-        self._out_parts: Parts | None = None  # if outputs are put side by side
+        self._out_parts: Parts | None = None  # if outputs are concatenated
 
     def _arrange(self, slots: list[LayerBlock | None]) -> None:
-        """Takes the branches as blocks; None for the identity."""
+        """Sets the branches as blocks; None for the identity."""
         self._slots = slots
         self._branches = [slot for slot in slots if slot is not None]
-        # Of the backward pass: identities, and then the branches from the last on.
+        # The order of the backward pass: identities, then the branches from the last to the first.
         self._order = sorted(range(len(slots)), key=lambda k: (slots[k] is not None, -k))
 
     def _checked_split(self, split: list[int], branches: int) -> list[int]:
@@ -150,7 +150,7 @@ class Parallel(BaseLayer):
         return shape.ordered(channels_last=False)
 
     def _inputs_of(self, shape: Shape) -> tuple[list[Shape], Parts | None]:
-        """The part of an input that each branch takes, and its place there."""
+        """The shape of the input of each branch, and the parts of the whole input if it is split."""
         if self.split is None:
             return [shape] * len(self._given), None
         whole = shape if sum(self.split) == _width(shape) else Shape(shape.size)
@@ -165,7 +165,7 @@ class Parallel(BaseLayer):
         whole = self._sum_of(outputs) if self.merge == "sum" else self._concatenation_of(outputs)
         for slot, part, out in zip(slots, parts, outputs, strict=True):
             like = whole if self.merge == "sum" else out.ordered(whole.channels_last)
-            # The units of a dense branch that is merged with an image are those of the image, channels first.
+            # A dense branch that is merged with an image has the units of the image, channels first.
             if (
                 slot is not None
                 and out.channels_last != like.channels_last
@@ -177,7 +177,7 @@ class Parallel(BaseLayer):
         return whole
 
     def _identities_first(self, outputs: list[Shape]) -> list[Shape]:
-        """The order of memory of an identity cannot change, so the other branches use it, too."""
+        """Outputs with the order of memory of the identity, which cannot change, for all branches."""
         return [outputs[k] for k in self._order if self._slots[k] is None] + [
             out for slot, out in zip(self._slots, outputs, strict=True) if slot is not None
         ]
@@ -273,7 +273,7 @@ class Parallel(BaseLayer):
             end = part if slot is None else slot._run_forward(part, saved.of(slot))
             saved.ends.append(end)
             var = end.var
-            if var is None:  # of a known input, which the identity gives
+            if var is None:  # the identity of a deterministic input
                 zeros = saved.with_variance(state).var
                 assert zeros is not None
                 var = zeros.reshape(-1)[: end.mu.size].reshape(end.mu.shape)
@@ -344,9 +344,9 @@ class Parallel(BaseLayer):
         return own
 
     def _identity_backward(self, k: int, delta: Delta, saved: Saved, several: bool) -> Delta:
-        """The deltas themselves, or a copy if they change before all branches have read them.
+        """The deltas, or a copy if they change before all branches have read them.
 
-        several: whether more than one branch follows.
+        several: whether more than one branch comes after it.
         """
         end = saved.ends[k]
         if end.jcb is not None or several:
@@ -380,7 +380,7 @@ def _width(shape: Shape) -> int:
 
 
 def _part(shape: Shape, width: int) -> Shape:
-    """As `shape`, with this many channels or features."""
+    """`shape` with `width` channels or features."""
     if shape.image is not None:
         return Shape.of_image(width, shape.height, shape.width, shape.channels_last)
     return replace(Shape.of_sequence(shape.steps, width), of_one_step=shape.of_one_step)

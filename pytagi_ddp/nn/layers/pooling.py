@@ -57,7 +57,7 @@ class _Pool2d(WindowView, BaseLayer):
 
 
 class AvgPool2d(_Pool2d):
-    """Mean over k x k windows: m = sum m_a / k^2, s = sum s_a / k^4 (units independent; padding counts as zeros).
+    """Mean over k x k windows: m = sum m_a / k^2, s = sum s_a / k^4, for independent units; padding counts as zeros.
 
     Backward: dm_a = J sum dm / k^2, ds_a = J^2 sum ds / k^4.
 
@@ -85,14 +85,14 @@ class AvgPool2d(_Pool2d):
 
 
 class MaxPool2d(_Pool2d):
-    """Passes on, from each k x k window, the mean and variance of the unit with the largest mean.
+    """Selects the unit with the largest mean in each k x k window: its mean and variance are the output.
 
     Backward: the deltas of a window go to that unit, times J and J^2.
 
     Args:
         kernel_size: k.
         stride: window step, 1 by default as in pytagi; -1 means k.
-        padding, padding_type: as in `Conv2d`; padded pixels never win.
+        padding, padding_type: as in `Conv2d`; padding is never selected.
 
     Raises:
         ValueError: an input that is not an image, or windows that do not fill it.

@@ -10,11 +10,11 @@ from pytagi_ddp.nn.core.state import Delta, State
 
 
 class Recomputed(BaseLayer):
-    """Runs a block and keeps only its output. Users do not make it: a `Chain` puts it around its blocks.
+    """Runs a block and keeps only its output. A `Chain` wraps its blocks in it.
 
-    The backward pass first runs the block again, with the same kernels on the same input, and so with the same bits.
-    Running and carried state do not change then. Activations lie in memory that all blocks use in turn. So the block
-    that ran last is not run again: its activations are still there.
+    The backward pass first runs the block again on the same input, with the same bits; running and carried state do not
+    change. All blocks share one memory for activations. The block that ran last is not run again, because its
+    activations are still in memory.
     """
 
     _is_leaf = False
@@ -54,5 +54,5 @@ class Recomputed(BaseLayer):
 
 
 def is_block(layer: BaseLayer) -> bool:
-    """Whether `layer` is made of others."""
+    """Whether `layer` contains other layers."""
     return next(layer.leaves()) is not layer

@@ -12,9 +12,9 @@ from pytagi_ddp.nn.layers.parallel import Parallel
 
 
 class ResNetBlock(BlockView, Parallel):
-    """main(x) + x, or main(x) + shortcut(x): means add, and variances add (the branches taken as independent).
+    """main(x) + x, or main(x) + shortcut(x): means and variances are added, as if the branches were independent.
 
-    It is `Parallel(main_block, shortcut)`, by the names of cuTAGI.
+    It is `Parallel(main_block, shortcut)` with cuTAGI's names.
 
     Args:
         main_block: a `LayerBlock`, a single layer, or a list or tuple of layers.

@@ -11,7 +11,7 @@ from pytagi_ddp.nn.layers.norm import Moments, RowNorm
 
 
 class RMSNorm(RowNorm):
-    """Divides each sample by the root of the mean square of its units, which is a constant in the backward pass.
+    """Divides each sample by the root mean square of its units, which the backward pass treats as a constant.
 
     In a sequence, the shape [features] divides each time step by its own root mean square.
 
@@ -20,9 +20,9 @@ class RMSNorm(RowNorm):
         dm = J r w dm_z                 ds = (J r w)^2 ds_z
         dm_w = s_w sum r m dm_z         ds_w = s_w^2 sum (r m)^2 ds_z
 
-    m, s: means and variances of the units; J: Jacobian of the activation before; w, s_w: one weight per unit. (pytagi
-    computes r from the means only, has a factor s too many in s_z, and neither J nor s_w in the deltas. With the
-    formulas here, mean and spread of the output are those of sampled units and weights.)
+    m, s: means and variances of the units; J: Jacobian of the activation before; w, s_w: mean and variance of one
+    weight per unit. (pytagi computes r from the means only, has a factor s too many in s_z, and neither J nor s_w in
+    the deltas. The formulas here agree with sampled units and weights.)
 
     Args:
         normalized_shape: [units].

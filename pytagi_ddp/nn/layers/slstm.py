@@ -1,4 +1,4 @@
-"""LSTM whose memory can be smoothed afterwards."""
+"""LSTM with a record of its memory, for `Sequential.smoother`."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ FIRST_CAPACITY = 64
 
 
 class SLSTM(LSTM):
-    """`LSTM` that keeps a record of its memory, for `Sequential.smoother`.
+    """`LSTM` that records its memory, for `Sequential.smoother`.
 
-    Each training step with one sample of one time step becomes a step of the record. It holds the moments of h and C
-    before and after the observation, and their covariances with those of the step before, computed with the weights of
-    that forward pass. Evaluation changes the memory but not the record. A record ends with `Sequential.smoother` or a
-    move to another device; a copy of the layer begins without one.
+    Each training step with one sample of one time step adds a step to the record: the moments of h and C before and
+    after the observation, and their covariances with those of the previous step, for the weights of that forward pass.
+    Evaluation changes the memory but not the record. `Sequential.smoother` and a move to another device end a record; a
+    copy of the layer has none.
 
     Arguments and errors are those of `LSTM`.
 
@@ -37,14 +37,14 @@ class SLSTM(LSTM):
             prior, cov_c, cov_h = self._present(saved)
             for name, moments in zip(("mu", "var"), prior, strict=True):
                 self.kernels.array.copy(self.state[name], moments)
-            before = saved.scratch("carried var", (2 * n,))[n:]  # what `carried` has kept
+            before = saved.scratch("carried var", (2 * n,))[n:]  # the memory of `carried`
             self.kernels.recurrent.record(saved.tensors, self.parameters.w, before, cov_c, cov_h)
         return out
 
     def after_backward(self, saved: Saved, batch: int, repeated: bool) -> None:
         """Adds a time step to the record: the moments of the forward pass, and their posterior.
 
-        The network calls it after each backward pass, whether it walked through the layers or was replayed.
+        The network calls it after each backward pass, also after a replayed one.
 
         Args:
             saved: the context of the pass. batch: its samples.
@@ -71,13 +71,13 @@ class SLSTM(LSTM):
     def _present(self, saved: Saved) -> tuple[Array, Array, Array]:
         """(moments of h and C before the observation, their covariances for C and for h) of the last training step.
 
-        A replayed pass writes to the same memory each time, so it cannot write into the record, which grows.
+        They have fixed memory, because a replayed pass writes to the same memory each time, and the record grows.
         """
         n = self.output_size
         return saved.scratch("prior", (2, 2 * n)), saved.scratch("cov_c", (n,)), saved.scratch("cov_h", (n, n))
 
     def _room(self) -> Record:
-        """The record, with room for another time step."""
+        """The record, with memory for another time step."""
         if self.recorded == 0 or self.recorded == self._record.cov_c.shape[0]:
             empty, n = self.kernels.array.empty, self.output_size
             hint = self._owner.num_samples if self._owner else None
@@ -91,7 +91,7 @@ class SLSTM(LSTM):
         return self._record
 
     def smooth(self) -> None:
-        """Smooths the record into `smoothed`, and begins another record."""
+        """Smooths the record into `smoothed`, and begins a new record."""
         n = self.recorded
         record = Record(
             tuple(a[:n] for a in self._record.prior),
@@ -104,10 +104,10 @@ class SLSTM(LSTM):
         self.smoothed, self.recorded = (mu_h, var_h, mu_c, var_c), 0
 
     def get_smoothed(self, time_step: int) -> Memory:
-        """(mu_h, var_h, mu_c, var_c) that the last smoother has found for a time step.
+        """(mu_h, var_h, mu_c, var_c) of a time step, from the last smoother.
 
         Raises:
-            IndexError: the record had no such time step.
+            IndexError: the record did not have this time step.
         """
         steps = 0 if self.smoothed is None else len(self.smoothed[0])
         if self.smoothed is None or not 0 <= time_step < steps:

@@ -1,4 +1,4 @@
-"""How much each step of several epochs learns, so that data which are seen again are not new evidence."""
+"""The weight of the evidence in each step of several epochs, so that repeated data do not count as new evidence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class Setting(Generic[Value]):
-    """An attribute that is checked, with all others, when it is assigned."""
+    """A setting. An assignment checks all settings together."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class Setting(Generic[Value]):
 
 
 class EvidenceSchedule:
-    """Lets each sample count `count` times in the posterior, however many epochs are run.
+    """Lets each sample count `count` times in the posterior, for any number of epochs.
 
         schedule = EvidenceSchedule(net, steps_per_epoch=len(loader), epochs=5)
         for epoch in range(5):
@@ -60,43 +60,41 @@ class EvidenceSchedule:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
-    and r = 0 in the first epoch. An epoch adds count a E, for the evidence E of all samples. This balances with what
-    the pull removes at tau = tau0 + count E: the posterior in which the likelihood has the power `count`. count = 1 is
-    Bayes' rule. Above 1 it is a cold posterior, which predicts better in most networks. A large a learns fast, a small
-    one averages over more batches.
+    and r = 0 in the first epoch. An epoch adds count a E, for the evidence E of all samples. The pull removes as much
+    if tau = tau0 + count E: the posterior in which the likelihood has the power `count`. count = 1 is Bayes' rule. A
+    larger count gives a cold posterior, which predicts better in most networks. A large a learns fast; a small one
+    averages over more batches.
 
-    m0 and tau0 are those that the layer's arguments give a new parameter, before its mean is drawn: m0 = 0, and 1 for
-    the scales of BatchNorm2d, LayerNorm and RMSNorm; tau0 is divided by `prior_factor`. Not pulled are parameters of
-    frozen layers, those of variance 0, running statistics, and the memory of recurrent layers. A step without samples
-    does nothing, here too. Where an `OutputUpdater` observes, divide the variances of the observations by `weight`.
+    m0 and tau0 follow from the arguments of the layer: m0 = 0, or 1 for the scales of BatchNorm2d, LayerNorm and
+    RMSNorm; tau0 is divided by `prior_factor`. The pull does not change frozen layers, parameters of variance 0,
+    running statistics or the memory of recurrent layers. A step without samples does nothing. With an `OutputUpdater`,
+    divide the variances of the observations by `weight`.
 
-    **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank. Where ranks add deltas
-    (`average=False`), all make the same pull, once in a step: that of one process with the whole batch. With
-    `average=True`, the step of R ranks has 1/R of the evidence, and 1/R of the pull (r = a/(R N + a)): the balance is
-    the same, and it is reached more slowly. Where ranks merge posteriors (`every=k`), each pulls with that r, too, so
-    that the pull of all counts once in the merged posterior.
+    **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank. If ranks add deltas
+    (`average=False`), a step pulls once, as one process with the whole batch does. With `average=True`, the step of R
+    ranks has 1/R of the evidence and a smaller pull, r = a/(R N + a): the posterior is the same, and is reached more
+    slowly. If ranks merge posteriors (`every=k`), each rank pulls with this r, so that the pull counts once in the
+    merged posterior.
 
     **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
-    A `partial_fit` of your own, to which each call brings new data, is such a training.
 
-    **More epochs.** After the last planned step, a stays at `last`, and the training can continue for any number of
-    epochs, with the same balance. `extend(epochs)`, or an assignment to `epochs`, makes a new plan: the next steps have
-    the rates of a training with this number of epochs from the start.
+    **More epochs.** After the last planned step, a stays at `last`, and training can continue for any number of epochs.
+    After `extend(epochs)` or an assignment to `epochs`, the next steps have the rates of a training with the new number
+    of epochs from the start.
 
-    A network has one schedule, `net.schedule`, and another one replaces it; `remove` (or `net.schedule = None`) ends
-    it. A copy or pickle of the network has a copy of its schedule. A copy of a schedule by itself belongs to no network
-    until it is assigned to the `schedule` of one. A `CheckpointManager` saves it with the network; a file of `net.save`
-    does not hold it (`state_dict` is for files of your own).
+    A network has one schedule, `net.schedule`; a new one replaces it, and `remove` (or `net.schedule = None`) ends it.
+    A copy or pickle of the network has a copy of its schedule. A copy of a schedule belongs to a network once it is
+    assigned to `net.schedule`. A `CheckpointManager` saves the schedule with the network, and `net.save` does not.
 
     Args:
         net: a `Sequential`, or a wrapper: `DDPSequential`, `FSDPSequential`, `PipelineSequential` or `DataParallel`;
             the schedule is then that of its `model`.
         steps_per_epoch: N, the steps in which all samples are seen once; with several ranks, those of each rank.
-        epochs: how many of them are planned; None: every sample is seen once.
+        epochs: planned number of epochs; None: every sample is seen once.
         count: how often a sample counts; None: 8, and 1 without epochs.
         first, last: a at the first step and after the last planned one.
-        prior_factor: factor on the variance of the prior towards which parameters are pulled; tau0 is divided by it.
-            With it, a network that begins with small parameters (gains below 1) may learn large ones.
+        prior_factor: factor on the variance of the prior towards which parameters are pulled. A factor above 1 lets a
+            network with a small prior (gains below 1) learn larger parameters.
 
     Attributes:
         steps_per_epoch, epochs, count, first, last, prior_factor: as given; they can be assigned.
@@ -141,16 +139,16 @@ class EvidenceSchedule:
         self._net: ref[HasSchedule] | None = None
         self._settings: dict[str, Any] = {}
         self._set(dict(zip(SETTINGS, settings, strict=True)))
-        self.made = np.zeros(1, np.int64)  # number of steps; the fast path of a step counts here
+        self.made = np.zeros(1, np.int64)  # number of steps, in an array so that the fast path of a step can count
         self._unseen: tuple[Array | None, Array | None] | None = None  # of the last step: arguments of `moves_on`
         network.schedule = self
 
     def _set(self, settings: Mapping[str, Any]) -> None:
-        """Takes all settings, checked, and what each step needs of them: (N, planned steps, first, last, count)."""
+        """Sets all settings after a check, and the numbers for each step: (N, planned steps, first, last, count)."""
         before, self._settings = self._settings, checked_settings(settings)
         n, epochs, count, first, last, prior_factor = self._settings.values()
         if (net := self.net) is not None and before["prior_factor"] != prior_factor:
-            net.schedule = self  # whose steps then know the other prior
+            net.schedule = self  # so that its steps use the new prior
         self._plan = (math.inf, math.inf, 1.0, 1.0, count) if epochs is None else (n, n * epochs, first, last, count)
 
     @property
@@ -158,7 +156,7 @@ class EvidenceSchedule:
         return None if self._net is None else self._net()
 
     def serve(self, net: HasSchedule | None) -> None:
-        """Called by a network that has taken the schedule, and with None by one that has another one now."""
+        """Called by the network that got this schedule; with None by a network that replaces it."""
         self._net = None if net is None else ref(net)
 
     def remove(self) -> None:
@@ -186,10 +184,10 @@ class EvidenceSchedule:
         return int(self.made[0])
 
     def moves_on(self, samples: Array | None = None, refused: Array | None = None) -> None:
-        """Called with each step.
+        """Counts a step.
 
-        samples: an array with their number, of which 0 make no step; None: there are some. refused: counts, of which
-            any above 0 say that the step was refused; None: it was not.
+        samples: an array with the number of samples; with 0 there was no step. None: there were samples. refused:
+        counts; the step was refused if one is above 0. None: it was not.
         """
         steps = self.steps
         if samples is None and refused is None:
@@ -216,14 +214,14 @@ class EvidenceSchedule:
         return a / (ranks * n + a)
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings and number of steps, as JSON can hold them."""
+        """Settings and number of steps, as values for JSON."""
         return {**self._settings, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, with its settings.
+        """Continues from a `state_dict`, with its settings.
 
         Raises:
-            KeyError: an entry is missing. ValueError, TypeError: an entry that cannot be.
+            KeyError: an entry is missing. ValueError, TypeError: an invalid entry.
         """
         state = checked_state(state_dict)
         self._set(state)
@@ -287,7 +285,7 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What `EvidenceSchedule.state_dict` gave, after checks.
+    """A result of `EvidenceSchedule.state_dict`, after checks.
 
     Raises:
         KeyError, TypeError, ValueError: as `EvidenceSchedule.load_state_dict`.

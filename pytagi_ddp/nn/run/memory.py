@@ -1,4 +1,4 @@
-"""How much memory a pass will take, found by a walk through the layers in which nothing is computed."""
+"""The memory that a pass will take, found by calling the layers without computing."""
 
 import weakref
 from collections.abc import Callable
@@ -15,13 +15,12 @@ from pytagi_ddp.nn.layers.chain import Chain
 
 
 def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> int:
-    """Bytes that layers keep for a pass of a batch, and, in training, those of the deltas of the backward pass.
+    """Bytes that layers keep for a pass of a batch and, in training, of the deltas of the backward pass.
 
     Not counted: parameters, the input, and scratch memory of products (at most 64 MB, and packed weights).
 
     Args:
-        chain, kernels: of a network.
-        state: the input, of which only sizes matter.
+        chain, kernels: those of a network. state: the input; only its size matters.
     """
     counted = _Counted(kernels)
     chain.attach(counted)  # type: ignore[arg-type]
@@ -39,13 +38,13 @@ def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> 
 
 
 def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> None:
-    """Raises if a pass does not fit.
+    """Raises MemoryError if a pass does not fit.
 
     Args:
-        needed: gives the bytes of a pass for a batch size. free: bytes that are free.
+        needed: returns the bytes of a pass for a batch size. free: free bytes.
 
     Raises:
-        MemoryError: the pass does not fit; says how much it needs, and which batch size would fit.
+        MemoryError: the message has the memory that the pass needs, and a batch size that fits.
     """
     whole = needed(batch)
     if whole <= free:
@@ -65,7 +64,7 @@ def gigabytes(size: int) -> str:
 
 
 class _Sized(np.ndarray):
-    """An array of any shape in the memory of a single element, which all its strides of 0 point to."""
+    """An array of any shape in the memory of a single element: its strides are 0."""
 
     @classmethod
     def of(cls, shape: Any, dtype: Any) -> "_Sized":
@@ -74,7 +73,7 @@ class _Sized(np.ndarray):
 
 
 class _CountedArrays:
-    """Array functions that count bytes; `peak` is the largest number that was in use at one time."""
+    """Array functions that count bytes; `peak` is the largest number in use at one time."""
 
     asynchronous = True
 
@@ -105,7 +104,7 @@ class _CountedArrays:
 
 
 class _Counted:
-    """Stands for the kernels of a device: functions that compute do nothing, those that tell sizes are the device's."""
+    """Replaces the kernels of a device: functions that compute do nothing, those that return sizes are the device's."""
 
     def __init__(self, kernels: Kernels):
         self.array = _CountedArrays()

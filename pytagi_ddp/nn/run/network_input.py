@@ -18,12 +18,12 @@ REMEDY = "; if NaN says that an input is missing, set missing_inputs of the netw
 
 
 def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None = None) -> np.ndarray:
-    """`values` of any library and dtype as float32 rows, one for each sample of this shape; there may be none.
+    """`values` of any library and dtype as float32 rows, one for each sample of this shape, maybe none.
 
-    A flat array holds sample after sample. In an array of more dimensions, the last ones are those of a sample:
+    A flat array has sample after sample. In an array of more dimensions, the last ones are those of a sample:
     (channels, height, width) of an image, (time steps, features) of a sequence, or all units. The dimensions before
-    them count samples. Only one of these may be longer than 1 where an LSTM or attention layer would see a single time
-    step, as a second one is most likely meant as time steps.
+    them count samples. If an LSTM or attention layer would see a single time step, only one of them may be longer than
+    1, because a second one is probably meant as time steps.
 
     Raises:
         ValueError: not a whole number of samples, not `size` values, or dimensions that are not those of samples.
@@ -52,15 +52,15 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
 
 
 def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
-    """`values`, of which there must be as many as in `rows`, as rows too; None stays None."""
+    """`values`, as many as in `rows`, as rows; None stays None."""
     return None if values is None else rows_of_samples(values, what, shape, rows.size)
 
 
 class NetworkInput:
-    """Checks the input of a network, and keeps it where the first layer reads it again in the backward pass.
+    """Checks the input of a network, and keeps it for the backward pass of the first layer.
 
     Args:
-        shape: of a sample. array: the array functions of the network's device. device: its name.
+        shape: shape of a sample. array: the array functions of the network's device. device: its name.
         checks: the `BaseLayer.check_input` of all layers that have one.
     """
 
@@ -74,9 +74,9 @@ class NetworkInput:
     def state(
         self, mu_x: ArrayLike | BaseHiddenStates, var_x: ArrayLike | None = None, missing: str = "error"
     ) -> State:
-        """The input as a batch, maybe of no samples; arguments are those of `Sequential.forward`, and its errors.
+        """The input as a batch, maybe of no samples. Arguments and errors are those of `Sequential.forward`.
 
-        missing: its `missing_inputs`.
+        missing: `missing_inputs` of the network.
         """
         if isinstance(mu_x, BaseHiddenStates):
             if mu_x.actual_size != self._size:
@@ -92,7 +92,7 @@ class NetworkInput:
         return state
 
     def moments(self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows of means and variances as the first layer gets them; errors are those of `Sequential.forward`."""
+        """Rows of means and variances for the first layer; errors are those of `Sequential.forward`."""
         mu = rows_of_samples(mu_x, "mu_x", self._shape)
         if not len(mu):
             return mu, variances_like(mu, var_x, "var_x", self._shape)
@@ -107,11 +107,11 @@ class NetworkInput:
             check_finite(var, "var_x")
             var = round_up_variances(var, "var_x")
         for check in self._checks:
-            check(given)  # with NaN for what is missing: an Embedding must not read it as a category
+            check(given)  # before NaN is replaced: an Embedding must not read it as a category
         return mu, var
 
     def _kept(self, batch: int, with_var: bool) -> State:
-        """Where a batch is kept: the same object for the same size, until the memory grows."""
+        """The memory of a batch: the same object for the same size, until the memory grows."""
         if len(self._mu) < batch:
             self._mu = self._array.empty((batch, self._size))
             self._states.clear()

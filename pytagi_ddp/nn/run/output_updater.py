@@ -27,11 +27,11 @@ class OutputUpdater:
 
     def __init__(self, model_device: str):
         self._express = get_kernels(model_device).output_update.express_update
-        self._spread = 0.0, np.zeros(0, np.float32)  # the last variance that was one number for all, and as an array
+        self._spread = 0.0, np.zeros(0, np.float32)  # the last scalar variance, and an array of it
         self.device = model_device
 
     def __setstate__(self, state: dict) -> None:
-        self._spread = 0.0, np.zeros(0, np.float32)  # which pickles of version 0.2.0 do not have
+        self._spread = 0.0, np.zeros(0, np.float32)  # pickles of version 0.2.0 do not have it
         self.__dict__ |= state
 
     def update(
@@ -71,7 +71,7 @@ class OutputUpdater:
         self._run("update", output_states, delta_states, observed)
 
     def _for_all(self, value: float, size: int) -> np.ndarray:
-        """`value`, `size` times, as the quick way takes it."""
+        """An array of `size` times `value`, for the fast path."""
         last, array = self._spread
         if last != value or array.size != size:
             with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ class OutputUpdater:
     ) -> None:
         """Observations of some outputs only, the same number n for each sample; the others get zero deltas.
 
-        Where outputs are sequences, (time steps, features) per sample, read "time step" for "sample".
+        If outputs are sequences, (time steps, features) per sample, each time step counts as a sample.
 
         Args:
             output_states, delta_states: as in `update`.
@@ -148,7 +148,7 @@ class OutputUpdater:
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        # A look at outputs on a GPU waits for it. There nobody can write into those that EvenExp has made.
+        # A check on a GPU would wait for it, and is not needed after EvenExp.
         if output_states.device == "cpu" or not output_states.positive_noise:
             negative = np.count_nonzero(output_states.mu_a[1::2] < 0)
             if negative:
@@ -163,7 +163,7 @@ class OutputUpdater:
     def _run(
         name: str, states: BaseHiddenStates, deltas: BaseDeltaStates, observed: State, *places: np.ndarray
     ) -> None:
-        """Calls the kernel `name` on the device of the states, to which deltas and observations are moved."""
+        """Moves deltas and observations to the device of the states, and calls the kernel `name` there."""
         kernels = get_kernels(states.device)
         deltas.move(states.device)
         deltas.set_size(states.size, states.block_size)
@@ -175,7 +175,7 @@ class OutputUpdater:
 
 
 def _check_buffers(method: str, states: object, deltas: object) -> None:
-    """Raises TypeError if `states` or `deltas` is not a buffer, most often because of the order of the arguments."""
+    """Raises TypeError if `states` or `deltas` is not a buffer, as in a wrong order of arguments."""
     for buffer, kind, name in (states, BaseHiddenStates, "first"), (deltas, BaseDeltaStates, "last"):
         if not isinstance(buffer, kind):
             place = "output_z_buffer" if kind is BaseHiddenStates else "input_delta_z_buffer"
@@ -185,10 +185,10 @@ def _check_buffers(method: str, states: object, deltas: object) -> None:
 
 
 def _has_no_samples(states: BaseHiddenStates, deltas: BaseDeltaStates, mu_obs: ArrayLike) -> bool:
-    """Whether the outputs are those of a batch without samples; then the deltas become empty, too.
+    """Whether the outputs are those of a batch without samples; if so, empties the deltas.
 
     Raises:
-        ValueError: there are observations all the same.
+        ValueError: there are observations for such a batch.
     """
     if states.block_size:
         return False

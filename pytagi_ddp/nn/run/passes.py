@@ -1,4 +1,4 @@
-"""The passes of a training step: walks through the layers that are recorded once and then replayed."""
+"""The passes of a training step, which are recorded once and then replayed."""
 
 from __future__ import annotations
 
@@ -32,38 +32,36 @@ from pytagi_ddp.nn.run.network_input import NetworkInput
 class Passes(Step):
     """Forward passes, backward passes and steps of a network, and the state of its training step.
 
-    It is the attribute `passes` of a network, for wrappers: ranks, stages of a pipeline, tools. They read `at`,
-    `samples`, `waiting` and the other attributes of a `Step`, and change these by its methods. They call `step` (which
-    also steps a network that belongs to a wrapper), `refuse_unread`, `check_input`, `forward_only`, `use`, `visits`,
-    `buffer_bytes` and `invalidate`. Programs call the methods of the network.
+    It is the attribute `passes` of a network, for wrappers and tools; programs call the methods of the network.
+    Wrappers read the attributes of `Step`, and change them by its methods.
 
     Args:
-        net: the network, which calls `attach` before all else.
+        net: the network, which calls `attach` first.
 
     Attributes:
         one_thread: a lock: inside the context, only the calling thread may use the network.
         hooks: those of the network. While there are any, passes are not replayed (`LeafHooks` has exceptions).
-        of_one_mode: False: some layer may be in another mode than the network.
+        of_one_mode: False if some layer may be in another mode than the network.
         schedule: the `EvidenceSchedule` of the network's steps, or None.
         frame: the saved activations in use, see `use`.
         last: batch size, mode, input and context of the last forward pass with these saved activations.
         memory: buffers of the passes; replaced when settings or the device change.
-        express: fast path of the public calls in their common case, see `kernels.protocol.Graphs`.
+        express: fast path of the public calls for the common case, see `kernels.protocol.Graphs`.
     """
 
     def __init__(self, net: TrainableNetwork):
-        self._net: Callable[[], Any] = ref(net)  # weak, so that the memory of a network is free when it is dropped
+        self._net: Callable[[], Any] = ref(net)  # weak, so that deleting a network frees its memory
         self.one_thread = one_thread()
         self.hooks = LeafHooks()
         self.of_one_mode = True
         self.schedule: EvidenceSchedule | None = None
         self.last: Any = None
-        self._walks: FrameType | None = None  # the call that walks through the layers
+        self._walks: FrameType | None = None  # the frame of the call that goes through the layers
 
     def attach(self, chain: Chain, arena: ParameterArena, kernels: Kernels) -> None:
         """Attaches new layers, a new parameter buffer or a new device; pending batch sums are kept."""
         self._chain, self._arena, self._kernels = chain, arena, kernels
-        self._fits: dict[bool, int] = {}  # the largest batch that is known to fit into memory, by `training`
+        self._fits: dict[bool, int] = {}  # the largest batch known to fit into memory, by `training`
         self._replayable = all(part.replayable for layer in chain.layers for _, part in layer.named_layers(""))
         self._checks_input = any(hasattr(leaf, "check_input") for leaf in arena.leaves)
         self._recorders = [leaf for leaf in arena.leaves if hasattr(leaf, "after_backward")]
@@ -71,8 +69,8 @@ class Passes(Step):
         self.express = self._graphs.express
         self.express.one_thread = self.one_thread
         self.went_back = False
-        self.frame = self._newest = 0  # the frame in use, and that of the last forward pass
-        self._frames: dict[int, tuple] = {}  # batch, last, buffers and input of the frames that are not in use
+        self.frame = self._newest = 0  # numbers of the saved activations in use, and of the last forward pass
+        self._frames: dict[int, tuple] = {}  # batch, last, buffers and input of those not in use
         self._input = self._new_input()
         if self.schedule is not None:
             arena.cut_steps(self.schedule.prior_factor)
@@ -83,7 +81,7 @@ class Passes(Step):
         return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
     def invalidate(self, change: Change) -> None:
-        """Drops the recordings and results that `change` makes invalid, by its table."""
+        """Drops the recordings and results that `change` makes invalid (`change.lost`)."""
         lost = change.lost
         with self.one_thread:
             if Lost.STEP_PARTS in lost:
@@ -118,17 +116,17 @@ class Passes(Step):
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         training = net.training
         state = self._input.state(mu_x, var_x, net.missing_inputs)
-        self.batch, self.went_back = None, False  # if a layer raises, buffers hold parts of two batches
+        self.batch, self.went_back = None, False  # if a layer raises an error, buffers have parts of two batches
         if not state.batch:
             out = self._no_outputs()
         else:
             if state.batch > self._fits.get(training, 0):
                 self._check_memory(state, training)
-            self.last, self._newest = None, self.frame  # contexts of the last pass may hold memory that this one takes
+            self.last, self._newest = None, self.frame  # contexts of the last pass may have memory that this one uses
             walk = partial(self._walk_forward, state, training)
             out, saved = self._run("forward", (state.batch, training), state, walk)
             self.last = (state.batch, training, state, saved)
-            # Express copies an input to the network's own memory, and checks only that values are finite.
+            # The fast path copies the input to the network's memory, and only checks that values are finite.
             if not (isinstance(mu_x, BaseHiddenStates) or self._checks_input):
                 self.express.offer_forward(self._graphs.plan, self.last, state, out)
         net.output_z_buffer.hold(out, net.device, getattr(net.layers[-1], "positive_noise", False))
@@ -141,7 +139,7 @@ class Passes(Step):
         return out
 
     def _no_outputs(self) -> State:
-        """The output for a batch without samples, which the layers do not see."""
+        """The output for a batch without samples, for which no layer is called."""
         mu, var = (self._kernels.array.empty((0, self._net().out_shape.size)) for _ in range(2))
         return State(mu, var)
 
@@ -186,7 +184,7 @@ class Passes(Step):
     # -- backward ---------------------------------------------------------------------------------------------
 
     def backward(self) -> None:
-        """`Sequential.backward`, walked or replayed."""
+        """`Sequential.backward`, through the layers or replayed."""
         with self.one_thread:
             self.one_thread.goes_on()
             net: TrainableNetwork = self._net()
@@ -218,14 +216,14 @@ class Passes(Step):
             self.passed(before + batch)
 
     def _pass_backward(self, batch: int, start: BaseDeltaStates, end: BaseDeltaStates | None, accumulate: bool) -> None:
-        """From the deltas `start` at the output to the deltas `end` at the input, if these are asked for."""
+        """From the deltas `start` at the output to the deltas `end` at the input, or None if these are not needed."""
         self.memory.pool.reserve(batch * self._chain.widest)
         repeated, self.went_back = self.went_back, True
         again = repeated and self._chain.recomputes
         saved = self.last[3]
         key = (batch, end is not None, accumulate, again)
         first, last = start.arrays, end.arrays if end else None
-        memory = (*self.last[2], *first, *(last or ()))  # the input lies elsewhere where another network gives it
+        memory = (*self.last[2], *first, *(last or ()))  # the input may be in another network's memory
         walk = partial(self._walk_backward, saved, first, last, accumulate, again)
         name = "backward, adding" if accumulate else "backward"
         self._run(name, key, memory, walk)
@@ -239,10 +237,10 @@ class Passes(Step):
         self, saved: Saved, start: tuple[Array, Array], end: tuple[Array, Array] | None, accumulate: bool, again: bool
     ) -> None:
         pool, blocks = self.memory.pool, self.memory.blocks
-        # Unless other passes have used that memory since, it holds the activations of the block that was run last.
+        # Unless other passes have used this memory since, it has the activations of the block that ran last.
         blocks.holder = None if again or self._newest != self.frame else self._chain.last_recomputed(saved)
         delta = Delta(*start, memory=start)
-        pool.share(delta)  # with whoever has written them, and may read them again
+        pool.share(delta)  # the user may read them again
         if not self._chain.spares_deltas:
             delta = pool.own_copy(delta)
         self._arena.begin_pass(backward=True)
@@ -263,8 +261,8 @@ class Passes(Step):
         """`Sequential.step`, also of a network that belongs to a `DDPSequential` or the like.
 
         Args:
-            ranks: how many make such steps, each with its own deltas, before their posteriors are merged into one, in
-                which the pull of a `schedule` is to count once.
+            ranks: number of ranks that make such steps, each with its own deltas, before their posteriors are merged.
+                The pull of a `schedule` then counts once in the merged posterior.
         """
         if not self.went_back:
             self.refuse_unread(self._net().input_delta_z_buffer)
@@ -277,7 +275,7 @@ class Passes(Step):
             )
         self.stepped()
         if schedule is not None:
-            self._arena.check()  # raises what the step before has met; there is no step then
+            self._arena.check()  # raises the error of the previous step; there is no step then
             rate = schedule.rate_among(ranks) if samples or average is not None else 0.0
         made = schedule.made if schedule is not None and samples else None
         all_finite = self.express.step(self, samples, rate, made) if average is None else None
@@ -287,12 +285,12 @@ class Passes(Step):
             self._arena.finish()
 
     def _walk_step(self, samples: int, average: bool | None, rate: float) -> None:
-        with held_back(), self.one_thread:  # parameters and schedule move, or neither
+        with held_back(), self.one_thread:  # parameters and schedule change, or neither
             self.one_thread.stepped()
             self.invalidate(Change.PARAMETERS)
             if average is not None:
                 self._arena.step_pooled(average, rate)
-                if self.schedule is not None:  # the samples of all ranks are where the deltas are
+                if self.schedule is not None:  # the samples of all ranks are next to the deltas
                     samples_of_all = self._kernels.array.snapshot(self._arena.tail[:1])
                     self.schedule.moves_on(samples_of_all, self._arena.unchecked)
                 return
@@ -303,9 +301,9 @@ class Passes(Step):
                 self.express.offer_step(self._graphs.plan, *self._arena.step_memory)
 
     def refuse_unread(self, deltas: BaseDeltaStates) -> None:
-        """Raises RuntimeError if `deltas`, at the output, belong to the last batch, and wait for a backward pass.
+        """Raises RuntimeError if `deltas`, at the output, belong to the last batch and no backward pass has read them.
 
-        Not if a step has earlier deltas to apply, which that pass would replace: it may have been refused for these.
+        There is no error if earlier batch sums wait for a step, which a backward pass would replace.
         """
         waits = self.batch and not self.went_back and self.average is None
         if waits and (self.accumulating or not self.waiting):
@@ -323,7 +321,7 @@ class Passes(Step):
             self._arena.cut_steps(factor)
             self.invalidate(Change.CALLS)
 
-    # -- what wraps a network ---------------------------------------------------------------------------------
+    # -- wrappers ---------------------------------------------------------------------------------------------
 
     def use(self, frame: int) -> None:
         """Switches between the saved activations of several forward passes; `backward` uses those in use.
@@ -336,11 +334,11 @@ class Passes(Step):
                 net.set_delta_z(*deltas)
                 net.backward()
 
-        Each frame has its own memory for its input and for what layers save of a batch. The buffers of outputs and
+        Each number has its own memory for the input and for the values that layers save. The buffers of outputs and
         deltas are shared: they have the values of the last call.
 
         Args:
-            frame: number of the saved activations: any number. It is 0 at the start; only passes of 0 are recorded.
+            frame: any number, for the saved activations of a pass. It is 0 at the start; only passes of 0 are recorded.
 
         Raises:
             RuntimeError: a frame other than 0, in a network with layers that carry a memory from call to call.
@@ -374,13 +372,13 @@ class Passes(Step):
 
     @property
     def bytes_between(self) -> int:
-        """Bytes of the input, of what no layer that computes keeps, and of the memory that layers use in turn."""
+        """Bytes of the input, of values outside the layers that compute, and of the memory that layers share."""
         between = sum(self.buffer_bytes(layer) for layer in self._buffers if not layer._is_leaf)
         return self._input.nbytes + self.memory.nbytes + between
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode inside the block; restores the earlier mode, and that of frozen layers."""
+        """Training or evaluation mode inside the block; restores the earlier modes, also of frozen layers."""
         net: TrainableNetwork = self._net()
         before, frozen = net.training, [layer for _, layer in net.named_layers() if layer.training != net.training]
         try:
@@ -393,10 +391,10 @@ class Passes(Step):
             if frozen:
                 self.invalidate(Change.MODES)
 
-    # -- walking and replaying --------------------------------------------------------------------------------
+    # -- recording and replaying ------------------------------------------------------------------------------
 
     def _run(self, name: str, key: tuple, memory: tuple, function: Callable[[], Any]) -> Any:
-        """`function()`, or a replay of it unless hooks, ranks or layers do more than call kernels."""
+        """`function()`, or a replay of it if hooks, ranks and layers only call kernels."""
         try:
             if self._is_more_than_kernels():
                 with self._walking():
@@ -412,12 +410,12 @@ class Passes(Step):
 
     @contextmanager
     def _walking(self) -> Iterator[None]:
-        """Guards a walk through the layers: a second walk inside the first would overwrite its buffers.
+        """Guards a pass through the layers: a second pass inside it would overwrite its buffers.
 
         Raises:
-            RuntimeError: there is a walk already.
+            RuntimeError: there is a pass already.
         """
-        caller = sys._getframe(2)  # an interrupt may leave `_walks` behind: it counts while it is running
+        caller = sys._getframe(2)  # an interrupt may leave `_walks` set: it counts only while it is running
         frame: FrameType | None = caller
         while frame is not None and self._walks is not None:
             if frame is self._walks:
@@ -430,7 +428,7 @@ class Passes(Step):
             self._walks = None
 
     def _is_more_than_kernels(self) -> bool:
-        """Whether passes call hooks, other ranks or layers that do more than call kernels, or are of another frame."""
+        """Whether passes do more than call kernels (hooks, ranks, layers), or use other saved activations than 0."""
         meets_others = any(leaf.reduce_sums is not None for leaf in self._arena.running)
         hooks = bool(self.hooks) and not (self.hooks.of_parameters and self._kernels.graph.keeps_calls)
         return hooks or meets_others or not self._replayable or self.frame != 0

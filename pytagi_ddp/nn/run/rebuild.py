@@ -1,4 +1,4 @@
-"""Changes of what a network consists of: its layers, the memory of its parameters, its device."""
+"""Changes of a network's layers, of the memory of its parameters, and of its device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,9 @@ from pytagi_ddp.nn.run.memory import gigabytes
 def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
     """Reduces a network to its layers `start` to `stop` (exclusive); the other layers are released.
 
-    Parameters, statistics and keys (`Linear.7`) of the layers do not change. The part takes as its input what the
-    layer in front of it gives, in the same order of memory. So the `output_z_buffer` of the part in front fits, and so
-    do the deltas that come back. Deltas that wait for a step are lost.
+    Parameters, statistics and keys (`Linear.7`) of the layers do not change. The input has the shape and order of
+    memory of the output of layer `start` - 1, so that the `output_z_buffer` of the previous part can be passed, and the
+    deltas returned. Pending deltas are dropped.
 
     Raises:
         ValueError: no layer, or layers that are not there.
@@ -43,10 +43,11 @@ def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
 
 
 def change_storage(net: TrainableNetwork, make_arena: Callable[..., Any]) -> None:
-    """Moves parameters and state to another arena and drops deltas that wait; for networks trained in shards.
+    """Moves parameters and state to another arena, and drops pending deltas; for networks trained in shards.
 
     Args:
-        make_arena: called with the leaves by their keys, whose parameters it takes over, and with the kernels.
+        make_arena: a function of the leaves, by their keys, and the kernels. It returns the new arena with their
+            parameters.
     """
     with net.passes.one_thread:
         net._make_arena = make_arena

@@ -1,4 +1,4 @@
-"""How unlike the training data an input is: the density of the features of a trained classifier."""
+"""Detection of inputs that are unlike the training data, by the features of a trained classifier."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
 
-RIDGE = 0.01  # added to the variances of standardised features: there may be fewer samples than features
+RIDGE = 0.01  # added to the variances of standardised features, because there may be fewer samples than features
 
 
 class FeatureDensity:
-    """Tells inputs unlike the training data by the density of a network's features: a Gaussian for each class.
+    """Detects inputs that are unlike the training data, by a Gaussian of the network's features for each class.
 
         density = FeatureDensity(net).fit(loader)
         strange = density.distance(x_new) > np.quantile(density.distance(x), 0.99)
 
-    Features f(x) are the means in front of each layer with weights; of images the mean over pixels of each channel.
-    They are divided by their standard deviations within classes. Those of class k have the mean m_k, and those of all
-    classes one covariance S, with 0.01 added to its diagonal. The distance of an input is that of the nearest class,
+    Features f(x) are the means at the input of each layer with weights; of an image, the mean over pixels of each
+    channel. They are divided by their standard deviations within classes. Class k has the mean m_k, and all classes
+    have one covariance S, with 0.01 added to its diagonal. The distance of an input is that of the nearest class,
 
         d(x) = min over k of (f(x) - m_k)^T S^-1 (f(x) - m_k),
 
-    without unit, and larger for inputs that are less like the training data. The network must not change afterwards:
-    a copy of it, made at the start, computes the features.
+    without unit, and larger for inputs that are less like the training data. The features are those of a copy of the
+    network, made by the constructor.
 
     Args:
         net: a trained classifier, a `Sequential`.
@@ -63,7 +63,7 @@ class FeatureDensity:
         return np.concatenate([np.concatenate(parts) for parts in seen], 1)
 
     def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
-        """Finds the Gaussians of the classes; returns itself.
+        """Estimates the Gaussians of the classes; returns itself.
 
         Args:
             x: training inputs, or, without labels, a loader or an iterable of batches (x, labels), best without
@@ -82,7 +82,7 @@ class FeatureDensity:
         self._means = np.stack([f[index == k].mean(0) for k in range(len(classes))])
         rest = f - self._means[index]
         self._std = np.sqrt(np.square(rest).mean(0))
-        self._std[self._std == 0] = 1  # of a feature that says nothing
+        self._std[self._std == 0] = 1  # of a constant feature
         rest /= self._std
         covariance = rest.T @ rest / max(1, len(f) - len(classes))
         self._factor = np.linalg.cholesky(np.linalg.inv(covariance + RIDGE * np.eye(f.shape[1]))) / self._std[:, None]
@@ -102,7 +102,7 @@ class FeatureDensity:
 
 @contextmanager
 def _watched(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> Iterator[None]:
-    """Inside, `leaf.forward` adds the features in front of it to `seen`."""
+    """Inside, `leaf.forward` adds the features at its input to `seen`."""
     forward = leaf.forward
 
     def watched(state: State, saved: Saved) -> State:

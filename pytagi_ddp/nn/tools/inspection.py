@@ -1,4 +1,4 @@
-"""What the layers of a network have learnt, and the state of their units on a batch."""
+"""Statistics of the parameters and units of each layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "
 
 @dataclass(frozen=True)
 class LayerInspection:
-    """One row of an `Inspection`; NaN where a number has no meaning.
+    """One row of an `Inspection`; numbers that a layer does not have are NaN.
 
     Attributes:
         key: the layer's key in `state_dict`, such as "Conv2d.0".
@@ -35,13 +35,12 @@ class LayerInspection:
         uncertain: share of outputs (of all samples) with sqrt(s) > |m|, whose sign is thus uncertain.
         dead: share of units (of an image: channels) of an activation whose means are all near 0, |m| <= 0.001 of the
             largest of the layer, for every sample and pixel.
-        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which pass (almost) nothing back. In a
+        saturated: share of outputs of an activation with Jacobian |J| <= 0.01, which propagate (almost) no deltas. In a
             ReLU these are the outputs that are off.
         snr: signal to noise of the weights, |mu|/sqrt(var): quantiles at 10 %, 50 % and 90 %.
         var_ratio: mean variance of the parameters over that of the prior (`prior_variances`): 1 before training.
         capped: share of parameters whose delta the cap cuts, |s g| or s^2 |h| > sqrt(s)/c, for the batch sums g, h of
-            the last backward pass and c of `Sequential.step`. If the step has been taken already, s is the variance
-            that it left.
+            the last backward pass and c of `Sequential.step`. After the step, s is the variance after it.
         frozen: whether steps do not change the parameters (`BaseLayer.freeze`); shown after the name.
     """
 
@@ -61,7 +60,7 @@ class Inspection:
     """A `LayerInspection` for each computing layer in forward order; printed as a table.
 
     Attributes:
-        rows: one for each layer. batch: samples that the units have seen.
+        rows: one for each layer. batch: number of samples.
     """
 
     rows: tuple[LayerInspection, ...]
@@ -83,7 +82,7 @@ class Inspection:
 def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
-    twin = copy.deepcopy(net)  # so that passes do not change the network
+    twin = copy.deepcopy(net)
     twin.eval()
     twin.checkpoint_blocks = False
     for key, leaf in twin.named_leaves():
@@ -103,7 +102,7 @@ def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None)
 
 
 def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
-    """Makes `leaf.forward` put the shares of its uncertain, dead and saturated units into `found`."""
+    """Replaces `leaf.forward`, to write the shares of uncertain, dead and saturated units to `found`."""
     forward = leaf.forward
 
     def watched(state: State, saved: Saved) -> State:
@@ -149,7 +148,7 @@ def _var_ratio(leaf: BaseLayer) -> float:
 
 
 def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
-    """(scale, samples, caps) of the coming step, or else of the last one; 0 samples where its batch sums are gone."""
+    """(scale, samples, caps) of the next step, or of the last one; 0 samples if there are no batch sums."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0
     if net.passes.waiting:

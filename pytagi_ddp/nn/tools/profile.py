@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, layer by layer."""
+"""The time of a training step by layer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LayerTime:
     """One row of a `Profile`.
 
     Attributes:
-        key: the layer's key in `state_dict`, such as "Conv2d.0"; empty for what belongs to no layer.
+        key: the layer's key in `state_dict`, such as "Conv2d.0"; empty for the rows of the rest.
         layer: name and sizes; or "between layers" (the copy of the input, image orders, additions of residual blocks,
-            the output update; its memory: the input, image orders, outputs of recomputed blocks, and what all layers
-            use in turn), or "parameter step" (`step`, under backward).
+            the output update; its memory: the input, image orders, outputs of recomputed blocks, shared memory), or
+            "parameter step" (`step`, under backward).
         forward_ms, backward_ms: medians, milliseconds.
-        memory: bytes of what is kept for one batch (means, Jacobians, scratch); parameters are not counted.
+        memory: bytes for one batch (means, Jacobians, scratch memory), without parameters.
         share: part of the time of a whole step, 0 to 1.
     """
 
@@ -45,10 +45,10 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Times and memory by layer in forward order, then what belongs to no layer; printed as a table.
+    """Times and memory by layer in forward order, then those of the rest; printed as a table.
 
     Attributes:
-        rows: one `LayerTime` per computing layer, then two for the rest. batch: samples. device: where it ran.
+        rows: one `LayerTime` per computing layer, then two for the rest. batch: samples. device: the device.
     """
 
     rows: tuple[LayerTime, ...]
@@ -72,7 +72,7 @@ class Profile:
 
 
 class _Watch:
-    """Times calls by name, and leaves by the network's hooks. A call's time does not include that of leaves inside."""
+    """Measures calls by name, and leaves by hooks. The time of a call does not include that of leaves inside."""
 
     def __init__(self, synchronize: Callable[[], None], keys: dict[BaseLayer, str]):
         self._synchronize, self._keys = synchronize, keys

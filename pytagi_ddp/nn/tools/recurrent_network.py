@@ -46,7 +46,7 @@ def set_lstm_states(net: Network, states: Mapping[int, Any] | Mapping[str, Any])
 
 
 def smooth(net: Network, least_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """`Sequential.smoother` without the reset of the memory; gives the outputs of at least `least_steps` steps."""
+    """`Sequential.smoother` without the reset of the memory; returns the outputs of at least `least_steps` steps."""
     leaves = net.arena.leaves
     layers = [leaf for leaf in leaves if isinstance(leaf, SLSTM)]
     behind = leaves[leaves.index(layers[-1]) + 1 :] if layers else []

@@ -37,41 +37,40 @@ class HasBatchNorm(Protocol):
 def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None = None) -> list[StatisticsChange]:
     """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches.
 
-    In training, running statistics are averages over the last steps (about ten of them with momentum 0.9), and belong
-    to the parameters of those steps. A TAGI step can change a deep network so much that they no longer fit: a ResNet8
-    had 53.9 % test error with them, and 42.8 % with new ones. So call this before evaluating, predicting or saving a
-    network that has deep stacks of BatchNorm2d.
+    In training, running statistics are averages over the last steps (about ten with momentum 0.9), for the parameters
+    of those steps. A TAGI step can change a deep network so much that they no longer match: a ResNet8 had 53.9 % test
+    error with them, and 42.8 % with new ones. So call this before evaluating, predicting or saving a deep network with
+    BatchNorm2d.
 
     Each batch goes forward once, as in training: normalised by its own statistics. With N_k, mean_k and M_k (the sum
     of (m - mean_k)^2 + s) of batch k, at the input of each BatchNorm2d,
 
         N = sum N_k      mean = sum N_k mean_k / N      var = sum (M_k + N_k (mean_k - mean)^2) / (N - 1)
 
-    that is, the moments of all values of all batches together. The sums over batches are float64. Parameters, pending
-    deltas, and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward` needs a new
-    forward pass, and `batch_statistics` are those of the last batch of `loader`. A BatchNorm2d that is frozen
-    (`training = False` in a network in training) keeps its statistics, and normalises by them here too. If there is no
-    BatchNorm2d to update, the loader is not read.
+    the moments of all values of all batches together. The sums over batches are float64. Parameters, pending deltas,
+    and the mode of the network do not change. Afterwards `output_z_buffer` is empty, `backward` needs a new forward
+    pass, and `batch_statistics` are those of the last batch. A frozen BatchNorm2d (`training = False` in a network in
+    training) keeps its statistics. Without a BatchNorm2d to update, the loader is not read.
 
-    On a `DDPSequential` this is collective: every rank calls it with batches of its own (any number of them, also
-    none) and the same norms frozen, and all get the statistics of all batches, equal to the last bit.
+    With a `DDPSequential` this is collective: every rank calls it with its own batches (any number, also none) and the
+    same frozen norms. All ranks get the statistics of all batches, with the same bits.
 
     Args:
-        loader: batches of training data: each the input as `forward` takes it, or a tuple or list that begins with it.
-            A `BatchLoader` or `FolderLoader` starts with the first batch of its epoch, and keeps its own position.
+        loader: batches of training data: inputs, or tuples or lists that begin with the inputs. A `BatchLoader` or
+            `FolderLoader` starts with the first batch of its epoch, and keeps its position.
         net: a `Sequential` or `DDPSequential`.
         num_batches: how many batches to use (on each rank), from the first; None: all.
 
     Returns:
-        For each BatchNorm2d, in forward order, how far its running statistics were off.
+        For each BatchNorm2d, in forward order, the change of its running statistics.
 
     Raises:
         ValueError: num_batches below 1; no batch, or fewer than two values for a feature; inputs that do not fit.
-        FloatingPointError: statistics that are not finite, as the network has diverged; names the layer.
+        FloatingPointError: statistics are not finite, because the network has diverged; names the layer.
         RuntimeError: a `DDPSequential` whose replicas differ, between two merges.
         TypeError: `net` is not a network, for example if the arguments are in the wrong order.
 
-    After an error the running statistics are what they were.
+    After an error the running statistics have not changed.
 
     Source: `torch.optim.swa_utils.update_bn`; Wu & Johnson (2021), "Rethinking 'Batch' in BatchNorm" (PreciseBN).
     """
@@ -90,9 +89,9 @@ def take_statistics(
     """`update_bn` for a network on this rank.
 
     Args:
-        model, loader, num_batches: as of `update_bn`.
+        model, loader, num_batches: as in `update_bn`.
         add_over_ranks: adds the float64 sums of all ranks, in place.
-        run: does a forward pass of an input in training mode, without replay; None: `passes.forward_only`.
+        run: a function that makes a forward pass in training mode, without replay; None: `passes.forward_only`.
     """
     check_num_batches(num_batches)
     running = _running(model)
@@ -101,7 +100,7 @@ def take_statistics(
     places = {key: slice(tensors[0].begin, tensors[-1].end) for key, tensors in running.items()}
     inputs = _inputs(loader, num_batches)
     if not norms:
-        if run is not None:  # other stages of a pipeline may have some
+        if run is not None:  # other stages of a pipeline may have norms
             for x in inputs:
                 run(x)
         return []
@@ -126,7 +125,7 @@ def take_statistics(
 
 
 def unfrozen_norms(model: TrainableNetwork) -> list[str]:
-    """Keys of the norms that `take_statistics` sets; they must be equal on all ranks whose sums are added."""
+    """Keys of the norms that `take_statistics` sets; they must be equal on all ranks."""
     return list(_running(model))
 
 
@@ -167,14 +166,14 @@ def sum_moments(
 
 
 def batches_of(loader: Iterable[Any], num_batches: int | None = None) -> Iterator[Any]:
-    """The first `num_batches` batches of a loader, or all; a loader with a position in its epoch keeps it."""
+    """The first `num_batches` batches of a loader, or all; a loader keeps its position in its epoch."""
     return islice(loader.from_first() if hasattr(loader, "from_first") else loader, num_batches)
 
 
 def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
     for batch in batches_of(loader, num_batches):
         x = batch[0] if isinstance(batch, tuple | list) else batch
-        if len(x):  # a rank may have no sample left in its last batch
+        if len(x):  # the last batch of a rank may be empty
             yield x
 
 
