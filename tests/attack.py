@@ -16,6 +16,7 @@ wrong is printed with what repeats it by itself, and the exit code is then 1. At
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -89,20 +90,21 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no such generator: {', '.join(sorted(unknown))}")
     end, seed = time.monotonic() + 60 * options.minutes, options.seed
     counts, seconds, failed = Counter[str](), Counter[str](), Counter[str]()
-    while time.monotonic() < end:
-        for name in names:
-            begin = time.monotonic()
-            share = max(5.0, min(SHARE, (end - begin) / len(names)))
-            command = [sys.executable, "-m", *COMMANDS[name](seed, share)]
-            done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, **PIPES)
-            counts[name] += tried(name, done.stdout)
-            seconds[name] += round(time.monotonic() - begin)
-            if done.returncode:
-                failed[name] += 1
-                print(f"{name}, round {seed}: {' '.join(command[1:])}\n{done.stdout}\n", flush=True)
-            if time.monotonic() > end:
-                break
-        seed += 1
+    with contextlib.suppress(KeyboardInterrupt):  # which ends it early
+        while time.monotonic() < end:
+            for name in names:
+                begin = time.monotonic()
+                share = max(5.0, min(SHARE, (end - begin) / len(names)))
+                command = [sys.executable, "-m", *COMMANDS[name](seed, share)]
+                done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, **PIPES)
+                counts[name] += tried(name, done.stdout)
+                seconds[name] += round(time.monotonic() - begin)
+                if done.returncode:
+                    failed[name] += 1
+                    print(f"{name}, round {seed}: {' '.join(command[1:])}\n{done.stdout}\n", flush=True)
+                if time.monotonic() > end:
+                    break
+            seed += 1
     for name in names:
         print(f"{name:<10}{counts[name]:>8} trials in {seconds[name]:>6} s, wrong in {failed[name]} rounds")
     return int(failed.total() > 0)
