@@ -24,7 +24,7 @@ if sys.platform == "win32":
         "POSIX; install it in the Windows Subsystem for Linux (wsl --install)"
     )
 
-ROOMS = [Path("pytagi_ddp/kernels/cpu", room) for room in ("products", "runtime", "layers")]
+KERNELS = [Path("pytagi_ddp/kernels/cpu", name) for name in ("products", "runtime", "layers")]
 ENGINE = Path("pytagi_ddp/distributed/engine")
 COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
 LIBOMP = ("/opt/homebrew/opt/libomp", "/usr/local/opt/libomp")  # of Homebrew, which puts it on no search path
@@ -92,24 +92,29 @@ class BuildKernels(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
 
-def rooms(source):
-    """The folders whose headers a module may use: its own, and those of kernels that come before it."""
-    return ROOMS[: ROOMS.index(source.parent) + 1] if source.parent in ROOMS else [source.parent]
+def header_folders(source):
+    """The folders whose headers a module may use: its own, and earlier ones of the kernels."""
+    return KERNELS[: KERNELS.index(source.parent) + 1] if source.parent in KERNELS else [source.parent]
 
 
 def extension(source):
     return Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        depends=[str(path) for pattern in ("*.h", "*.pxd") for room in rooms(source) for path in room.glob(pattern)],
-        include_dirs=[numpy.get_include(), *map(str, rooms(source))],
+        depends=[
+            str(path)
+            for pattern in ("*.h", "*.pxd")
+            for folder in header_folders(source)
+            for path in folder.glob(pattern)
+        ],
+        include_dirs=[numpy.get_include(), *map(str, header_folders(source))],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
         extra_compile_args=[*FLAGS, *OPENMP],
         extra_link_args=[*OPENMP, *(["-fsanitize=address"] if SANITIZE else [])],
     )
 
 
-SOURCES = [path for folder in (*ROOMS, ENGINE) for path in folder.glob("*.pyx")]
+SOURCES = [path for folder in (*KERNELS, ENGINE) for path in folder.glob("*.pyx")]
 SOURCES.sort(key=lambda path: path.name, reverse=True)  # begins with those that take longest
 setup(
     ext_modules=cythonize(

@@ -79,7 +79,8 @@ napoleon_use_rtype = False
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),  # code in docstrings need not name a page
-    ("py:(class|data)", r"(?!pytagi_ddp\.(nn|data|distributed|checkpoint|likelihoods|training)\.[A-Z]\w+$).*"),  # types that have no page
+    # Types that have no page.
+    ("py:(class|data)", r"(?!pytagi_ddp\.(nn|data|distributed|checkpoint|likelihoods|training)\.[A-Z]\w+$).*"),
 ]
 toc_object_entries_show_parents = "hide"
 suppress_warnings = ["config.cache"]

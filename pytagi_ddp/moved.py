@@ -21,7 +21,7 @@ MOVED = {
 }
 
 # Files of `pytagi_ddp.nn` by the package that contains them now. pytagi has modules of these names in its `nn`, too.
-ROOMS = {
+PACKAGES = {
     "core": """
         alone arena data_struct deferred forgetting hooks init layer parameters
         prior pytagi_view setting state stepping table validate window
@@ -36,7 +36,9 @@ ROOMS = {
     "convert": "posterior_average torch_modules torch_state",
 }
 MOVED |= {
-    f"pytagi_ddp.nn.{name}": f"pytagi_ddp.nn.{room}.{name}" for room, names in ROOMS.items() for name in names.split()
+    f"pytagi_ddp.nn.{name}": f"pytagi_ddp.nn.{package}.{name}"
+    for package, names in PACKAGES.items()
+    for name in names.split()
 }
 
 

@@ -1,4 +1,4 @@
-"""Modules of the package import each other in one direction: no circles, and each room only the rooms above it."""
+"""Modules of the package import each other in one direction: no circles, and each group only the groups above it."""
 
 import ast
 import re
@@ -112,9 +112,9 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
     return groups
 
 
-# The rooms of the package, from the ground up: a file imports files of its own room and of rooms that stand before it
-# in this table. Names of modules go without `pytagi_ddp.`; `name.*` is a package with all that is in it.
-ROOMS = {
+# The groups of modules, the lowest first: a file imports files of its own group and of earlier groups of this table.
+# Names of modules are without `pytagi_ddp.`; `name.*` is a package with all of its modules.
+GROUPS = {
     "util": """
         _version arrays bars blas files interrupts listing moved process_tree text warn kernels.checksummed
         nn.core.attributes nn.core.table nn.core.unpickled nn.core.validate
@@ -149,7 +149,7 @@ ROOMS = {
     "distributed/pipeline": "distributed.pipeline.*",
     "distributed/threads": "distributed.thread_pool distributed.data_parallel",
     "distributed": "distributed",
-    "nn": "nn nn.ddp",  # the face of all layers, which also hands on, when asked for it, what trains on many ranks
+    "nn": "nn nn.ddp",  # public names of layers; also imports the classes for many ranks, on first use
     "checkpoint": "checkpoint.*",
     "data": "data.*",
     "metrics": "metric tagi_utils",
@@ -187,45 +187,45 @@ def test_no_modules_import_each_other_in_a_circle(imports):
     assert circles(imports) == []
 
 
-def rooms(table: dict[str, str], modules: Iterable[str]) -> dict[str, str]:
-    """The room of each module: that which names it, or else that of the smallest package around it with `.*`."""
-    named_in = {name: room for room, names in table.items() for name in names.split()}
-    assert len(named_in) == sum(len(names.split()) for names in table.values()), "a name stands in two rooms"
+def groups_of(table: dict[str, str], modules: Iterable[str]) -> dict[str, str]:
+    """The group of each module: by its own name, or else by that of the smallest package around it with `.*`."""
+    named_in = {name: group for group, names in table.items() for name in names.split()}
+    assert len(named_in) == sum(len(names.split()) for names in table.values()), "a name is in two groups"
     found, used = {}, set()
     for module in modules:
         packages = [".".join(module.split(".")[:k]) + ".*" for k in range(module.count(".") + 1, 0, -1)]
         name = next((name for name in (module, *packages) if name in named_in), None)
-        assert name is not None, f"{module} is in no room: put it into one of ROOMS"
+        assert name is not None, f"{module} is in no group: add it to one of GROUPS"
         found[module] = named_in[name]
         used.add(name)
-    assert named_in.keys() == used, f"ROOMS names what is not there: {sorted(named_in.keys() - used)}"
+    assert named_in.keys() == used, f"GROUPS has names of no module: {sorted(named_in.keys() - used)}"
     return found
 
 
 def upward(table: dict[str, str], imports: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """The imports from a room that stands later in `table` than that of the importer."""
-    order, room = list(table), rooms(table, imports)
+    """The imports from a group that is later in `table` than that of the importer."""
+    order, group = list(table), groups_of(table, imports)
     pairs = ((name, other) for name, others in imports.items() for other in others)
-    return {(a, b) for a, b in pairs if order.index(room[b]) > order.index(room[a])}
+    return {(a, b) for a, b in pairs if order.index(group[b]) > order.index(group[a])}
 
 
-def test_a_room_imports_only_rooms_before_it(imports):
+def test_a_group_imports_only_groups_before_it(imports):
     short = {
         name.removeprefix("pytagi_ddp."): {other.removeprefix("pytagi_ddp.") for other in others}
         for name, others in imports.items()
     }
-    assert upward(ROOMS, short) == set(), "a file imports one of a room that stands later in ROOMS"
+    assert upward(GROUPS, short) == set(), "a file imports one of a later group of GROUPS"
 
 
-def test_an_import_from_a_later_room_is_found():
+def test_an_import_from_a_later_group_is_found():
     table = {"ground": "files", "kernels": "kernels.*", "nn": "nn.layer nn.*"}
     imports: dict[str, set[str]] = {"files": {"kernels"}, "nn.layer": {"nn.net"}, "nn.net": set(), "kernels": set()}
     imports["kernels.cpu.step"] = {"files"}
     assert upward(table, imports) == {("files", "kernels")}
-    with pytest.raises(AssertionError, match=r"plot is in no room"):
-        rooms(table, [*imports, "plot"])
-    with pytest.raises(AssertionError, match=r"not there: \['nn.layer'\]"):
-        rooms(table, ["files", "kernels.cpu.step", "nn.net"])
+    with pytest.raises(AssertionError, match=r"plot is in no group"):
+        groups_of(table, [*imports, "plot"])
+    with pytest.raises(AssertionError, match=r"of no module: \['nn.layer'\]"):
+        groups_of(table, ["files", "kernels.cpu.step", "nn.net"])
 
 
 def test_a_circle_is_found():

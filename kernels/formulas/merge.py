@@ -1,6 +1,5 @@
 """One posterior from several: those of ranks, or of the steps of training (`mixed`).
 
-
 Ranks start from a common prior N(m0, s0), and have different samples. The summands of each rank (`contribution`) are
 added over the ranks, and the sums give the merged parameter (`merged`).
 

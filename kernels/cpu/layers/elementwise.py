@@ -72,7 +72,6 @@ def apply_jacobian(delta: Delta, jcb: Array) -> None:
 def copy_columns(source: Array, first: int, out: Array, start: int, columns: int) -> None:
     """out[:, start:start + columns] = source[:, first:first + columns], of matrices with as many rows each.
 
-
     Raises:
         ValueError: columns that a matrix does not have, or other numbers of rows.
     """

@@ -17,9 +17,8 @@ from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
 class LayerBlock(LayerSequence, BaseLayer):
     """Layers that run one after the other, for use inside a `ResNetBlock` or a `Sequential`.
 
-
-    Training gives the same result with or without the block. `block[0]`, `block[1:]`, `len(block)` and `for layer in
-    block` are those of the tuple `block.layers`.
+    Training gives the same result with or without the block. `block[0]`, `block[1:]`, `len(block)` and
+    `for layer in block` are those of the tuple `block.layers`.
 
     Args:
         layers: at least one, as separate arguments, or as one list or tuple.
