@@ -334,7 +334,7 @@ def test_other_mistakes():
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
         with pytest.raises(ValueError, match=r"positive|2 classes|increasing"):
             wrong()
-    with pytest.raises(TypeError, match=r"Poisson needs one number as exposure, got an array of shape \(3,\)"):
+    with pytest.raises(TypeError, match=r"one number as exposure, got an array of shape \(3,\): add the logarithms"):
         lk.Poisson(np.ones(3))
     with pytest.raises(TypeError, match="can only predict"):
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
