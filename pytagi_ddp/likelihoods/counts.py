@@ -32,8 +32,8 @@ class Poisson(Likelihood):
     def __init__(self, exposure: float = 1.0):
         if np.ndim(exposure):
             raise TypeError(
-                f"Poisson needs one number as exposure, got an array of shape {np.shape(exposure)}: add the logarithms of "
-                'exposures that differ to the output, by Parallel(..., None, merge="sum", split=[k, 1])'
+                f"Poisson needs one number as exposure, got an array of shape {np.shape(exposure)}: add the logarithms "
+                'of exposures that differ to the output, by Parallel(..., None, merge="sum", split=[k, 1])'
             )
         self.exposure = positive("exposure", self, exposure)
         self._trials, self._shift = one(TRIALS), one(np.log(self.exposure) - LOG_TRIALS)
