@@ -38,7 +38,8 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation, in docs/_build/html: in less than a minute. A warning is an error. `make test` does the same.
+# The documentation, in docs/_build/html: in less than a minute. A warning is an error. `make test` does the same, without
+# notebooks and pages of source code.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
 

@@ -26,11 +26,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
+if not tags.has("without_sources"):  # noqa: F821 (Sphinx defines it); tests ask for no pages of source code
+    extensions.append("sphinx.ext.viewcode")
 exclude_patterns = ["_build", "images", "gallery/*.ipynb"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]

@@ -48,6 +48,13 @@ def supported() -> list[str]:
     return [f"3.{minor}" for minor in sorted(map(int, named))]
 
 
+def required() -> list[str]:
+    """What builds the library, as pyproject.toml says."""
+    listed = re.search(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert listed is not None
+    return re.findall(r'"([^"]+)"', listed[1])
+
+
 def interpreter(version: str) -> str | None:
     """The path of a Python of this version, on the search path or among those of pyenv; None if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -70,8 +77,9 @@ def check(python: str, folder: Path, quick: bool = False, wheel: Path | None = N
     Args:
         python: the interpreter.
         folder: an empty one.
-        quick: whether to take the C code that Cython has made here already, which is that for every Python, and to run
-            `SOME` of the recorded cases, as loops are compiled anew for each Python.
+        quick: whether to take the C code that Cython has made here already, which is that for every Python, to build in
+            the environment itself, where NumPy and SciPy are unpacked once, and to run `SOME` of the recorded cases,
+            as loops are compiled anew for each Python.
         wheel: one to install, where no compiler and no other program of this machine is found; else the sources are.
 
     Raises:
@@ -91,9 +99,12 @@ def check(python: str, folder: Path, quick: bool = False, wheel: Path | None = N
     haste = {"CC": hasty(shlex.join([compiler, *named[1:]]), folder)} if compiler else {}
     if wheel is not None:
         clean["PATH"] = str(folder / "env" / "bin")
+    pip = [sys.executable, "-m", "pip", "--python", executable, "install", "--quiet"]  # a copy of it takes seconds
+    build = [[*pip, *required()], [*pip, "--no-build-isolation"]] if quick else [pip]
     commands: list[tuple[list[str], dict[str, str]]] = [
-        ([python, "-m", "venv", str(folder / "env")], {}),
-        ([executable, "-m", "pip", "install", "--quiet", f"{wheel or sources}[mpi]", *NEEDS], haste),
+        ([python, "-m", "venv", "--without-pip", str(folder / "env")], {}),
+        *((command, {}) for command in build[:-1]),
+        ([*build[-1], f"{wheel or sources}[mpi]", *NEEDS], haste),
         ([executable, "-c", STEP], {}),
         ([executable, "-m", "pytagi_ddp.doctor"], {}),
         ([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", SOME if quick else "", GOLDEN], {}),

@@ -232,6 +232,7 @@ def test_paths_of_bytes(tmp_path):
     assert restored is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_a_kill_while_saving_loses_at_most_the_newest_file(tmp_path):
     """kill -9 at different moments of a save: the file is there, whole, the newest or the one before it."""

@@ -62,6 +62,7 @@ def check(program: str, folder: Path) -> list[str]:
     return [line.split(":", 1)[1] for line in result.stdout.splitlines()[:-1]]
 
 
+@pytest.mark.slow
 def test_the_public_calls_have_types(tmp_path):
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("needs the package mypy")

@@ -42,6 +42,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_function_and_noise_are_learnt(name):
     model = TAGIRegressor(**OPTIONS, likelihood=name).fit(*data(name))
@@ -62,6 +63,7 @@ def test_function_and_noise_are_learnt(name):
     assert clone(model).likelihood == name and not hasattr(model, "degrees_of_freedom_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gamma", "poisson", "lognormal"])
 def test_what_y_is_makes_predictions_better(name):
     x, y = data(name, 200)
@@ -71,6 +73,7 @@ def test_what_y_is_makes_predictions_better(name):
     assert model.predict_distribution(unseen[0]).quantile(0.001).min() >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_that_come_in_time_are_observed(name):
     x, y = data(name, 600)
@@ -102,6 +105,7 @@ def test_several_targets_have_noise_of_their_own():
     assert len(online.noise_) == 2
 
 
+@pytest.mark.slow
 def test_weights_count_with_likelihoods():
     x, y = data("poisson", 300)
     poor = np.arange(300) % 2 == 0

@@ -190,6 +190,7 @@ def test_few_epochs_or_a_wide_layer_where_many_epochs_learn_the_noise(noise, few
     assert [net.layers[0].output_size for net in chosen.networks_] == [expected] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heteroscedastic", [False, True])
 @pytest.mark.parametrize("missing_before", [0, 0.2])
 def test_intervals_hold_what_they_should_where_inputs_are_missing(heteroscedastic, missing_before):
@@ -340,6 +341,7 @@ def several(n, seed=0):
     return x, np.c_[y, 1e-3 * (x[:, 0] ** 2 + 0.1 * np.random.default_rng(seed + 50).normal(size=n))]
 
 
+@pytest.mark.slow
 def test_one_network_predicts_several_targets():
     x, y = several(500)
     model = TAGIRegressor((50,), n_folds=3, n_seeds=1, epochs=40, random_state=0).fit(x, y)

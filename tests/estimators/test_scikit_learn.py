@@ -59,6 +59,7 @@ OF_WEIGHTS = {
 }
 
 
+@pytest.mark.slow
 @both
 def test_check_estimator(kind):
     results = check_estimator(kind(**SMALL), on_skip=None, expected_failed_checks=OF_WEIGHTS)

@@ -31,6 +31,7 @@ numbers = st.integers(0, (1 << 24) - 1)
 mutations = st.lists(st.tuples(st.integers(0, len(CHANGES) - 1), numbers, numbers, numbers), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_damage(name, tmp_path):
     reader = Reader(name, tmp_path)

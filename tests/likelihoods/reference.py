@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import log_ndtr
 
-POINTS, ROUNDS = 1501, 8
+COARSE, FINE = 1501, 8001  # points: to find where the posterior is, and for its moments
 
 
 def moments(
@@ -23,15 +23,18 @@ def moments(
     log_f = lambda z: -((z - m) ** 2) / (2 * s) + log_likelihood(z)  # noqa: E731
     near = np.zeros(0) if centre is None else centre + scale * np.sinh(np.linspace(-14, 14, 3001))
     low, high = min(m - 40 * sd, -120), max(m + 40 * sd, 120)
-    grid, logs = np.zeros(0), np.zeros(0)
-    for turn in range(ROUNDS + 1):
-        more = m + sd * np.linspace(-9, 9, POINTS)
+    points = COARSE
+    while True:
+        more = m + sd * np.linspace(-9, 9, COARSE)
         inside = [part[(part > low) & (part < high)] for part in (near, more)]
-        grid = np.unique(np.concatenate([np.linspace(low, high, POINTS if turn < ROUNDS else 20_001), *inside]))
+        grid = np.unique(np.concatenate([np.linspace(low, high, points), *inside]))
         with np.errstate(all="ignore"):
             logs = np.nan_to_num(log_f(grid), nan=-np.inf, neginf=-np.inf)
-        kept = np.flatnonzero(logs > logs.max() - 45)
+        if points == FINE:
+            break
+        kept, before = np.flatnonzero(logs > logs.max() - 45), high - low
         low, high = grid[max(kept[0] - 1, 0)], grid[min(kept[-1] + 1, len(grid) - 1)]
+        points = COARSE if high - low < before / 2 else FINE
     w = np.exp(logs - logs.max())
     w[1:-1] *= (grid[2:] - grid[:-2]) / 2
     w[0] = w[-1] = 0

@@ -60,11 +60,12 @@ def on_ranks(
         several: what runs the programs of a job, see `tests.mpi.rank.several`.
         once_a_week: further numbers of ranks, with which the test takes long, see `tests.conftest.weekly`.
     """
-    cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
-    cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
     most = max((np for np in numbers if isinstance(np, int)), default=0)
-    # Not in `make check`, which has the tests of tests/distributed on threads.
-    cases += [pytest.param(f"{most} threads", marks=pytest.mark.slow)] if threads and most else []
+    numbers = (*numbers, f"{most} threads") if threads and most else numbers
+    # Threads are not in `make check`, which has the tests of tests/distributed on them.
+    marks = [pytest.mark.mpi if isinstance(np, int) else pytest.mark.slow if "threads" in np else () for np in numbers]
+    cases = [pytest.param(np, marks=mark) for np, mark in zip(numbers, marks, strict=True)]
+    cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
