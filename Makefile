@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check lint docs fuzz release clean
+.PHONY: demo test check lint docs fuzz release arm64 clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -51,6 +51,10 @@ fuzz: $(INSTALLED)
 # Sdist and wheels of a release, tried and in dist/; says what is left to do. REPOSITORY=https://... once.
 release: $(INSTALLED)
 	$(BIN)/python -m tests.release $(VERSION) $(if $(REPOSITORY),--repository $(REPOSITORY))
+
+# Builds and tests on arm64 Linux, emulated; FOLDER=... keeps the system for the next time.
+arm64: $(INSTALLED)
+	$(BIN)/python -m tests.arm64 $(if $(FOLDER),--folder $(FOLDER))
 
 COMPILED := kernels/cpu/* pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard $(foreach ending,pyx pxd h,$(addsuffix /*.$(ending),$(COMPILED))))

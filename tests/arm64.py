@@ -1,6 +1,6 @@
 """Builds and tests the library on arm64 Linux, which this machine emulates.
 
-    python -m tests.arm64                       # everything, in a temporary folder
+    python -m tests.arm64                       # everything, in a temporary folder; also `make arm64`
     python -m tests.arm64 --folder ../arm64     # keeps the files of the system there, for the next time
     python -m tests.arm64 --step ranks          # one step; others are those of STEPS
 
@@ -42,9 +42,9 @@ mount --rbind / host
 exec chroot . /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 PATH=/env/bin:/usr/bin:/bin /bin/sh -ec {command}
 """
 PYTEST = "python -m pytest -q -p no:cacheprovider --timeout=0"
-SUBJECTS = ("products", "linear", "conv2d", "pooling", "transpose", "flush")
+SUBJECTS = ("products", "moment_products", "conv2d", "pooling", "transpose", "flush")
 KERNELS = " ".join(f"tests/kernels/test_{name}.py" for name in SUBJECTS)
-FIRST = "Conv2d or BatchNorm2d or MaxPool2d or LSTM or MultiheadAttention"
+FIRST = "Linear or Conv2d or BatchNorm2d or MaxPool2d or ResNetBlock or LSTM or MultiheadAttention"
 TWO_RANKS = """
 from pytagi_ddp.distributed.communicator import create_communicator
 from tests.mpi.test_ddp import sum_of_ranks
@@ -57,8 +57,8 @@ STEPS = {
     "build": "CFLAGS=-w python setup.py --quiet build_ext --inplace --parallel {cores}",
     "doctor": "python -m pytagi_ddp.doctor",
     "golden": f"{PYTEST} {GOLDEN} -k '{SOME}'",
-    "kernels": f"{PYTEST} {KERNELS} -m 'not slow' -k 'best or whole or pooling or transpose or flush'",
-    "battery": f"{PYTEST} tests/battery/test_layers.py -m 'not slow' -k '{FIRST}'",
+    "kernels": f"{PYTEST} {KERNELS} -m 'not slow'",
+    "battery": f"{PYTEST} tests/battery/test_layers.py -k 'equals_float64 and ({FIRST})'",
     # qemu cannot read another process's memory, as MPICH does for large messages (CMA).
     "ranks": f"MPIR_CVAR_CH4_CMA_ENABLE=0 UCX_TLS=^cma mpirun -np 2 python -c {shlex.quote(TWO_RANKS)}",
 }

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import pytagi_ddp
-from tests import public_api, release
+from tests import arm64, public_api, release
 from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
@@ -196,6 +196,12 @@ def test_every_module_compiles_for_arm64(tmp_path):
     options = ["-fsyntax-only", "-fopenmp", "-w", *rooms, *headers, f"-I{np.get_include()}"]
     done = run(compiler, *options, *sources, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[:3000]
+
+
+def test_the_steps_on_arm64_name_tests_that_are_there():
+    named = re.findall(r"tests/\S+\.py", " ".join(arm64.STEPS.values()))
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_windows_is_refused_with_the_reason():
