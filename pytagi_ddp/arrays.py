@@ -14,10 +14,10 @@ NUMBERS, TEXT = "fiub", "UST"  # kinds of NumPy's types
 def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
     """`values` as a NumPy array of real numbers, without a copy where NumPy can read their memory.
 
-    It takes what NumPy takes: numbers, nested lists, and everything with `__array__`, such as arrays of JAX and
-    TensorFlow. It also takes columns and tables of pandas, polars and PyArrow that hold numbers or bools (nullable,
-    decimal and Arrow-backed ones, and categories that are numbers), masked arrays and arrays of objects; what is
-    missing in these (null, NA, None, masked) becomes NaN. It takes tensors of PyTorch with a gradient, of bfloat16 or
+    It takes numbers, nested lists, and all objects with `__array__`, such as arrays of JAX and TensorFlow. It also
+    takes columns and tables of pandas, polars and PyArrow with numbers or bools (nullable, decimal and Arrow-backed
+    ones, and categories that are numbers), masked arrays and arrays of objects. Missing values in these (null, NA,
+    None, masked) become NaN. It takes tensors of PyTorch with a gradient, of bfloat16 or
     on a GPU, bfloat16 of JAX as float32, and arrays in host memory that have only DLPack (`__dlpack__`).
 
     Args:

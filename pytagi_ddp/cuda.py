@@ -213,7 +213,7 @@ def get_device_uuid(device_index: int) -> str:
     It begins with "GPU-", or, for a part of a GPU (MIG), with "MIG-".
 
     Raises:
-        RuntimeError: there is no such GPU, or CUDA does not tell its identity.
+        RuntimeError: there is no such GPU, or CUDA does not report its identity.
     """
     _require(device_index)
     from cuda.bindings import driver  # CuPy cuts the UUID off at its first zero byte, and has none for a MIG part

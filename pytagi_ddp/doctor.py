@@ -1,8 +1,8 @@
-"""Checks this machine for pytagi_ddp, and says what to install if something is missing.
+"""Checks this machine for pytagi_ddp, and lists what to install if something is missing.
 
-``python -m pytagi_ddp.doctor`` prints one line per finding, and exits with 0 if a run on the CPU would work, else with
-1: also if MPI is installed and its ranks do not start. What could crash or hang (MPI, CuPy) is checked in a separate
-process.
+``python -m pytagi_ddp.doctor`` prints one line per finding. The exit code is 0 if a run on the CPU would work, else 1.
+It is also 1 if MPI is installed and its ranks do not start. Libraries that could crash or hang (MPI, CuPy) are checked
+in a separate process.
 
 ``python -m pytagi_ddp.doctor --gpu`` tests the GPU instead: every kernel is compared with that of the CPU, and whole
 training steps, TF32 and NCCL are tried. It exits with 0 if all tests pass, 1 if one fails, and 2 without a GPU.

@@ -46,7 +46,7 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
 
 
 def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:
-    """Refuses to trust what another user may have put there, or may change.
+    """Raises an error for a file or folder that another user may have made, or may change.
 
     Args:
         path: of a file or folder. status: of the open file; None: of the present file or folder at `path`.
@@ -104,14 +104,14 @@ def check_replaceable(path: str | Path) -> None:
 def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write, which appears as `path` once the block has ended without an error.
 
-    It is written next to `path`, synced to disk and renamed. If the process dies before that, the previous file is
-    unchanged. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
-    link is replaced and not followed, as in a folder where others can write it may lead to any file of this user. What
-    is neither a regular file nor a link to one (folder, device, pipe, socket) is never replaced. A `private` file is
-    its user's alone (mode 0600).
+    It is written next to `path`, synced to disk and renamed. If the process dies before that, the previous file does
+    not change. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
+    link is replaced and not followed, because in a folder that others can write, it may point to any file of this user.
+    A folder, device, pipe or socket is never replaced. Only its user can access a `private` file (mode 0600).
 
     Raises:
-        OSError: such a thing is there; no space, no permission, ...; names `path`. The previous file is as it was.
+        OSError: `path` is a folder, device, pipe or socket; no space, no permission, ...; names `path`. The
+            previous file does not change.
     """
     path = as_path(path)
     if not path.name:  # of "", "." and "/"
@@ -172,7 +172,7 @@ def atomic_write(path: AnyPath, data: bytes, private: bool = False) -> None:
 def remove_temporary_files(folder: str | Path, name: str) -> None:
     """Deletes temporary files that a killed `atomic_file` has left in `folder`; `name`: of the file, or a pattern.
 
-    Nobody may be writing such a file at the same time.
+    No process may write such a file at the same time.
     """
     for path in Path(folder).glob(_temporary_name(name, "[0-9a-f]" * MARK)):
         if not path.is_dir():

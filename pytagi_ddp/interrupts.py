@@ -13,14 +13,13 @@ _displaced: Callable[..., Any] | None = None  # inside a block: the handler of C
 
 @contextmanager
 def held_back(always: bool = False) -> Iterator[None]:
-    """Ctrl-C in the block is answered at its end, or where the block waits (`answer`); a second one at once.
+    """Ctrl-C in the block is handled at its end, or where the block waits (`answer`); a second one at once.
 
-    It is answered by the handler that was installed before, also if this raises no KeyboardInterrupt. A block inside
-    another block, or in another thread (which Python never interrupts), changes nothing. Nor does the block for a
-    process that is forked inside it.
+    The handler that was installed before is called, even if it raises no KeyboardInterrupt. A block has no effect
+    inside another block, in another thread (which Python never interrupts), or for a process that is forked inside it.
 
     Args:
-        always: hold back a second one too, and inside another block: for what an exception would break for good.
+        always: delay a second one too, and inside another block: for code that an exception would break permanently.
     """
     global _displaced
     handler, outer = signal.getsignal(signal.SIGINT), _displaced
@@ -52,7 +51,7 @@ def held_back(always: bool = False) -> Iterator[None]:
 
 
 def answer() -> None:
-    """Answers an interrupt that was held back, if any; to be called where a block waits for others."""
+    """Handles a delayed interrupt, if any. A block calls it where it waits for other processes."""
     if _held and threading.current_thread() is threading.main_thread():
         _held.pop()()
 

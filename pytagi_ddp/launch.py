@@ -1,21 +1,23 @@
 """Starts the mpirun that belongs to the installed MPI library.
 
 ``python -m pytagi_ddp.launch -np 2 [mpirun options] script.py [arguments]`` runs ``script.py`` on two ranks with this
-Python; ``-m module [arguments]`` in place of the script runs a module. A machine often has another MPI's mpirun first
-on PATH, and that one starts two unconnected processes, or none.
+Python; ``-m module [arguments]`` instead of the script runs a module. The first mpirun on PATH often belongs to another
+MPI library. It would start two unconnected processes, or none.
 
-Before the script, besides the options of mpirun:
+Options before the script, in addition to those of mpirun:
 
 ``--max-restarts N``
-    Starts a job that has died again, up to N times, after a pause. The program has to resume from its checkpoints:
-    ``Checkpoints(folder, every=..., resume=True)`` of a Trainer. An error that comes twice in the same place ends it.
+    Starts a failed job again after a pause, up to N times. The program has to resume from its checkpoints:
+    ``Checkpoints(folder, every=..., resume=True)`` of a Trainer. If an error occurs twice in the same place, the job
+    ends.
 ``--min-ranks M``
-    Restarts go on with the ranks that are left, if they are at least M. With ``-hosts`` or ``-f`` these are the ranks
-    of the hosts that answer, otherwise one rank less after a rank was killed. Without this, all ranks start again.
+    Restarts the job with the remaining ranks, if there are at least M. With ``-hosts`` or ``-f`` these are the ranks
+    of the hosts that answer. Otherwise there is one rank less after a rank was killed. By default, all ranks start
+    again.
 ``--pause SECONDS``
-    The pause before the first restart (1 s). Each further one is twice as long, up to a minute.
+    The pause before the first restart (1 s). Each further pause is twice as long, up to a minute.
 ``--write-slurm FILE``
-    Starts nothing, but writes a batch script for ``sbatch``. The other options are then those of sbatch, as
+    Writes a batch script for ``sbatch``, and starts no job. The other options are then those of sbatch, such as
     ``-N 4 --ntasks-per-node 8 --time 12:00:00``.
 """
 

@@ -193,8 +193,8 @@ def reliability_bins(
 def calibration_error(probabilities: ArrayLike, label: ArrayLike, bins: int = 10) -> float:
     """Expected calibration error (ECE), sum_b n_b |a_b - c_b| / N, of the bins of `reliability_bins`.
 
-    0 is best: of the answers with confidence c, the share c is right. The value depends on the number of bins, and does
-    not tell how many answers are right.
+    0 is best: of the answers with confidence c, the share c is right. The value depends on the number of bins, and
+    is not a measure of the share of right answers.
 
     Args:
         probabilities: (N, K). label: N true classes. bins: Of [0, 1].
@@ -207,7 +207,7 @@ def calibration_error(probabilities: ArrayLike, label: ArrayLike, bins: int = 10
 
 
 def entropy(probabilities: ArrayLike) -> np.ndarray:
-    """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (sure) to ln K (knows nothing).
+    """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (certain) to ln K (equal probabilities).
 
     Args:
         probabilities: (..., K), each from 0 to 1; 0 ln 0 is 0.
@@ -224,13 +224,13 @@ def entropy(probabilities: ArrayLike) -> np.ndarray:
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """How well scores tell two groups apart: the probability that one of `outside` is larger than one of `inside`.
+    """How well scores separate two groups: the probability that one of `outside` is larger than one of `inside`.
 
-    P(outside > inside) + P(outside = inside) / 2, the area under the receiver operating characteristic: 1 where every
-    score of `outside` is the larger, 0.5 where the scores say nothing.
+    P(outside > inside) + P(outside = inside) / 2, the area under the receiver operating characteristic: 1 if every
+    score of `outside` is the larger, 0.5 if the scores are uninformative.
 
     Args:
-        inside: Scores, such as entropies, of samples that are like those of the training.
+        inside: Scores, such as entropies, of samples of the same kind as the training data.
         outside: Scores of other samples. There may be any number of each.
 
     Raises:

@@ -5,8 +5,8 @@
     session = onnxruntime.InferenceSession("regressor.onnx")
     mean, std, quantiles = session.run(None, {"X": X})
 
-It needs the package `onnx` (`pip install 'pytagi-ddp[onnx]'`), which is loaded when something is exported; a program
-that serves needs `onnxruntime` alone.
+It needs the package `onnx` (`pip install 'pytagi-ddp[onnx]'`), which `export` loads. A program that only predicts
+needs `onnxruntime`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def export(model: Any, path: AnyPath, quantiles: Sequence[float] | None = None) 
     float64, as `TAGIRegressor.predict` gives them, noise included. A sample with NaN has the results NaN: missing
     inputs are not in the graph. `degrees_of_freedom` is in the model's metadata.
 
-    The graph computes in float32, as the library does; sums are in another order, and results differ in the last
-    digits.
+    The graph computes in float32, as the library does. Sums are in another order, so results differ in the last digits.
 
     Args:
         model: a `Sequential` of `Linear`, `ReLU`, `LeakyReLU`, `ELU`, `Sigmoid`, `Tanh`, `Softplus` and `MixtureReLU`

@@ -168,7 +168,8 @@ def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | N
     """Rejection curve: the error of the answers that are kept, against the share that is refused as most uncertain.
 
     The curve falls if the uncertainty distinguishes wrong answers from right ones; a useless uncertainty gives a flat
-    curve. The end, where less than 2 % of the answers are kept, is left out, as an error of so few is not reliable.
+    curve. The end, where less than 2 % of the answers are kept, is not drawn, because an error of a few answers
+    is not reliable.
 
     Args:
         uncertainty: n numbers, such as entropies, variances, or 1 - confidence; larger is less certain.

@@ -7,9 +7,9 @@ _INSIDE = (__name__.partition(".")[0], "contextlib")  # this library, and what c
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the line that called the library, however deep inside it the reason was found.
+    """Issues a warning for the line of the user's program that called the library.
 
-    Python shows a warning once for each line, so one line inside the library would speak for all callers.
+    Python shows a warning once for each line. For a line inside the library, only the first caller would see it.
     """
     frame, level = sys._getframe(1), 2
     while frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE and frame.f_back is not None:

@@ -310,7 +310,7 @@ TERMS = {
 
 def house_words(text: str) -> list[str]:
     """What a text says in words of its own, and what to say."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = " ".join(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).split())
     said = [(found[0], term) for word, term in TERMS.items() for found in re.finditer(word, text)]
     return [f"{word!r}: write {term!r}" for word, term in said]
 

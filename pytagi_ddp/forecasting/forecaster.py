@@ -42,12 +42,13 @@ class Forecaster(BaseEstimator):
 
     f is linear, or has a hidden layer. The forecaster starts with a linear f. Then it tries, one after the other, the
     last value itself as an input, logarithms of all values, and a hidden layer. It keeps a change if forecasts improve.
-    For this, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
-    score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
-    variance of the networks. The networks of the chosen model are trained with more and shorter held-out stretches. All
-    series are learnt by the same networks, and each is standardised separately.
 
-    Networks are trained with an `nn.EvidenceSchedule`, in which each window counts once.
+    To compare, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
+    score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
+    variance of the networks. The networks of the chosen model are trained with more and shorter held-out stretches.
+
+    All series are learnt by the same networks, and each is standardised separately. Networks are trained with an
+    `nn.EvidenceSchedule`, in which each window counts once.
 
     **Missing values** are NaN, in the series and in covariates. In a window they are replaced by the mean of the input.
 

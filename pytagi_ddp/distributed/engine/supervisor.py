@@ -1,4 +1,4 @@
-"""Restarts a job that has died: ``python -m pytagi_ddp.launch --max-restarts N``.
+"""Restarts a failed job: ``python -m pytagi_ddp.launch --max-restarts N``.
 
 The program has to resume from its checkpoints. ``PYTAGI_DDP_RESTART`` is the number of the restart.
 """
