@@ -71,6 +71,7 @@ def test_gaussian(m, s, y, sigma):
 @few
 @given(MEANS, VARIANCES, st.sampled_from([0, 1]))
 @example(0, 1e4, 1)
+@example(47, 8353.625, 1)
 @example(50, 1e-6, 0)
 def test_bernoulli(m, s, y):
     sign = 2 * y - 1
