@@ -1,4 +1,4 @@
-"""Rank programs of `tests.mpi.test_two_nodes`."""
+"""Rank programs of `tests.mpi.test_nodes`."""
 
 import hashlib
 import os
