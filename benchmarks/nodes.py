@@ -2,8 +2,8 @@
 
 Runs a command on ranks that are spread over network namespaces with an address, a host name and a /dev/shm of their
 own. A virtual cable joins each to a switch, which has a namespace of its own. To MPI they are machines: ranks on
-different ones talk through TCP. ``--mbit`` limits each cable in each direction, ``--delay-ms`` delays each packet that a
-node sends (so a round trip takes twice that); without them it is as fast as the kernel copies. Everything else, the
+different ones talk through TCP. ``--mbit`` limits each cable in each direction, ``--delay-ms`` delays each packet that
+a node sends (so a round trip takes twice that); without them it is as fast as the kernel copies. Everything else, the
 cores above all, is shared: a run shows what the network costs, not what more machines bring. Needs root, ``ip`` and
 ``unshare``; ``tc`` for a limit, and a kernel with netem for a delay; MPICH's mpirun.
 
@@ -24,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from pytagi_ddp.distributed.engine.launcher import MPICH, find_mpirun
 
@@ -97,12 +99,16 @@ class Nodes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def mpirun(self, ranks: int) -> list[str]:
-        """Returns the command that starts a program (to be appended) on this number of ranks, equally many on a node.
+    def mpirun(self, ranks: int | Sequence[int]) -> list[str]:
+        """Returns the command that starts a program (to be appended).
 
-        If that cannot be, the last nodes have fewer.
+        Args:
+            ranks: of each node; or in all, equally many on each node, and fewer on the last ones if that cannot be.
         """
-        hosts = ["-hosts", ",".join(self.addresses), "-ppn", str(-(-ranks // len(self.names))), "-np", str(ranks)]
+        if isinstance(ranks, int):
+            ranks = [len(part) for part in np.array_split(np.arange(ranks), len(self.names))]
+        places = ",".join(f"{address}:{n}" for address, n in zip(self.addresses, ranks, strict=True) if n)
+        hosts = ["-hosts", places, "-np", str(sum(ranks))]
         launcher = ["-launcher", "ssh", "-launcher-exec", str(self._shell), "-iface", DEVICE]
         return [*self._enter(self.names[0]), str(find_mpirun(MPICH)), *launcher, *hosts]
 

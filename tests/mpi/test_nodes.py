@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -15,13 +16,19 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 SOON = 5.0
 
 
-@pytest.fixture
-def nodes(hydra):
+@contextmanager
+def made(count):
     try:
-        with Nodes() as made:
-            yield made
+        with Nodes(count) as nodes:
+            yield nodes
     except PermissionError as error:
         pytest.skip(f"needs the right to make network namespaces: {error}")
+
+
+@pytest.fixture
+def nodes(hydra):
+    with made(2) as nodes:
+        yield nodes
 
 
 @pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
@@ -39,6 +46,15 @@ def test_two_nodes_train_as_one_host_does(nodes, np, options):
         assert line[:5] == [str(rank), str(np), str(local_rank), str(half), node]
     assert nodes.sent_bytes() - before > 20_000  # it went over the network, not through memory
     assert {line[5] for line in lines} == {one_host[0][5]}  # the same parameters, to the last bit
+
+
+def test_sums_of_uneven_nodes_and_groups(hydra):
+    with made(3) as nodes:
+        job = MpiJob(programs.add_across, 5, launcher=[*nodes.mpirun([3, 1, 1]), sys.executable]).finish(60)
+    assert (job.returncode, job.stderr) == (0, "")
+    lines = sorted(line.split() for line in job.stdout.splitlines())
+    assert [line[:2] for line in lines] == [[str(rank), "nodes"] for rank in range(5)]  # MPI adds in another order
+    assert all(line[3:] == [] and int(line[2]) > 40 for line in lines)
 
 
 def test_ranks_of_torchrun_meet_over_the_network(nodes):

@@ -1,17 +1,17 @@
 """Long sums over the ranks of several nodes, in pieces of which several are under way.
 
 MPI's own all-reduce works step by step: while ranks wait for the last message of a step, the network rests. Several
-pieces at once keep it busy. And where the ranks of a node are not a power of two, or nodes are not, it sends up to three
-times the bytes that are needed (MPICH 5.0.2, `MPI_Iallreduce`). Here the ranks of a node add first. Then one rank of
-each of N nodes adds a part of n/N bytes, as in a reduce-scatter, and sends its sum to the others. So a node sends
-2 n (N - 1)/N bytes, the least that is possible.
+pieces at once keep it busy. And if the ranks of a node are not a power of two, or the nodes are not, it sends up to
+three times the bytes that are needed (`MPI_Iallreduce` of MPICH 5.0.2). Here the ranks of a node add first. Then one
+rank of each of N nodes adds a part of n/N bytes, as in a reduce-scatter, and sends its sum to the others. So a node
+sends 2 n (N - 1)/N bytes, which is the least possible.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from pytagi_ddp.distributed.engine.arguments import bytes_of
 from pytagi_ddp.distributed.engine.combine import combine_rows
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
-# Measured on 8 nodes with links of 250 and 1000 Mbit/s: `benchmarks.allreduce_nodes`.
+# Measured on 8 nodes of 2 ranks, with links of 250 and 1000 Mbit/s: `benchmarks.allreduce`.
 PIECE_BYTES = 2 << 20
-IN_FLIGHT = 4
+IN_FLIGHT = 8
 
 VARIABLE = "PYTAGI_DDP_ALL_REDUCE"
 WAYS = ("mpi", "nodes")
+TRIALS = 3
 TRIAL_BYTES = 4 << 20
 TRIAL_SECONDS = 0.5
 SWAP, GATHER = 1, 2  # tags of messages
@@ -68,7 +69,7 @@ class AcrossNodes:
     def choose(self, run: Callable[[Iterator], None]) -> None:
         """Takes the faster way, if both give the same bits; collective.
 
-        So results never depend on time. Where the bits differ, "nodes" is taken. ``PYTAGI_DDP_ALL_REDUCE`` overrides it.
+        So results never depend on time. If the bits differ, it takes "nodes". ``PYTAGI_DDP_ALL_REDUCE`` overrides it.
 
         Args:
             run: runs requests.
@@ -90,7 +91,7 @@ class AcrossNodes:
         own = np.random.default_rng(self._all.rank).standard_normal(TRIAL_BYTES // 4, np.float32)
         best, found = dict.fromkeys(WAYS, np.inf), {}
         begin = time.perf_counter()
-        for first in (True, False, False):
+        for _ in range(TRIALS):
             for self.way in WAYS:
                 found[self.way] = own.copy()
                 start = time.perf_counter()
@@ -181,8 +182,8 @@ class RequestList:
         return self._testall(self._requests)
 
 
-def swaps(channel: Any, away: Sequence[np.ndarray], home: Sequence[np.ndarray], tag: int = 0) -> Iterator:
-    """Requests that send `away[r]` to rank r, and receive `home[r]`; `Ialltoallv` takes 3 times as long."""
+def swaps(channel: Any, away: Any, home: Any, tag: int = 0) -> Iterator:
+    """Requests that send array `away[r]` to rank r, and receive `home[r]`; `Ialltoallv` takes 3 times as long."""
     others = [(channel.rank + k) % channel.size for k in range(1, channel.size)]
     yield from (channel.Irecv(bytes_of(home[peer]), peer, tag) for peer in others)
     yield from (channel.Isend(bytes_of(away[peer]), peer, tag) for peer in reversed(others))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes
 from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes
 from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
