@@ -46,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     across = communicator._group.across
     if across is None:
         sys.exit("all ranks are on one node")
-    chosen, rows = across.way, []
+    chosen = across.way
+    if communicator.rank == 0:
+        print(f"{communicator.world_size} ranks, {communicator.local_world_size} of them on the first node")
+        print(f"{'n, bytes':>12}{'MPI_Allreduce':>22}" + "".join(f"{way:>22}" for way in WAYS) + f"   first / {chosen}")
     for nbytes in args.sizes:
         buffer = np.ones(nbytes // 4, np.float32)
 
@@ -68,12 +71,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 sent[name] = (_sent(communicator) - before) / nbytes
         medians = {name: statistics.median(values[1:]) for name, values in times.items()}
         gain = medians["MPI_Allreduce"] / medians[chosen]
-        cells = [f"{duration(medians[name])}, {sent[name]:.2f} n" for name in ways]
-        rows.append([f"{nbytes:,}", *cells, f"{gain:.2f}"])
-    if communicator.rank == 0:
-        print(f"{communicator.world_size} ranks, {communicator.local_world_size} of them on the first node")
-        header = ("n, bytes", "MPI_Allreduce", *WAYS, f"MPI_Allreduce / {chosen} (chosen)")
-        print(table(header, rows), flush=True)
+        if communicator.rank == 0:
+            cells = "".join(f"{duration(medians[name]):>12} {sent[name]:>7.2f} n" for name in ways)
+            print(f"{nbytes:>12,}{cells}{gain:>10.2f}", flush=True)
 
 
 def _sent(communicator: MPICommunicator) -> float:

@@ -40,6 +40,8 @@ from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
+MANY = int(os.environ.get("TEST_RANKS", 0))  # `tests.many` runs the programs on so many ranks
+
 
 def on_ranks(
     program: Callable,
@@ -62,6 +64,9 @@ def on_ranks(
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
+    if MANY:  # programs that take three ranks take any number
+        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if 3 in numbers else []
+        threads = False
     most = max((np for np in numbers if isinstance(np, int)), default=0)
     # Not in `make check`, which has the tests of tests/distributed on threads.
     cases += [pytest.param(f"{most} threads", marks=pytest.mark.slow)] if threads and most else []
@@ -117,6 +122,7 @@ def in_thread(program: str, arguments: dict) -> Any:
     return rank.find(program)(communicator, **arguments)
 
 
+SECONDS = 240 + 60 * MANY  # of a job
 PER_JOB = 80  # calls in one job, which take two minutes on two busy cores
 
 
@@ -135,7 +141,7 @@ def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
     """
     try:
         program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
-        result = mpirun(program, calls[0].ranks, timeout=240)
+        result = mpirun(program, calls[0].ranks, timeout=SECONDS)
         if (result.returncode, result.stdout, result.stderr) == (0, "", ""):
             return dict(zip(calls, json.loads(result.results), strict=True))
         failure = f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
