@@ -27,7 +27,7 @@ IN_FLIGHT = 8
 VARIABLE = "PYTAGI_DDP_ALL_REDUCE"
 WAYS = ("mpi", "nodes")
 TRIALS = 3
-TRIAL_BYTES = 4 << 20
+TRIAL_FLOATS = (1 << 20) + 10  # long pieces, and a short one
 TRIAL_SECONDS = 0.5
 SWAP, GATHER = 1, 2  # tags of messages
 
@@ -88,7 +88,7 @@ class AcrossNodes:
         if asked is not None:
             self.way = asked
             return
-        own = np.random.default_rng(self._all.rank).standard_normal(TRIAL_BYTES // 4, np.float32)
+        own = np.random.default_rng(self._all.rank).standard_normal(TRIAL_FLOATS, np.float32)
         best, found = dict.fromkeys(WAYS, np.inf), {}
         begin = time.perf_counter()
         for _ in range(TRIALS):

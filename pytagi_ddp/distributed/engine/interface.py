@@ -116,7 +116,8 @@ class Communicator(CommunicatorBase, ABC):
 
         For arrays on the host, every engine adds in the same order: by a tree of neighbouring ranks. With two ranks,
         `all_reduce` gives the same bits. With more, so do its short float32 sums within a node; its longer sums are
-        made by MPI, and have the same bits if MPI adds by that tree, as MPICH does. NCCL adds in an order of its own.
+        made by MPI, and have the same bits if MPI adds by that tree, as MPICH does. Between nodes, sums of more than 1
+        MB may add the ranks of each node first (``PYTAGI_DDP_ALL_REDUCE``). NCCL adds in an order of its own.
 
         Args:
             send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every
