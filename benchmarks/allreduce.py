@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 buffer.fill(1)
                 before = _sent(communicator)
                 times[name].append(slowest(communicator, way))
-                sent[name] = (_sent(communicator) - before) / nbytes
+                sent[name] = _most(communicator, _sent(communicator) - before) / nbytes
         medians = {name: statistics.median(values[1:]) for name, values in times.items()}
         gain = medians["MPI_Allreduce"] / medians[chosen]
         if communicator.rank == 0:
@@ -82,6 +82,13 @@ def _sent(communicator: MPICommunicator) -> float:
     sent = float(SENT.read_text()) if SENT.exists() else 0.0
     communicator.barrier()
     return sent
+
+
+def _most(communicator: MPICommunicator, number: float) -> float:
+    """The largest of the numbers of all ranks."""
+    most = np.array([number])
+    communicator.all_reduce(most, "max")
+    return float(most[0])
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def on_ranks(
     """
     cases = [pytest.param(np, marks=() if isinstance(np, str) else pytest.mark.mpi) for np in numbers]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
-    if MANY:  # programs that take three ranks take any number
-        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if 3 in numbers else []
+    if MANY:  # programs that take two ranks and three take any number
+        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if {2, 3} <= {*numbers} else []
         threads = False
     most = max((np for np in numbers if isinstance(np, int)), default=0)
     # Not in `make check`, which has the tests of tests/distributed on threads.
