@@ -2,9 +2,9 @@
 
 For each number of ranks: the seconds from mpirun's start until the last rank has imported the library, joined the job
 and trained three steps; the memory of a rank (Pss: what ranks share is divided among them; Rss: is counted in each);
-whether all ranks have the same bits; how long after a fault of one rank the job ends, without a process left; and the
-tests of `tests/mpi` whose programs take any number of ranks (`tests.mpi.shared.on_ranks`). The exit code is 1 if
-anything was wrong. `make many` runs it, in an hour.
+whether all ranks have the same bits; how long after a fault of one rank the job ends, without a process left; and
+whether the tests of `TESTS` pass, with a job of so many ranks for each of their programs (`tests.mpi.shared.on_ranks`).
+The exit code is 1 if anything was wrong. `make many` runs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.mpi.programs import many
 from tests.mpi.run import ROOT, MpiJob
 
 RANKS = (8, 16, 32)
+TESTS = [f"tests/mpi/test_{name}.py" for name in ("collectives", "ddp", "groups", "handles", "messages")]
 FAULTS = ("SIGKILL", "exception", "return")
 SECONDS_PER_RANK = 20.0  # limit of a job; with a fault, of its end
 
@@ -69,7 +70,7 @@ def end_of(ranks: int, kind: str) -> float:
 
 def battery(ranks: int, extra: Sequence[str]) -> tuple[int, str]:
     """The exit code and the last lines of pytest."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "mpi and rank_program", *(extra or ["tests/mpi"])]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "mpi and rank_program", *(extra or TESTS)]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"TEST_RANKS": str(ranks)}, text=True, stdout=subprocess.PIPE
     )
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.many", description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--repeat", type=int, default=3, help="starts, of which the median counts")
-    parser.add_argument("tests", nargs="*", help="after --: arguments of pytest (tests/mpi)")
+    parser.add_argument("tests", nargs="*", help="after --: arguments of pytest in place of `TESTS`")
     options = parser.parse_args(arguments)
     wrong = 0
     for ranks in options.ranks:

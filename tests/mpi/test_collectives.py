@@ -200,7 +200,7 @@ def exchange(comm):
         ("i8", 0),
         ("?", 3),
         (kind, 4),
-        ("f2", 2 * (LEAD + PIECE if size <= FEW else 0) + 5),
+        ("f2", 2 * (LEAD + PIECE if size <= FEW else 0) + 7),
     ]:
         blocks = np.empty((size, size, n), dtype)
         blocks[:] = np.zeros(1, dtype) if isinstance(dtype, np.dtype) else np.ones(1).astype(dtype)

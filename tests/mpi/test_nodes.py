@@ -54,7 +54,14 @@ def test_sums_of_uneven_nodes_and_groups(hydra):
     assert (job.returncode, job.stderr) == (0, "")
     lines = sorted(line.split() for line in job.stdout.splitlines())
     assert [line[:2] for line in lines] == [[str(rank), "nodes"] for rank in range(5)]  # MPI adds in another order
-    assert all(line[3:] == [] and int(line[2]) > 40 for line in lines)
+    assert all(line[3:] == [] and int(line[2]) > 30 for line in lines)
+
+
+def test_another_way_of_adding_is_refused(nodes):
+    launcher = [*nodes.mpirun(2), sys.executable]
+    refused = MpiJob(programs.time_a_megabyte, env={"PYTAGI_DDP_ALL_REDUCE": "ring"}, launcher=launcher).finish(60)
+    assert refused.returncode != 0
+    assert "PYTAGI_DDP_ALL_REDUCE is 'ring' on rank 0: set it to 'mpi' or 'nodes' on all ranks" in refused.stderr
 
 
 def test_ranks_of_torchrun_meet_over_the_network(nodes):

@@ -81,8 +81,9 @@ class AcrossNodes:
         asked = everywhere[0]
         if asked not in (None, *WAYS) or len(set(everywhere)) > 1:
             wrong = next(rank for rank, other in enumerate(everywhere) if other != asked or other not in (None, *WAYS))
+            other = f" and {asked!r} on rank 0" if wrong else ""
             raise LaunchError(
-                f"{VARIABLE} is {everywhere[wrong]!r} on rank {wrong} and {asked!r} on rank 0: set it to "
+                f"{VARIABLE} is {everywhere[wrong]!r} on rank {wrong}{other}: set it to "
                 f"{' or '.join(map(repr, WAYS))} on all ranks, or on none"
             )
         if asked is not None:

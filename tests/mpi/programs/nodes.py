@@ -10,7 +10,7 @@ import numpy as np
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
-from pytagi_ddp.distributed.engine.across_nodes import PIECE_BYTES, WAYS
+from pytagi_ddp.distributed.engine import across_nodes
 from pytagi_ddp.distributed.engine.combine import tree_sum
 from pytagi_ddp.nn import DDPConfig, DDPSequential
 from tests.mpi.ddp_networks import backpropagate, batch, with_batch_norm
@@ -42,6 +42,7 @@ def train(options: dict) -> None:
 def add_across() -> None:
     """Long sums of 3 + 1 + 1 ranks, and of groups: of 3 + 1, of one rank per node, and of one node; by both ways."""
     comm = create_communicator("mpi", timeout=20)
+    across_nodes.PIECE_BYTES, across_nodes.IN_FLIGHT = 1 << 18, 2
     shape = [0, 0, 0, 1, 2]  # the node of each rank
     checks, chosen = {}, comm._group.across.way
     for members in (range(5), range(4), range(2, 5), range(3)):
@@ -50,21 +51,17 @@ def add_across() -> None:
             continue
         across = group._group.across
         checks[f"{members} on several nodes"] = (across is None) == (members == range(3))
-        for way in WAYS if across else [None]:
+        for way in across_nodes.WAYS if across else [None]:
             if across:
                 across.way = way
-            for dtype, n in (("f4", 262_145), ("f4", 3 * PIECE_BYTES // 4 + 1), ("f8", 200_001), ("i8", 200_000)):
+            for dtype, n in (("f4", 9 * 65_536 + 1), ("f8", 200_001), ("i8", 200_000)):
                 checks |= {f"{members} {way} {dtype} {n}: {name}": ok for name, ok in sums(group, dtype, n).items()}
             parts = [np.random.default_rng(rank).standard_normal(300_000).astype("f4") for rank in members]
-            nodes = [
-                tree_sum([x for x, rank in zip(parts, members, strict=True) if shape[rank] == k])
-                for k in range(3)
-                if k in (shape[r] for r in members)
-            ]
+            of_nodes = [[x for x, rank in zip(parts, members, strict=True) if shape[rank] == k] for k in range(3)]
+            in_order = tree_sum([tree_sum(of_node) for of_node in of_nodes if of_node])
             own = parts[group.rank]
             group.all_reduce(own)
-            in_order = own.tobytes() == tree_sum(nodes).tobytes()
-            checks[f"{members} {way}: node by node"] = in_order or way != "nodes"
+            checks[f"{members} {way}: node by node"] = own.tobytes() == in_order.tobytes() or way != "nodes"
     say(comm.rank, chosen, len(checks), *(name.replace(" ", "_") for name, ok in checks.items() if not ok))
 
 
