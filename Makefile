@@ -47,7 +47,7 @@ SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
-# The distributed tests on 8, 16 and 32 ranks: start-up, memory, faults, results. In less than an hour on two cores.
+# The distributed tests on 8, 16 and 32 ranks: start-up, memory, faults, results.
 many: $(INSTALLED)
 	$(BIN)/python -m tests.many
 
