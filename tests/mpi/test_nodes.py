@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from benchmarks.nodes import Nodes
+from tests.conftest import weekly
 from tests.mpi.programs import nodes as programs
 from tests.mpi.run import MpiJob, mpirun
 
@@ -57,6 +58,7 @@ def test_sums_of_uneven_nodes_and_groups(hydra):
     assert all(line[3:] == [] and int(line[2]) > 30 for line in lines)
 
 
+@weekly
 def test_another_way_of_adding_is_refused(nodes):
     launcher = [*nodes.mpirun(2), sys.executable]
     refused = MpiJob(programs.time_a_megabyte, env={"PYTAGI_DDP_ALL_REDUCE": "ring"}, launcher=launcher).finish(60)
