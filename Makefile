@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 1
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check lint docs fuzz release arm64 clean
+.PHONY: demo test check lint docs fuzz many release arm64 clean
 
 # mpirun hides the terminal from its ranks, so whether to draw a bar is decided here.
 demo: $(INSTALLED)
@@ -47,6 +47,10 @@ docs: $(INSTALLED)
 SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
+
+# The distributed tests on 8, 16 and 32 ranks: start-up, memory, faults, results.
+many: $(INSTALLED)
+	$(BIN)/python -m tests.many
 
 # Sdist and wheels of a release, tried and in dist/; says what is left to do. REPOSITORY=https://... once.
 release: $(INSTALLED)

@@ -2,7 +2,7 @@
 
 One all-reduce, the same compressed to half precision, and buckets that are reduced during the backward pass; a step
 without exchange (`no_sync`) as the floor. Rounds of all ways are interleaved; times are medians of the slowest rank.
-Run it over a slow network to see where the options pay: `benchmarks.two_nodes` makes one.
+Run it over a slow network to see where the options pay: `benchmarks.nodes` makes one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parallel strategies compared with each other: section "parallel", and `python -m benchmarks.parallel`.
 
     mpirun -np 2 python -m benchmarks.parallel                      # this machine
-    python -m benchmarks.two_nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
+    python -m benchmarks.nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
 
 All ranks together learn from the same number of samples per step, the workload's batch times the ranks, whatever the
 way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered groups of

@@ -71,9 +71,9 @@ def several(calls: list[tuple[str, dict]], end: Callable[[], None] = lambda: Non
     from pytagi_ddp import manual_seed
     from pytagi_ddp.distributed.communicator import create_communicator
 
-    results = []
+    results, timeout = [], 60 + 10 * int(os.environ.get("TEST_RANKS", 0))
     for program, arguments in calls:
-        communicator = create_communicator("mpi", timeout=60)
+        communicator = create_communicator("mpi", timeout=timeout)
         manual_seed(communicator.rank)  # replicas are to be made equal by what is tested
         result = find(program)(communicator, **arguments)
         end()

@@ -40,6 +40,8 @@ from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
+MANY = int(os.environ.get("TEST_RANKS", 0))  # `tests.many` runs the programs on so many ranks
+
 
 def on_ranks(
     program: Callable,
@@ -66,6 +68,8 @@ def on_ranks(
     marks = [pytest.mark.mpi if isinstance(np, int) else pytest.mark.slow if "threads" in np else () for np in numbers]
     cases = [pytest.param(np, marks=mark) for np, mark in zip(numbers, marks, strict=True)]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
+    if MANY:  # programs for two ranks and three work with any number
+        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if {2, 3} <= {*numbers} else []
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
@@ -118,6 +122,7 @@ def in_thread(program: str, arguments: dict) -> Any:
     return rank.find(program)(communicator, **arguments)
 
 
+SECONDS = 240 + 60 * MANY  # of a job
 PER_JOB = 80  # calls in one job, which take two minutes on two busy cores
 
 
@@ -136,7 +141,7 @@ def run_all(calls: Sequence[Call]) -> dict[Call, list | str]:
     """
     try:
         program = partial(calls[0].several, calls=[(call.program, json.loads(call.arguments)) for call in calls])
-        result = mpirun(program, calls[0].ranks, timeout=240)
+        result = mpirun(program, calls[0].ranks, timeout=SECONDS)
         if (result.returncode, result.stdout, result.stderr) == (0, "", ""):
             return dict(zip(calls, json.loads(result.results), strict=True))
         failure = f"exit code {result.returncode}\n{result.stdout}{result.stderr}"

@@ -15,6 +15,7 @@ from tests.mpi.shared import backend_of, on_ranks
 
 # Floats in the pieces that an all-reduce is cut into.
 LEAD, PIECE, WHOLE = mpi.LEAD_BYTES // 4, mpi.PIECE_BYTES // 4, mpi.WHOLE_BYTES // 4
+FEW = 4  # ranks up to which each rank may draw the long arrays of all
 COMBINE = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}
 
 
@@ -34,7 +35,8 @@ def floats_in_shared_memory(comm):
 
 def all_reduce(comm):
     checks, shares, shared = {}, draws(comm), floats_in_shared_memory(comm)
-    sizes = [0, 1, 7, 1023, shared, shared + 1, WHOLE, WHOLE + 1, LEAD + PIECE - 1, LEAD + PIECE + 3]
+    sizes = [0, 1, 7, 1023, shared, shared + 1, WHOLE, WHOLE + 1]
+    sizes += [LEAD + PIECE - 1, LEAD + PIECE + 3] if comm.world_size <= FEW else []
     for dtype in (np.float32, np.float64, np.int64):
         for n in sizes:
             parts = [share.integers(-1000, 1000, n).astype(dtype) for share in shares]
@@ -45,7 +47,8 @@ def all_reduce(comm):
                 view, np.sum(parts, axis=0, dtype=dtype)
             )
 
-    parts = [share.normal(size=(3, 400_001)).astype(np.float32) for share in shares]
+    columns = 400_001 if comm.world_size <= FEW else 100_001
+    parts = [share.normal(size=(3, columns)).astype(np.float32) for share in shares]
     digests = []
     for _ in range(2):
         buffer = parts[comm.rank].copy()
@@ -66,7 +69,7 @@ def all_reduce(comm):
 def test_all_reduce(results):
     for result in results:
         assert failed(result) == []
-        assert len(result) >= 27
+        assert len(result) >= 27 or len(results) > FEW
 
 
 def broadcast(comm):
@@ -112,7 +115,7 @@ def test_sums_in_shared_memory(results):
 
 
 def gather_and_wait(comm):
-    texts = comm.all_gather_object("x" * 300_000 * comm.rank)
+    texts = comm.all_gather_object("x" * (300_000 if comm.world_size <= FEW else 10_000) * comm.rank)
     comm.barrier()
     time.sleep(0.2 * comm.rank)
     start = time.monotonic()
@@ -123,7 +126,8 @@ def gather_and_wait(comm):
 @on_ranks(gather_and_wait, "serial", "nccl", 1, 2, 3)
 def test_objects_of_uneven_lengths_and_a_barrier_that_holds_the_first_for_the_last(results):
     size = len(results)
-    assert [lengths for lengths, _ in results] == [[300_000 * r for r in range(size)]] * size
+    length = 300_000 if size <= FEW else 10_000
+    assert [lengths for lengths, _ in results] == [[length * r for r in range(size)]] * size
     assert size == 1 or results[0][1] > 0.15 * (size - 1)
 
 
@@ -133,8 +137,9 @@ def ops(comm):
         for op, combine in COMBINE.items():
             if op == "mean" and dtype is np.int64:
                 continue
-            for n in (0, 7, LEAD + PIECE + 3 if op == "max" else 1023):
-                parts = [share.integers(-9, 10, n).astype(dtype) for share in shares]
+            for n in (0, 7, LEAD + PIECE + 3 if op == "max" and size <= FEW else 1023):
+                low, high = (1, 3) if op == "prod" else (-9, 10)  # powers of two are exact
+                parts = [share.integers(low, high, n).astype(dtype) for share in shares]
                 expected = combine(parts, axis=0).astype(dtype) if n else parts[0]
                 buffer = parts[rank].copy()
                 comm.all_reduce(buffer, op)
@@ -166,11 +171,12 @@ def not_finite(comm):
     checks, rank, size = {}, comm.rank, comm.world_size
     for dtype in (np.float32, np.float64):
         values = np.array([[np.nan, 0.0, -np.inf, 2.0], [1.0, -0.0, np.inf, -3.0], [5.0, 0.0, -0.0, -np.nan]], dtype)
+        values = values[np.arange(size) % 3]
         for op in ("max", "min", "sum"):
             name = f"{op} {np.dtype(dtype).name}"
             buffer = values[rank].copy()
             with np.errstate(invalid="ignore"):
-                expected = COMBINE[op](values[:size], axis=0)
+                expected = COMBINE[op](values, axis=0)
             comm.all_reduce(buffer, op)
             checks[f"{name} NaN reaches all"] = np.array_equal(buffer, expected, equal_nan=True)
             checks[f"{name} NaN same bits"] = len(set(comm.all_gather_object(buffer.tobytes()))) == 1
@@ -189,7 +195,13 @@ def test_values_that_are_not_finite(results):
 def exchange(comm):
     checks, rank, size = {}, comm.rank, comm.world_size
     kind = np.dtype([("a", "f2"), ("b", "i4")])
-    for dtype, n in [("f2", 5), ("i8", 0), ("?", 3), (kind, 4), ("f2", 2 * LEAD + 2 * PIECE + 5)]:
+    for dtype, n in [
+        ("f2", 5),
+        ("i8", 0),
+        ("?", 3),
+        (kind, 4),
+        ("f2", 2 * (LEAD + PIECE if size <= FEW else 0) + 7),
+    ]:
         blocks = np.empty((size, size, n), dtype)
         blocks[:] = np.zeros(1, dtype) if isinstance(dtype, np.dtype) else np.ones(1).astype(dtype)
         if dtype is kind:
@@ -217,12 +229,14 @@ def scatter(comm):
     checks, shares, rank, size = {}, draws(comm), comm.rank, comm.world_size
     piece = (LEAD + PIECE) // size
     cases = [(dtype, op, n) for dtype in (np.float32, np.float64, np.int64) for op in COMBINE for n in (0, 1, 301)]
-    cases += [(np.float32, "sum", n) for n in (WHOLE // size, WHOLE // size + 1, piece - 1, piece + 2)]
+    long = (piece - 1, piece + 2) if size <= FEW else ()
+    cases += [(np.float32, "sum", n) for n in (WHOLE // size, WHOLE // size + 1, *long)]
     for dtype, op, n in cases:
         if (dtype, op) == (np.int64, "mean"):
             continue
         parts = [(100 * share.normal(size=size * n)).astype(dtype) for share in shares]
-        expected = combined(parts, op).reshape(size, n)
+        with np.errstate(over="ignore"):
+            expected = combined(parts, op).reshape(size, n)
         mine, receive = parts[rank].copy(), np.empty(n, dtype)
         comm.reduce_scatter(mine, receive, op)
         name = f"{op} {np.dtype(dtype).name} {n}"
@@ -251,15 +265,16 @@ def library(comm):
 @on_ranks(scatter, "serial", 1, 2, 3, 4)
 def test_blocks_of_reductions(results):
     for result in results:
-        assert failed(result) == [] and len(result) == 2 * 46 + 2 * 13 + 1
+        assert failed(result) == [] and len(result) >= 2 * 44 + 2 * 11 + 1
 
 
 def scatter_what_is_not_finite(comm):
     checks, rank, size = {}, comm.rank, comm.world_size
     values = np.array([[np.nan, 0.0, -np.inf, 2.0], [1.0, -0.0, np.inf, -3.0], [5.0, 0.0, -0.0, -np.nan]], np.float32)
+    values = values[np.arange(size) % 3]
     for op in ("max", "min", "sum"):
         with np.errstate(invalid="ignore"):
-            expected = COMBINE[op](values[:size], axis=0)
+            expected = COMBINE[op](values, axis=0)
         receive = np.empty(4, np.float32)
         comm.reduce_scatter(np.tile(values[rank], size), receive, op)
         checks[op] = np.array_equal(receive, expected, equal_nan=True)

@@ -86,11 +86,12 @@ def average_step(comm):
     backpropagate(ddp, x[mine], y[mine])
     arena = net.arena
     prior = arena.theta.copy()
-    mean_delta = sum(comm.all_gather_object(arena.delta.copy())) / np.float32(size)
+    active = len(sizes)  # ranks with samples
+    mean_delta = sum(comm.all_gather_object(arena.delta.copy())) / np.float32(active)
     results["quiet"] = calls == []
     ddp.step()
     results["calls"] = list(calls)
-    bar = np.sqrt(prior[1]) / cap_factor(-(-sum(sizes) // size))
+    bar = np.sqrt(prior[1]) / cap_factor(-(-sum(sizes) // active))
     expected = np.stack(
         [
             prior[0] + np.clip(prior[1] * mean_delta[0], -bar, bar),

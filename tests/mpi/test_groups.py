@@ -80,7 +80,7 @@ def of_mpi4py(comm):
         assert (ddp.rank, ddp.world_size, ddp.communicator.backend) == (ranks.rank, ranks.size, "mpi")
         fsdp = FSDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
         mesh = init_device_mesh((-1,), ("pipe",), ranks)
-        pipeline = PipelineSequential(Sequential(*(Linear(2, 2) for _ in range(4))), mesh=mesh)
+        pipeline = PipelineSequential(Sequential(*(Linear(2, 2) for _ in range(max(4, comm.world_size)))), mesh=mesh)
         assert fsdp.communicator is pipeline.communicator is ddp.communicator is get_distributed_backend(ranks)
         row = np.full(1000, comm.rank + 1, np.float32)
         all_reduce(ranks, row)

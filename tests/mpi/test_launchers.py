@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from pytagi_ddp.distributed.engine import meeting
-from tests.mpi.programs import launch, two_nodes
+from tests.mpi.programs import launch, nodes
 from tests.mpi.run import ROOT, MpiJob, mpirun, mpirun_command
 from tests.mpi.torchrun import variables as torchrun_variables
 
@@ -99,12 +99,12 @@ def torchrun(program, nodes=1, ranks=2, port=PORT):
 def test_ranks_of_torchrun_train_as_those_of_mpirun_do(hydra):
     with socket.create_server(("", PORT + meeting.PORT_STEP)) as other:  # where they would meet, were it free
         other.settimeout(20)
-        job = torchrun(partial(two_nodes.train, options={}), nodes=2, ranks=1)
+        job = torchrun(partial(nodes.train, options={}), nodes=2, ranks=1)
         for _ in range(2):
             other.accept()[0].close()
         started = job.finish(60)
     assert (started.returncode, started.stderr) == (0, "")
-    wanted = mpirun(partial(two_nodes.train, options={}))
+    wanted = mpirun(partial(nodes.train, options={}))
     assert sorted(started.stdout.splitlines()) == sorted(wanted.stdout.splitlines())
 
 

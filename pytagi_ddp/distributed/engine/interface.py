@@ -113,7 +113,8 @@ class Communicator(CommunicatorBase, ABC):
 
         For arrays on the host, every engine adds in the same order, by a binary tree of neighbouring ranks.
         `all_reduce` gives the same bits with two ranks, for short float32 arrays within a node, and if MPI adds by the
-        same tree, as MPICH does. NCCL adds in another order.
+        same tree, as MPICH does. Between nodes, sums of more than 1 MB may add the ranks of each node first
+        (``PYTAGI_DDP_ALL_REDUCE``). NCCL adds in another order.
 
         Args:
             send: C-contiguous float32, float64 or int64 array of `world_size` equal blocks, of the same size on every

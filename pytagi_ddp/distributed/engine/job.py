@@ -29,7 +29,7 @@ from pytagi_ddp.distributed.engine.launcher import (
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup, MPIMember, ended_after
 from pytagi_ddp.distributed.engine.operations import SLEEP_LIMIT, SLEEP_SECONDS, Queue
 from pytagi_ddp.distributed.engine.rendezvous import node_barrier
-from pytagi_ddp.distributed.engine.shared_memory import check_space, join_shared_sum, unlink_own_files
+from pytagi_ddp.distributed.engine.shared_memory import check_space, unlink_own_files
 
 LEAVING, GAVE_UP = 1, 2  # tags on the control communicator
 
@@ -105,7 +105,7 @@ class Job(MPIMember):
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
         first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
         asked = world.allgather(debug.is_asked_for())
-        node = self._unlink_on_node(world)  # as soon as all ranks have opened it, so that a killed job leaves no file
+        self._unlink_on_node(world)  # as soon as all ranks have opened it, so that a killed job leaves no file
         if len(set(asked)) > 1:  # ranks with debug mode would wait for the others in each comparison
             raise LaunchError(
                 f"PYTAGI_DDP_DEBUG is set on rank {asked.index(True)}, and not on rank {asked.index(False)}: set it on "
@@ -115,24 +115,24 @@ class Job(MPIMember):
         self._control = group.duplicate(world, "start of MPI: control channel", timeout)
         start = iter([group.channels["barrier"].Ibarrier()])
         group.collectives.start("start of MPI", 0, start, timeout).wait()
-        group.local_rank, group.local_world_size = node.rank, node.size
-        if node.size == self.world_size > 1:
-            group.shared_sum = join_shared_sum(node)
-        node.Free()
+        group.find_node(world.allgather(self.node), world, timeout)
+        if group.across is not None:
+            choosing = Queue(lambda what: None, self.raise_timeout, self.operations)
+            group.across.choose(lambda requests: choosing.start("start of MPI", 0, requests, timeout).wait())
 
     def end_in_child(self) -> None:
         """Called in a forked child process, which is not part of the job."""
         self.forked = FORKED.format(rank=self.rank)
         self.operations.end(self.forked)
 
-    def _unlink_on_node(self, world: Any) -> Any:
-        """Removes the name of MPI's file in shared memory, after all ranks of this node mapped it; returns them."""
+    def _unlink_on_node(self, world: Any) -> None:
+        """Finds this node, and removes the name of MPI's file in shared memory, which all its ranks have mapped."""
         node = world.Split_type(self.MPI.COMM_TYPE_SHARED)
         self.node = node.bcast(self.rank)
         node.Barrier()
         if node.rank == 0:
             unlink_own_files()
-        return node
+        node.Free()
 
     def listen(self) -> None:
         if self._control is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
+from pytagi_ddp.distributed.engine.across_nodes import RequestList, swaps
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
 from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows, comparable
 from pytagi_ddp.distributed.engine.group import SplitRequest
@@ -42,7 +43,8 @@ class MPICommunicator(Communicator):
     A collective is cut into non-blocking pieces, and waiting for one is polling it: at first without pause, then with
     sleeps of 0.05 to 1 ms. So a waiting rank does not slow its neighbours down, runs its signal handlers, sees that
     another rank has left, and ends with an error after ``timeout`` seconds. The result has the same bits on every rank.
-    Where all ranks are on one node, sums of short float32 arrays are made in memory that they share, not by MPI.
+    Where all ranks are on one node, sums of short float32 arrays are made in memory that they share, not by MPI. Long
+    sums of ranks on several nodes are made by `AcrossNodes`.
 
     While it is open, an exception on any rank, in any thread, ends the whole job (see `abort.AbortHook`).
 
@@ -86,6 +88,10 @@ class MPICommunicator(Communicator):
         if shared is not None and buffer.dtype == FLOAT32 and 0 < buffer.size <= shared.floats:
             yield shared.start(buffer)
             return
+        across = self._group.across
+        if across is not None and buffer.nbytes > WHOLE_BYTES:
+            yield from across.sums(buffer)
+            return
         start, in_place, add = self._group.channels["all_reduce"].Iallreduce, self._MPI.IN_PLACE, self._MPI.SUM
         for piece in _pieces(buffer):
             yield start(in_place, piece, add)
@@ -99,7 +105,10 @@ class MPICommunicator(Communicator):
         combine = {"max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}.get(op, MPI.SUM)
         receives = root in (None, self.rank)
         with self._staging.for_mpi(buffer) as data, comparable(data, op, keep=not receives) as numbers:
-            for piece in _pieces(numbers):
+            added = root is None and op in ("sum", "mean") and isinstance(numbers, np.ndarray)
+            if added:
+                yield from self._sums(numbers)
+            for piece in () if added else _pieces(numbers):
                 if root is None:
                     yield channel.Iallreduce(MPI.IN_PLACE, piece, combine)
                 elif receives:
@@ -145,7 +154,7 @@ class MPICommunicator(Communicator):
             out = blocks[self.rank] if staged else receive.reshape(-1)
             for start, stop in _spans(size, itemsize * self.world_size):
                 rows = self._rows(stop - start, data.dtype)
-                yield _RequestList(self._MPI, self._swaps(channel, blocks[:, start:stop], rows))
+                yield RequestList(self._MPI, swaps(channel, blocks[:, start:stop], rows))
                 own = blocks[self.rank, start:stop]
                 if self.world_size == 2 and op == "sum":  # there is one order only, and nothing to be copied first
                     with np.errstate(all="ignore"):
@@ -179,12 +188,6 @@ class MPICommunicator(Communicator):
             yield shared.start(np.zeros(1, np.float32))
         elif self.world_size > 1:
             yield self._group.channels["reduce_scatter"].Ibarrier()
-
-    def _swaps(self, channel: Any, away: np.ndarray, home: np.ndarray) -> Iterator:
-        """Sends row r of `away` to rank r, and receives row r of `home` from it; `Ialltoallv` takes 3 times as long."""
-        others = [(self.rank + k) % self.world_size for k in range(1, self.world_size)]
-        yield from (channel.Irecv(bytes_of(home[peer]), peer) for peer in others)
-        yield from (channel.Isend(bytes_of(away[peer]), peer) for peer in reversed(others))
 
     def _rows(self, length: int, dtype: np.dtype) -> np.ndarray:
         """Memory for `length` numbers of each rank, valid until the next call."""
@@ -291,16 +294,6 @@ class MPICommunicator(Communicator):
         _open.discard(self)
         if not _open:
             self._group.member.hook.remove()
-
-
-class _RequestList:
-    """Several requests that are polled as one."""
-
-    def __init__(self, MPI: Any, requests: Iterable):
-        self._testall, self._requests = MPI.Request.Testall, list(requests)
-
-    def Test(self) -> bool:
-        return self._testall(self._requests)
 
 
 class _Message:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
+from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes
 from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
@@ -57,6 +58,7 @@ class MPIGroup(Group):
         channels: a private duplicate of that communicator for each of `KINDS`.
         local_rank, local_world_size: index among the ranks of the group on this node, and their number.
         shared_sum: adds short float32 arrays if all ranks are on one node and share memory; otherwise None.
+        across: makes long sums if the ranks are on several nodes; otherwise None.
     """
 
     member: MPIMember
@@ -66,6 +68,7 @@ class MPIGroup(Group):
     def __init__(self, job: MPIMember, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
         super().__init__(job, number, ranks)
         self.shared_sum: SharedSum | None = None
+        self.across: AcrossNodes | None = None
         starting = "start of MPI" if number == 0 else f"split #{number}"
         kinds = {kind: f"{starting}: {kind} channel" for kind in KINDS}
         self.channels = {kind: self.duplicate(ranks_of, name, timeout) for kind, name in kinds.items()}
@@ -84,7 +87,9 @@ class MPIGroup(Group):
         if not any(queue.first for queue in (self.collectives, *self._messages.values())):
             for channel in self.channels.values():
                 channel.Free()
-            self.channels, self.shared_sum = {}, None
+            if self.across is not None:
+                self.across.free()
+            self.channels, self.shared_sum, self.across = {}, None, None
 
     def split(self, own: SplitRequest, requests: Sequence[SplitRequest], timeout: float) -> MPIGroup | None:
         """The part of the group with the color of this rank; collective, after the ranks have exchanged requests.
@@ -104,7 +109,7 @@ class MPIGroup(Group):
             group = MPIGroup(job, number, [self.ranks[place] for place in places], ranks_of, timeout)
         except job.MPI.Exception as error:
             raise _no_room(f"split #{number}", error) from error
-        group._find_node([requests[place].node for place in places], ranks_of, timeout)
+        group.find_node([requests[place].node for place in places], ranks_of, timeout)
         ranks_of.Free()
         return group
 
@@ -131,16 +136,18 @@ class MPIGroup(Group):
             group = cls(job, new_number(requests), ranks, ranks_of, timeout)
         except job.MPI.Exception as error:
             raise _no_room(what, error) from error
-        group._find_node([request.node for request in requests], ranks_of, timeout)
+        group.find_node([request.node for request in requests], ranks_of, timeout)
         ranks_of.Free()
         return group
 
-    def _find_node(self, nodes: Sequence[Any], ranks_of: Any, timeout: float) -> None:
-        """Finds the ranks on this node, from the nodes of all ranks of the group, and joins their shared memory."""
+    def find_node(self, nodes: Sequence[int], ranks_of: Any, timeout: float) -> None:
+        """Finds the ranks on this node, from the nodes of all ranks, and joins their shared memory; collective."""
         here = [place for place, node in enumerate(nodes) if node == nodes[self.rank]]
         self.local_rank, self.local_world_size = here.index(self.rank), len(here)
-        if 1 < self.world_size == len(here):
-            with ended_after(timeout):
+        with ended_after(timeout):
+            if len(here) < self.world_size:
+                self.across = AcrossNodes(self.member.MPI, self.channels["all_reduce"], nodes[self.rank])
+            elif self.world_size > 1:
                 self.shared_sum = join_shared_sum(ranks_of)
 
 

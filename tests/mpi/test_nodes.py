@@ -2,12 +2,14 @@
 
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
-from benchmarks.two_nodes import ADDRESSES, TwoNodes
-from tests.mpi.programs import two_nodes
+from benchmarks.nodes import Nodes
+from tests.conftest import weekly
+from tests.mpi.programs import nodes as programs
 from tests.mpi.run import MpiJob, mpirun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -15,18 +17,24 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 SOON = 5.0
 
 
-@pytest.fixture
-def nodes(hydra):
+@contextmanager
+def made(count):
     try:
-        with TwoNodes() as made:
-            yield made
+        with Nodes(count) as nodes:
+            yield nodes
     except PermissionError as error:
         pytest.skip(f"needs the right to make network namespaces: {error}")
 
 
+@pytest.fixture
+def nodes(hydra):
+    with made(2) as nodes:
+        yield nodes
+
+
 @pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
 def test_two_nodes_train_as_one_host_does(nodes, np, options):
-    program = partial(two_nodes.train, options=options)
+    program = partial(programs.train, options=options)
     before = nodes.sent_bytes()
     apart = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable]).finish(60)
     together = mpirun(program, np, timeout=60)
@@ -41,10 +49,27 @@ def test_two_nodes_train_as_one_host_does(nodes, np, options):
     assert {line[5] for line in lines} == {one_host[0][5]}  # the same parameters, to the last bit
 
 
+def test_sums_of_uneven_nodes_and_groups(hydra):
+    with made(3) as nodes:
+        job = MpiJob(programs.add_across, 5, launcher=[*nodes.mpirun([3, 1, 1]), sys.executable]).finish(60)
+    assert (job.returncode, job.stderr) == (0, "")
+    lines = sorted(line.split() for line in job.stdout.splitlines())
+    assert [line[:2] for line in lines] == [[str(rank), "nodes"] for rank in range(5)]  # MPI adds in another order
+    assert all(line[3:] == [] and int(line[2]) > 30 for line in lines)
+
+
+@weekly
+def test_another_way_of_adding_is_refused(nodes):
+    launcher = [*nodes.mpirun(2), sys.executable]
+    refused = MpiJob(programs.time_a_megabyte, env={"PYTAGI_DDP_ALL_REDUCE": "ring"}, launcher=launcher).finish(60)
+    assert refused.returncode != 0
+    assert "PYTAGI_DDP_ALL_REDUCE is 'ring' on rank 0: set it to 'mpi' or 'nodes' on all ranks" in refused.stderr
+
+
 def test_ranks_of_torchrun_meet_over_the_network(nodes):
-    program = partial(two_nodes.train, options={})
+    program = partial(programs.train, options={})
     launcher = [sys.executable, "-m", "tests.mpi.torchrun", "2", "2", sys.executable]
-    env = {"MASTER_ADDR": ADDRESSES[0]}
+    env = {"MASTER_ADDR": nodes.addresses[0]}
     jobs = [MpiJob(program, 4, env | {"NODE": str(k)}, [*nodes.enter(k), *launcher]) for k in range(2)]
     ended = [job.finish(60) for job in jobs]
     assert [(job.returncode, job.stderr) for job in ended] == [(0, ""), (0, "")]
@@ -56,7 +81,7 @@ def test_ranks_of_torchrun_meet_over_the_network(nodes):
 
 @pytest.mark.parametrize("np", [2, 4])
 def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
-    program = partial(two_nodes.train_until_cut, folder=str(tmp_path))
+    program = partial(programs.train_until_cut, folder=str(tmp_path))
     job = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable])
     try:
         job.wait_ready(60)
@@ -75,19 +100,19 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
 
 def test_the_recipe_limits_the_cable_and_gives_the_exit_code(nodes):
     nodes.close()
-    recipe = [sys.executable, "-m", "benchmarks.two_nodes", "--mbit", "80", "-np", "2", "--"]
-    limited = MpiJob(two_nodes.time_a_megabyte, launcher=[*recipe, sys.executable]).finish(60)
+    recipe = [sys.executable, "-m", "benchmarks.nodes", "--mbit", "80", "-np", "2", "--"]
+    limited = MpiJob(programs.time_a_megabyte, launcher=[*recipe, sys.executable]).finish(60)
     assert (limited.returncode, limited.stderr) == (0, "")
     assert 0.08 < float(limited.stdout) < 1.0  # 1 MB in each direction at 80 Mbit/s: 0.1 s
-    assert MpiJob(two_nodes.leave, launcher=[*recipe, sys.executable]).finish(60).returncode == 3
+    assert MpiJob(programs.leave, launcher=[*recipe, sys.executable]).finish(60).returncode == 3
 
 
 def test_the_nodes_are_gone_afterwards(nodes):
     names = list(nodes.names)
-    job = MpiJob(two_nodes.sleep, launcher=[*nodes.mpirun(2), sys.executable])
+    job = MpiJob(programs.sleep, launcher=[*nodes.mpirun(2), sys.executable])
     nodes.close()
     assert job.process.wait(10) != 0
     job.close()
-    with TwoNodes() as again:  # the names are free
+    with Nodes() as again:  # the names are free
         assert again.names == names
         assert again.processes() == []
