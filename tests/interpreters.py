@@ -1,7 +1,7 @@
 """Builds, imports and tests the library with every Python on this machine that it is for.
 
     python -m tests.interpreters           # all of them, oldest first
-    python -m tests.interpreters --newest  # the newest one; `make test` runs this
+    python -m tests.interpreters --newest  # the newest one
 
 Each Python gets an environment of its own in a temporary folder, and the library is installed there from a copy of the
 files under version control, compiled without optimisation. Then it imports the library, takes one training step, runs
@@ -20,11 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.clean_tree import ROOT, copy_c_code, hasty, source_tree
+from tests.clean_tree import ROOT, hasty, source_tree
 
 GOLDEN = "tests/nn/test_golden.py"
-# Of the recorded cases, as an expression of `pytest -k`: some of each kind of kernel.
-SOME = "resnet_strided or conv_maxpool_k2 or lstm_t4 or hierarchical or heteros or layernorm_fc or embedding_padding"
 NEEDS = ("pytest>=8.0", "pytest-timeout>=2.3")  # what tests/nn/test_golden.py needs beside the library
 STEP = """
 import numpy as np
@@ -48,13 +46,6 @@ def supported() -> list[str]:
     return [f"3.{minor}" for minor in sorted(map(int, named))]
 
 
-def required() -> list[str]:
-    """What builds the library, as pyproject.toml says."""
-    listed = re.search(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert listed is not None
-    return re.findall(r'"([^"]+)"', listed[1])
-
-
 def interpreter(version: str) -> str | None:
     """The path of a Python of this version, on the search path or among those of pyenv; None if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -71,23 +62,24 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def check(python: str, folder: Path, quick: bool = False, wheel: Path | None = None) -> None:
+def newest() -> str | None:
+    """The newest Python of this machine, if it is newer than this one."""
+    later = [version for version in supported() if int(version[2:]) > sys.version_info.minor]
+    return next(filter(None, map(interpreter, reversed(later))), None)
+
+
+def check(python: str, folder: Path, wheel: Path | None = None) -> None:
     """Installs the library for an interpreter, in `folder`, and runs the checks.
 
     Args:
         python: the interpreter.
         folder: an empty one.
-        quick: whether to take the C code that Cython has made here already, which is that for every Python, to build in
-            the environment itself, where NumPy and SciPy are unpacked once, and to run no doctor, and `SOME` of the
-            recorded cases, as loops are compiled anew for each Python.
         wheel: one to install, where no compiler and no other program of this machine is found; else the sources are.
 
     Raises:
         RuntimeError: one of them failed; the message has the end of its output.
     """
     sources, away = source_tree(folder / "tree"), folder / "away"
-    if quick:
-        copy_c_code(sources)
     away.mkdir()
     (away / "tests").symlink_to(sources / "tests")
     shutil.copy2(sources / "pyproject.toml", away)
@@ -100,14 +92,12 @@ def check(python: str, folder: Path, quick: bool = False, wheel: Path | None = N
     if wheel is not None:
         clean["PATH"] = str(folder / "env" / "bin")
     pip = [sys.executable, "-m", "pip", "--python", executable, "install", "--quiet"]  # a copy of it takes seconds
-    build = [[*pip, *required()], [*pip, "--no-build-isolation"]] if quick else [pip]
     commands: list[tuple[list[str], dict[str, str]]] = [
         ([python, "-m", "venv", "--without-pip", str(folder / "env")], {}),
-        *((command, {}) for command in build[:-1]),
-        ([*build[-1], f"{wheel or sources}[mpi]", *NEEDS], haste),
+        ([*pip, f"{wheel or sources}[mpi]", *NEEDS], haste),
         ([executable, "-c", STEP], {}),
-        *([] if quick else [([executable, "-m", "pytagi_ddp.doctor"], {})]),
-        ([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", SOME if quick else "", GOLDEN], {}),
+        ([executable, "-m", "pytagi_ddp.doctor"], {}),
+        ([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", GOLDEN], {}),
     ]
     for command, extra in commands:
         done = subprocess.run(command, cwd=away, env=clean | extra, capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ And what belongs to a release agrees: the version, the Pythons, the workflows, t
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 import pytagi_ddp
-from tests import arm64, public_api, release
+from tests import arm64, interpreters, public_api, release
 from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
@@ -34,6 +35,17 @@ OutputUpdater(net.device).update(net.output_z_buffer, [1.0], [1.0], net.input_de
 net.backward()
 net.step()
 print(pytagi_ddp.__file__)
+"""
+
+CODE = (ROOT / "kernels", ROOT / "pytagi_ddp")
+# Compiles every module in memory, a warning is an error; prints where the headers of this Python are.
+READS_ALL = """
+import json, pathlib, sys, sysconfig, warnings
+warnings.simplefilter("error")
+for folder in sys.argv[1:]:
+    for path in pathlib.Path(folder).rglob("*.py"):
+        compile(path.read_text(), str(path), "exec")
+print(json.dumps(sysconfig.get_paths()))
 """
 
 
@@ -183,17 +195,22 @@ def test_openmp_of_a_compiler_that_has_it_only_as_an_option_of_its_preprocessor(
 
 
 @pytest.mark.slow
-def test_every_module_compiles_for_arm64(tmp_path):
-    """As far as the compiler of another machine can say; tests/arm64.py runs it there."""
-    compiler = shutil.which("aarch64-linux-gnu-gcc")
+@pytest.mark.parametrize("target", ["arm64", "the newest Python"])
+def test_every_module_compiles(tmp_path, target):
+    """As far as a compiler can say; tests/arm64.py and tests/interpreters.py run it there."""
+    paths = sysconfig.get_paths()
+    compiler = shutil.which("aarch64-linux-gnu-gcc" if target == "arm64" else "gcc")
     if compiler is None:
         pytest.skip("needs aarch64-linux-gnu-gcc (Debian: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")
-    folders = (ROOT / "kernels", ROOT / "pytagi_ddp")
-    sources = [str(path.with_suffix(".c")) for folder in folders for path in folder.rglob("*.pyx")]
+    if target != "arm64":
+        if (newest := interpreters.newest()) is None:
+            pytest.skip("there is no newer Python than the one that runs the tests")
+        paths = json.loads(run(newest, "-c", READS_ALL, *map(str, CODE), cwd=tmp_path).stdout)
+    sources = [str(path.with_suffix(".c")) for folder in CODE for path in folder.rglob("*.pyx")]
     assert len(sources) > 15
-    rooms = [f"-I{ROOT / 'kernels/cpu' / room}" for room in ("products", "runtime", "layers")]
-    headers = [f"-I{sysconfig.get_path(kind)}" for kind in ("include", "platinclude")]
-    options = ["-fsyntax-only", "-fopenmp", "-w", *rooms, *headers, f"-I{np.get_include()}"]
+    parts = [f"-I{ROOT / 'kernels/cpu' / part}" for part in ("products", "runtime", "layers")]
+    headers = [f"-I{paths[kind]}" for kind in ("include", "platinclude")]
+    options = ["-fsyntax-only", "-fopenmp", "-w", *parts, *headers, f"-I{np.get_include()}"]
     done = run(compiler, *options, *sources, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[:3000]
 

@@ -89,7 +89,7 @@ def options_together(comm, reshard, average, sync, blocks):
     return [same(sharded, whole), stops, changes[0] == changes[1], len(changes[0]), len(sharded.model.arena.groups)]
 
 
-@on_ranks(options_together, 3, "4 threads", threads=False, once_a_week=(2,))
+@on_ranks(options_together, 2, "3 threads", threads=False, once_a_week=(3,))
 @BOTH
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize(("sync", "blocks"), [(False, False), (True, False), (False, True), (True, True)])

@@ -68,7 +68,7 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool
     net = ways[way](network(norm=way == "synchronised"))
 
     class Before(Callback):
-        """Comes before the checkpoint of a step, on all ranks."""
+        """Comes to the moment of a checkpoint, on all ranks."""
 
         on_all_ranks = True
 
@@ -82,22 +82,32 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool
             come_to("save", trainer.step)
 
     class After(Callback):
-        """Comes behind the checkpoint."""
+        """Says which checkpoint was written, at the next moment: they are written after all other callbacks."""
 
         on_all_ranks = True
+        written = 0
+
+        def say_saved(self) -> None:
+            if own == 0 and self.written:
+                say("saved", self.written)
+            self.written = 0
 
         def fit_begin(self, trainer) -> None:
             if own == 0:
                 say("from", trainer.step)
 
         def batch_end(self, trainer) -> None:
-            if own == 0 and trainer.step % EVERY == 0 and trainer.batch != trainer.batches_per_epoch:
-                say("saved", trainer.step)
+            self.say_saved()
+            if trainer.step % EVERY == 0 and trainer.batch != trainer.batches_per_epoch:
+                self.written = trainer.step
             come_to("step", trainer.step)
 
         def epoch_end(self, trainer) -> None:
-            if own == 0:
-                say("saved", trainer.step)
+            self.say_saved()
+            self.written = trainer.step
+
+        def fit_end(self, trainer) -> None:
+            self.say_saved()
 
     step_of = net.step
 
