@@ -45,11 +45,21 @@ assert (a[0], b[0]) == (9, 18), (a, b)
 print(count.compiled)
 """
 LOOPS = 2
+# Prints the bits of a loop that calls others.
+LSTM = """
+import numpy as np
+from pytagi_ddp import manual_seed, nn
+
+manual_seed(7)
+net = nn.Sequential(nn.LSTM(6, 9, seq_len=4))
+mu, var = net(np.random.default_rng(0).normal(size=(5, 24)))
+print(mu.tobytes().hex(), var.tobytes().hex())
+"""
 
 
-def start(cache: Path, *arguments: str) -> subprocess.Popen:
+def start(cache: Path, *arguments: str, program: str = PROGRAM) -> subprocess.Popen:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTAGI_DDP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -69,6 +79,11 @@ def test_each_loop_is_compiled_once_by_three_processes(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_that_compiles_has_the_bits_of_one_that_loads(tmp_path):
+    one, other = (start(tmp_path, program=LSTM).communicate(timeout=120)[0] for _ in range(2))
+    assert one == other != ""
+
+
 def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
     mark = tmp_path / "compiling"
     first = start(tmp_path, str(mark))

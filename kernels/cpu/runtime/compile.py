@@ -90,18 +90,24 @@ def _jit(
     function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH, apart: bool = False
 ) -> Callable:
     folder = cache_folder()
-    compiled = inner(function, fastmath, apart, parallel)
+    compiled = _compiled(function, fastmath, apart, parallel=parallel)
     if folder is not None and not numba.config.DISABLE_JIT:
         # Serial and parallel code of one function would share a cache entry, so each has its own folder.
         share(compiled, folder / ("parallel" if parallel else "serial"))
     return compiled
 
 
-def inner(
-    function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False, parallel: bool = False
-) -> Callable:
-    """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself."""
-    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, parallel=parallel)(function)
+def inner(function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False) -> Callable:
+    """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself.
+
+    LLVM inlines it. Otherwise the process that compiles a loop would call the code of the function's own module, and
+    a process that loads the loop would call the copy in the loop's module, which may round differently.
+    """
+    return _compiled(function, fastmath, apart, forceinline=True)
+
+
+def _compiled(function: Callable, fastmath: bool | set[str], apart: bool, **options: bool) -> Callable:
+    compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, **options)(function)
     if not numba.config.DISABLE_JIT:
         # After an exception in between, modules of LLVM would be freed twice.
         compiled.compile = held_back(always=True)(compiled.compile)
