@@ -120,7 +120,10 @@ class Checkpoints(Callback):
         if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
             self._refuse_others()
         if "likelihood" in found.extra and isinstance(trainer.likelihood, Likelihood):
-            trainer.likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])
+            try:
+                trainer.likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ValueError(f"{found.path} was written with another likelihood: {error}") from error
         position = found.position
         if position.epoch >= trainer.epochs:
             done = (

@@ -8,6 +8,7 @@ was being written. The exit code is the number of cases that went otherwise (up 
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import os
 import random
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.distributed import run_threads
+from pytagi_ddp.files import atomic_write
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import DDPSequential
 from pytagi_ddp.training import Checkpoints, Trainer
@@ -100,11 +102,12 @@ def in_child(case: Case, folder: Path, said: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
+    faulthandler.register(signal.SIGUSR2, said.with_name("stacks").open("w"))  # where its threads are, if it hangs
     try:
         text = train(case, folder)
     except BaseException:
         text = traceback.format_exc()
-    said.write_text(text)
+    atomic_write(said, text.encode())  # a kill may come while it is written
     os._exit(0)
 
 
@@ -121,9 +124,11 @@ def run(case: Case) -> tuple[list[str], str]:
                 deadline = time.monotonic() + LIMIT
                 while os.waitpid(pid, os.WNOHANG) == (0, 0):
                     if time.monotonic() > deadline:
+                        os.kill(pid, signal.SIGUSR2)
+                        time.sleep(1)
                         os.kill(pid, signal.SIGKILL)
                         os.waitpid(pid, 0)
-                        return ["HANG"], f"{killed} kills"
+                        return ["HANG"], f"{killed} kills\n{said.with_name('stacks').read_text()}"
                     time.sleep(0.002)
             else:
                 time.sleep(share * took)

@@ -268,7 +268,7 @@ def test_noise_that_a_callback_has_fitted_is_resumed(tmp_path, likelihood):
     assert whole[1] != likelihood.state_dict()
     path = files(tmp_path)[min(files(tmp_path)) * 2]
     assert train(4, resume=path) == whole
-    with pytest.raises(CallbackError, match=r"this is the state of a .*, and not of a Laplace\(scale=1.0\)"):
+    with pytest.raises(CallbackError, match=r"step-\S* was written with another likelihood: .* not of a Laplace\("):
         Trainer(network(), Laplace(), epochs=9, callbacks=[Checkpoints(None, resume=path)]).fit((X, numbers))
 
 

@@ -117,8 +117,7 @@ class Job(MPIMember):
         group.collectives.start("start of MPI", 0, start, timeout).wait()
         group.find_node(world.allgather(self.node), world, timeout)
         if group.across is not None:
-            choosing = Queue(lambda what: None, self.raise_timeout, self.operations)
-            group.across.choose(lambda requests: choosing.start("start of MPI", 0, requests, timeout).wait())
+            group.across.choose(lambda requests: first.start("start of MPI", 0, requests, timeout).wait())
 
     def end_in_child(self) -> None:
         """Called in a forked child process, which is not part of the job."""

@@ -105,16 +105,14 @@ class MPICommunicator(Communicator):
         combine = {"max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}.get(op, MPI.SUM)
         receives = root in (None, self.rank)
         with self._staging.for_mpi(buffer) as data, comparable(data, op, keep=not receives) as numbers:
-            added = root is None and op in ("sum", "mean") and isinstance(numbers, np.ndarray)
-            if added:
+            if root is None and op in ("sum", "mean") and isinstance(numbers, np.ndarray):
                 yield from self._sums(numbers)
-            for piece in () if added else _pieces(numbers):
-                if root is None:
-                    yield channel.Iallreduce(MPI.IN_PLACE, piece, combine)
-                elif receives:
-                    yield channel.Ireduce(MPI.IN_PLACE, piece, combine, root)
-                else:
-                    yield channel.Ireduce(piece, None, combine, root)
+            elif root is None:
+                yield from (channel.Iallreduce(MPI.IN_PLACE, piece, combine) for piece in _pieces(numbers))
+            elif receives:
+                yield from (channel.Ireduce(MPI.IN_PLACE, piece, combine, root) for piece in _pieces(numbers))
+            else:
+                yield from (channel.Ireduce(piece, None, combine, root) for piece in _pieces(numbers))
             if op == "mean" and receives:
                 numbers /= self.world_size
 

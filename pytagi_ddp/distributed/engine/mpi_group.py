@@ -16,7 +16,8 @@ from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
 
-# for each other, and report it, instead of reading each other's data.
+# Each kind of collective has its own MPI communicator. So ranks in different collectives wait for each other, and
+# report it, instead of reading each other's data.
 KINDS = (
     "all_reduce",
     "reduce",
