@@ -191,11 +191,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def _limit_numba(n: int) -> None:
-    import numba
+    # A forked process uses no threads. Numba's lock is shared by all of them, and stays locked if one is killed in it.
+    if not _one_only:
+        import numba
 
-    numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-    with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
-        numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+        numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+        with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
+            numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
     _applied.threads = n
 
 
