@@ -23,7 +23,11 @@ from tests.mpi.programs import many
 from tests.mpi.run import ROOT, MpiJob
 
 RANKS = (8, 16, 32)
-TESTS = [f"tests/mpi/test_{name}.py" for name in ("collectives", "ddp", "groups", "handles", "messages")]
+MODULES = (
+    *("collectives", "ddp", "ddp_combinations", "ddp_options", "evidence", "fsdp", "functional", "groups", "handles"),
+    *("messages", "update_bn"),
+)
+TESTS = [*(f"tests/mpi/test_{name}.py" for name in MODULES), "tests/mpi/test_pipeline.py::test_bits_of_one_process"]
 FAULTS = ("SIGKILL", "exception", "return")
 SECONDS_PER_RANK = 20.0  # limit of a job; with a fault, of its end
 

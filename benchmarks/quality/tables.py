@@ -64,7 +64,7 @@ def regressors(k: int, jobs: int | None) -> dict[str, Callable[[], Any]]:
     if importlib.util.find_spec("ngboost"):
         from ngboost import NGBRegressor
 
-        others["NGBoost"] = lambda: NGBRegressor(n_estimators=500, learning_rate=0.05, verbose=False, random_state=k)
+        others["NGBoost"] = lambda: NGBRegressor(verbose=False, random_state=k)
     return ours | others
 
 

@@ -128,6 +128,11 @@ def shard(sizes: list[int], rank: int) -> slice:
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
+def shares(numbers: list, ranks: int) -> list:
+    """One of the numbers for each rank, over and over."""
+    return [numbers[rank % len(numbers)] for rank in range(ranks)]
+
+
 def error_of(call, *kinds: type[Exception]) -> str:
     """What a call says that is refused with an error of one of these kinds; nothing if it is accepted."""
     try:

@@ -18,6 +18,7 @@ from tests.mpi.ddp_networks import (
     error_of,
     same_everywhere,
     shard,
+    shares,
     with_batch_norm,
 )
 from tests.mpi.rank import job_folder
@@ -31,7 +32,7 @@ def sum_of_ranks(comm):
         net = make()
         reference = copy.deepcopy(net)
         ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False)
-        sizes = [4, 1, 3][: comm.world_size]
+        sizes = shares([4, 1, 3], comm.world_size)
         mine = shard(sizes, comm.rank)
         worst, equal = 0.0, True
         for step in range(3):

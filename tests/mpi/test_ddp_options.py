@@ -23,6 +23,7 @@ from tests.mpi.ddp_networks import (
     error_of,
     same_everywhere,
     shard,
+    shares,
     with_batch_norm,
 )
 from tests.mpi.shared import on_ranks
@@ -107,7 +108,7 @@ def synchronised(comm):
     net = with_batch_norm()
     reference = copy.deepcopy(net)
     ddp = DDPSequential(net, DDPConfig(backend=comm.backend), average=False, sync_batch_norm=True)
-    sizes = [3, 2, 4][:size]
+    sizes = shares([3, 2, 4], size)
     mine = shard(sizes, comm.rank)
     worst = 0.0
     for step in range(3):
@@ -358,7 +359,7 @@ def buckets(comm):
         net = with_batch_norm()
         ddp = DDPSequential(net, DDPConfig(backend=comm.backend, buckets=count), average=False)
         for step in range(3):
-            sizes = [4, 2, 3 * (step != 1)][: comm.world_size]  # in the second step the third rank has no samples
+            sizes = shares([4, 2, 3 * (step != 1)], comm.world_size)  # the third rank has none in the second step
             mine = shard(sizes, comm.rank)
             x, y = batch(net, sum(sizes), step)
             if sizes[comm.rank]:

@@ -83,7 +83,7 @@ def linear(comm, way):
     net = Sequential(Linear(WEIGHTS, 1, bias=False))
     options = {"average": {"average": True}, "mean": {"every": 3, "merge": "mean"}, "weighted": {"every": 3}}[way]
     ddp = DDPSequential(net, DDPConfig(backend=comm.backend), **options)
-    likelihood, epochs = likelihoods.Gaussian(NOISE**0.5), 24
+    likelihood, epochs = likelihoods.Gaussian(NOISE**0.5), 8 * max(3, comm.world_size)
     schedule = EvidenceSchedule(ddp, BATCHES, epochs, count=1, first=1, last=1)
     y = np.random.default_rng(comm.rank).normal(1, NOISE**0.5, (BATCHES, WEIGHTS)).astype(np.float32)
     for step in range(epochs * BATCHES):

@@ -18,6 +18,7 @@ from tests.mpi.ddp_networks import (
     difference,
     error_of,
     shard,
+    shares,
     with_batch_norm,
 )
 from tests.mpi.rank import job_folder
@@ -44,7 +45,7 @@ def every_network(comm, reshard):
     results = {}
     for name, make in WITHOUT_BATCH_NORM.items():
         sharded, whole = pair(comm, make(), reshard, average=False)
-        sizes = [4, 1, 3, 2][: comm.world_size]
+        sizes = shares([4, 1, 3, 2], comm.world_size)
         mine = shard(sizes, comm.rank)
         for step in range(3):
             x, y = batch(whole.model, sum(sizes), step)
@@ -68,7 +69,7 @@ def options_together(comm, reshard, average, sync, blocks):
     net = with_batch_norm(2)
     net.checkpoint_blocks = blocks
     sharded, whole = pair(comm, net, reshard, average, sync, min_num_params=100)
-    rows = [[3, 2, 4], [2, 0, 2], [0, 4, 3], [2, 2, 0]][comm.rank]
+    rows = [[3, 2, 4], [2, 0, 2], [0, 4, 3], [2, 2, 0]][comm.rank % 4]
     for k, samples in enumerate(rows):
         x, y = batch(net, samples or 2, 10 * comm.rank + k)
         for each in (sharded, whole):
@@ -127,7 +128,7 @@ def micro_batches(comm, reshard):
     rank = comm.rank
     sharded, whole = pair(comm, WITHOUT_BATCH_NORM["ResNetBlock"](), reshard, average=False)
     for step in range(2):
-        passes = [3, 1, 2, 0][rank]
+        passes = [3, 1, 2, 0][rank % 4]
         for each in (sharded, whole):
             for k in range(passes):
                 x, y = batch(whole.model, 2 + k, 100 * step + 10 * rank + k)

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 import io
+import math
 import time
 from collections import OrderedDict, namedtuple
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from pytagi_ddp.distributed import (
     rank_zero_only,
     synchronize,
 )
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of, with_batch_norm
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of, shares, with_batch_norm
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
 
@@ -73,7 +74,7 @@ def collectives(comm):
     checks["mean"] = (dist.allreduce(comm, np.full(5, rank + 1.0), "mean") == (size + 1) / 2).all()
     checks["bcast"] = (dist.bcast(backend, np.full(3, rank), size - 1) == size - 1).all()
     reduced = dist.reduce(backend, np.full(3, rank + 1), "prod", 0)
-    checks["reduce"] = (reduced == ([1, 1, 2, 6][size] if rank == 0 else rank + 1)).all()
+    checks["reduce"] = (reduced == (math.factorial(size) if rank == 0 else rank + 1)).all()
     first, second = np.full(4, rank), np.full(4, rank)
     for handle in [dist.iallreduce(backend, first, "max"), dist.ibcast(backend, second, 0)]:
         handle.wait()
@@ -95,7 +96,7 @@ def metrics(comm):
     calls = []
     original = comm._all_gather_object
     comm._all_gather_object = lambda *args: calls.append(1) or original(*args)
-    counts = [3, 1, 6][:size]
+    counts = shares([3, 1, 6], size)
     mine = {"loss": (0.1 * counts[rank], counts[rank]), "time": rank + 1.0, "none": (0, 0)}
     for op, expected in (("mean", (size + 1) / 2), ("sum", size * (size + 1) / 2), ("max", size), ("min", 1)):
         total = all_reduce_metrics(backend, mine, op)
@@ -104,8 +105,8 @@ def metrics(comm):
     checks["one collective each"] = len(calls) == 4
     nan = all_reduce_metrics(backend, {"x": float("nan") if rank == size - 1 else 1.0}, "max")["x"]
     checks["NaN reaches all"] = nan != nan
-    exact = all_reduce_metrics(backend, {"x": [1e16, 1.0, -1e16][rank]}, "sum")["x"]
-    checks["exact"] = exact == [1e16, 1e16, 1.0][size - 1]
+    exact = all_reduce_metrics(backend, {"x": [1e16, 1.0, -1e16, *[0.0] * size][rank]}, "sum")["x"]
+    checks["exact"] = exact == [1e16, 1e16, 1.0][min(size, 3) - 1]
     last = size - 1
     text = refused(lambda: all_reduce_metrics(backend, {"a": 1, "b" if rank == last else "c": 2}))
     checks["other names"] = size == 1 or text.startswith(
@@ -288,7 +289,7 @@ def deltas_by_hand(comm, name, average):
     if name == "BatchNorm":
         checks["not synchronised"] = "call synchronize" in refused(lambda: allreduce_deltas(backend, net))
     synchronize(backend, net)
-    for step, samples in enumerate(SAMPLES):
+    for step, samples in enumerate(shares(samples, comm.world_size) for samples in SAMPLES):
         x, y = batch(net, max(samples[rank], 1), 10 * step + rank)
         for model in (net, ddp):
             if samples[rank]:
@@ -296,7 +297,7 @@ def deltas_by_hand(comm, name, average):
         total = allreduce_deltas(backend, net, average)
         net.step()
         ddp.step()
-        checks[f"samples {step}"] = total == sum(samples[: comm.world_size])
+        checks[f"samples {step}"] = total == sum(samples)
         a, b = net.arena, ddp.model.arena
         checks[f"theta {step}"] = a.theta.tobytes() == b.theta.tobytes()
         checks[f"statistics {step}"] = a.statistics.tobytes() == b.statistics.tobytes()

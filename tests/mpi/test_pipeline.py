@@ -18,12 +18,13 @@ from tests.mpi.shared import backend_of, on_ranks
 
 SIZES = [(1, 16), (2, 7), (5, 16), (5, 7), (8, 16), (8, 7), (8, 1)]  # micro-batches, samples
 NETWORKS = ddp_networks.WITHOUT_BATCH_NORM | {"BatchNorm2d": lambda: ddp_networks.with_batch_norm(2)}
+DEEP = {"32 blocks": lambda: ddp_networks.with_batch_norm(32)}  # for more stages than the others have layers
 STEPS = 2
 
 
 def network(name: str = "BatchNorm2d", seed: int = 3) -> nn.Sequential:
     manual_seed(seed)
-    return NETWORKS[name]()
+    return (NETWORKS | DEEP)[name]()
 
 
 @cache
@@ -85,7 +86,8 @@ def differences(comm, name: str, micro_batches: int, samples: int, **options) ->
 
 def bits(comm, schedule, recompute):
     options = {"schedule": schedule, "recompute": recompute}
-    return [differences(comm, "BatchNorm2d", m, n, **options) for m, n in SIZES]
+    name = "BatchNorm2d" if comm.world_size <= 4 else "32 blocks"
+    return [differences(comm, name, m, n, **options) for m, n in SIZES]
 
 
 @on_ranks(bits, "serial", 2, 3, 4)

@@ -54,7 +54,7 @@ def synchronised(comm):
         for _ in range(rank):  # ranks come here with other numbers of passes behind them
             backpropagate(ddp, x[:2], y[:2])
     parts = [np.split(share, 3) for share in np.array_split(x, size)]
-    numbers = [3 - r for r in range(size)]  # batches of each rank
+    numbers = [max(3 - r, 0) for r in range(size)]  # batches of each rank
     update_bn(parts[rank][: numbers[rank]], ddp)
     joint = [np.concatenate([parts[r][k] for r in range(size) if k < numbers[r]]) for k in range(3)]
     update_bn(joint, reference)
