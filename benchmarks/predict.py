@@ -1,7 +1,7 @@
 """Time, efficiency and bytes of training on 2 to 10,000 ranks, by a model: `python -m benchmarks.predict MACHINE.json`.
 
     python -m benchmarks.predict benchmarks/machines/ethernet.json --workload resnet18-b16 --ranks 2 64 1024
-    python -m benchmarks.predict --check                # the model beside measured steps (results/steps.jsonl)
+    python -m benchmarks.predict --check                # the model beside measured times (results/steps.jsonl)
     python -m benchmarks.predict --plot scaling.png     # curves of three clusters, and where large batches end the gain
 
 Each rank learns from the same number of samples per step, b. A step takes
@@ -195,6 +195,7 @@ def step(machine: Machine, job: Job, way: str, ranks: int, micro: int = MICRO, e
 
 
 WAYS = ("DDP", "DDP, bfloat16", "FSDP", "pipeline")  # and "merge every k"
+ALL_REDUCE = "all-reduce"  # the way of a measured point that is no whole step
 
 
 def prediction(machine: Machine, job: Job, ranks: Sequence[int], every: int) -> str:
@@ -209,28 +210,30 @@ def prediction(machine: Machine, job: Job, ranks: Sequence[int], every: int) -> 
 
 
 def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
-    """The model beside measured steps, and the largest relative error.
+    """The model beside measured steps and all-reduces, and the largest relative error.
 
-    A point with a `link` (bits per second) has its ranks on nodes of their own.
+    A point with a `link` (bits per second) is of several nodes, of one rank each or of `ranks_per_node`.
     """
     rows, worst = [], 0.0
-    wanted = {(point["workload"], point["ranks"]) for point in points}
+    steps = [point for point in points if point["way"] != ALL_REDUCE]
+    wanted = {(point["workload"], point["ranks"]) for point in steps}
     jobs = {key: job_of(key[0], max(2, min(STAGES, key[1]))) for key in wanted}
     for point in points:
-        machine = load(FOLDER / "machines" / f"{point['machine']}.json")
+        machine, way, ranks = load(FOLDER / "machines" / f"{point['machine']}.json"), point["way"], point["ranks"]
         if link := point["link"]:
-            machine = machine._replace(ranks_per_node=1, network=Link(LATENCY, link / 8))
+            machine = machine._replace(ranks_per_node=point.get("ranks_per_node", 1), network=Link(LATENCY, link / 8))
             machine = machine._replace(parameter_seconds=machine.parameter_seconds * machine.slowdown)
             machine = machine._replace(flops=machine.flops / machine.slowdown)  # the nodes share their cores
-        found = step(
-            machine, jobs[point["workload"], point["ranks"]], point["way"], point["ranks"], point.get("micro", MICRO)
-        ).seconds
+        if way == ALL_REDUCE:
+            found = 2 * collective(machine, point["nbytes"], ranks)
+            way = f"{way} of {point['nbytes'] / 1e6:g} MB, {machine.ranks_per_node} ranks a node"
+        else:
+            found = step(machine, jobs[point["workload"], ranks], way, ranks, point.get("micro", MICRO)).seconds
         error = found / point["seconds"] - 1
         worst = max(worst, abs(error))
         where = f"{point['machine']}, {f'{link / 1e9:g} Gbit/s' if link else 'one node'}"
         used = f"{error:+.0%}" + " (fitted)" * bool(point.get("fitted"))
-        numbers = point["ranks"], duration(point["seconds"]), duration(found), used, point["source"]
-        rows.append([where, point["way"], *map(str, numbers)])
+        rows.append([where, way, str(ranks), duration(point["seconds"]), duration(found), used, point["source"]])
     return table(("machine", "way", "ranks", "measured", "predicted", "error", "measured by"), rows), worst
 
 
