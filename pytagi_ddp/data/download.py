@@ -8,6 +8,7 @@ import http.client
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from itertools import chain
@@ -78,6 +79,8 @@ def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -
             if total is not None and received < total:
                 raise ConnectionError(f"the connection broke off after {received} of {total} bytes")
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
         raise DownloadError(f"{url}: {watch.problem or error}") from error
 
 

@@ -45,8 +45,8 @@ def _prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
         with suppress(Empty):
             while True:
                 queue.get_nowait()
-        # A garbage collection in the thread itself cannot wait for it.
-        if thread is not threading.current_thread():
+        # Refused in a garbage collection of the thread itself, and, from Python 3.14 on, at the end of the program.
+        with suppress(RuntimeError):
             thread.join()
 
 

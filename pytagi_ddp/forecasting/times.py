@@ -178,7 +178,7 @@ def _offsets(utc: np.ndarray, zone: tzinfo) -> np.ndarray:
 
 def _months(values: np.ndarray, end: bool) -> tuple[np.ndarray, np.ndarray]:
     """The month of each time as a number, and its distance from the beginning of that month, or of the next one."""
-    months = values.astype("M8[M]") + int(end)
+    months = values.astype("M8[M]") + np.timedelta64(int(end), "M")
     return months.astype(np.int64), values - months.astype("M8[us]")
 
 
