@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -85,7 +86,9 @@ class Trouble:
     def _fork(self) -> None:
         """Forks a process that ends in some way, after a delay; the rank does not wait for it here."""
         case = self._case
-        pid = os.fork()
+        with warnings.catch_warnings():  # from Python 3.12 on, a fork beside other threads gives one
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         self._started.append(lambda: os.waitpid(pid, 0))
         if pid == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its traceback is none of the job's

@@ -12,6 +12,7 @@ import contextlib
 import math
 import operator
 import os
+import signal
 import sys
 import threading
 
@@ -35,6 +36,8 @@ WITHOUT_OPENMP = (
     "libomp-dev; macOS: brew install libomp; or gcc), and pytagi-ddp again"
 )
 MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each thread has scratch memory of some megabytes
+# Signals to all processes of a job, other than those that the resource tracker ignores.
+STOPS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _threads: int | None = None
 _one_only = False  # True after a fork from a process with threads, which cannot be started again
 _applied = threading.local()  # Numba has one number per Python thread
@@ -196,8 +199,14 @@ def _limit_numba(n: int) -> None:
         import numba
 
         numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-        with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
-            numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+        # From Python 3.14 on, Numba's lock begins the resource tracker, a process that a signal to all processes of a job
+        # would end with a warning. It keeps these signals blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
+                numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _applied.threads = n
 
 
