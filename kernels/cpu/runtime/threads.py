@@ -199,8 +199,8 @@ def _limit_numba(n: int) -> None:
         import numba
 
         numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-        # From Python 3.14 on, Numba's lock begins the resource tracker, a process that a signal to all processes of a job
-        # would end with a warning. It keeps these signals blocked.
+        # From Python 3.14 on, Numba's lock begins the resource tracker, a process that a signal to all processes of a
+        # job would end with a warning. It keeps these signals blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
             with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
