@@ -137,12 +137,15 @@ class Choice:
         self.consider(encoded)
         return self.best() not in before
 
-    def widen(self) -> None:
-        """Doubles the number of units of the best training while the loss decreases."""
-        narrow = None
-        while (best := self.best()) != narrow and math.isfinite(self._end):
-            narrow = best
-            self.consider(replace(best, hidden=tuple(2 * units for units in best.hidden)))
+    def grow(self, units: bool, epochs: bool) -> None:
+        """Doubles the number of epochs, and of units, of the best training while the loss decreases."""
+        smaller = None
+        while (best := self.best()) != smaller and math.isfinite(self._end):
+            smaller = best
+            if epochs:
+                self.consider(replace(best, epochs=2 * best.epochs))
+            if units:
+                self.consider(replace(best, hidden=tuple(2 * number for number in best.hidden)))
 
     def _has_time_for(self, training: Training) -> bool:
         if math.isinf(self._end):

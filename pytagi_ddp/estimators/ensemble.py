@@ -94,7 +94,7 @@ class EnsembleEstimator(BaseEstimator):
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
-        are chosen, then the bins of the inputs, then the width. One of the networks of a fold is replaced by one of
+        are chosen, then the bins of the inputs, then the width and the epochs. One of the networks of a fold is replaced by one of
         another training if their mean is better. If few epochs are best, their whole ensemble is compared with those of
         wide layers and of the best encoded inputs. Single networks of these are worse, but gain more by averaging. The
         wide ensemble is used unless it is worse by more than the standard error of the difference.
@@ -116,8 +116,7 @@ class EnsembleEstimator(BaseEstimator):
             choice.consider(training)
         if self.n_bins is None:
             choice.encode(trainings[: len(CANDIDATES)][-1])
-        if self.hidden_layer_sizes is None:
-            choice.widen()
+        choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
         best = choice.best()
         if len(trainings) <= len(CANDIDATES) or best != trainings[len(CANDIDATES)]:
             return choice.mixed(best)

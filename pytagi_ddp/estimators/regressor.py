@@ -99,9 +99,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             none. None: the number that predicts unseen samples best (in `partial_fit` without `fit`: none).
         categorical_features: columns that hold categories, as a mask, numbers or names; "from_dtype": those of a table
             (pandas, polars, PyArrow) that hold categories or text; None: none. Each category becomes an input.
-        max_time: seconds. The number of units is doubled while predictions improve. A kind of network is only tried if
-            the time is sufficient to train all networks of the kind. Results then depend on the machine. None: the
-            usual choices, without a limit.
+        max_time: seconds. Units and epochs that are not given are doubled while predictions improve. A kind of network
+            is only tried if the time is sufficient to train all networks of the kind. Results then depend on the
+            machine. None: the usual choices, without a limit.
         n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
             do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.

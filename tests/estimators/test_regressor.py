@@ -429,15 +429,19 @@ def test_max_time_bounds_the_choice_and_lets_layers_grow(monkeypatch):
 
     def noting(self, training):
         consider(self, training)
-        tried[:] = [one.hidden for one in self.losses]
+        tried[:] = [(one.hidden, one.epochs) for one in self.losses]
 
     monkeypatch.setattr(choice.Choice, "consider", noting)
     options = {"epochs": 3, "n_folds": 2, "n_seeds": 1, "random_state": 0, "heteroscedastic": False}
     for seconds, expected in ((1e-9, [(50,)]), (None, [(50,), (50, 50)])):
         TAGIRegressor(**options, max_time=seconds).fit(x, y)
-        assert list(dict.fromkeys(tried)) == expected
+        assert list(dict.fromkeys(hidden for hidden, _ in tried)) == expected
     TAGIRegressor(**options, max_time=60.0).fit(x, y)
-    assert {(100,), (100, 100)} & set(tried)
+    assert {((100,), 3), ((100, 100), 3)} & set(tried)
+    assert {epochs for _, epochs in tried} == {3}  # as given
+    TAGIRegressor((8,), **options | {"epochs": None, "n_bins": 0}, max_time=60.0).fit(x, y)
+    assert tried[:2] == [((8,), 100), ((8,), 200)]
+    assert {hidden for hidden, _ in tried} == {(8,)}
 
 
 def test_a_column_that_is_constant_but_for_rounding_has_no_effect():
