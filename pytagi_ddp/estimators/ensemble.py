@@ -94,10 +94,11 @@ class EnsembleEstimator(BaseEstimator):
             loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
-        are chosen, then the bins of the inputs, then the width and the epochs. One of the networks of a fold is replaced by one of
-        another training if their mean is better. If few epochs are best, their whole ensemble is compared with those of
-        wide layers and of the best encoded inputs. Single networks of these are worse, but gain more by averaging. The
-        wide ensemble is used unless it is worse by more than the standard error of the difference.
+        are chosen, then the bins of the inputs, then the width and the epochs. One of the networks of a fold is
+        replaced by one of another training if their mean is better. If few epochs are best, their whole ensemble is
+        compared with those of wide layers and of the best encoded inputs. Single networks of these are worse, but gain
+        more by averaging. The wide ensemble is used unless it is worse by more than the standard error of the
+        difference.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
