@@ -68,9 +68,9 @@ def on_ranks(
     marks = [pytest.mark.mpi if isinstance(np, int) else pytest.mark.slow if "threads" in np else () for np in numbers]
     cases = [pytest.param(np, marks=mark) for np, mark in zip(numbers, marks, strict=True)]
     cases += [pytest.param(np, marks=(pytest.mark.mpi, weekly)) for np in once_a_week]
-    if MANY:  # programs for several numbers above one work with any
+    if MANY:  # programs for three ranks and another number work with any
         sizes = {int(str(np).split()[0]) for np in (*numbers, *once_a_week) if str(np)[0].isdigit()} - {1}
-        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if len(sizes) > 1 else []
+        cases = [pytest.param(MANY, marks=pytest.mark.mpi)] if 3 in sizes and len(sizes) > 1 else []
 
     def mark(test):
         return pytest.mark.rank_program.with_args(program, several)(pytest.mark.parametrize("np", cases)(test))
