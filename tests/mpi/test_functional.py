@@ -182,7 +182,7 @@ def synchronize_trees(comm):
         "array": array,
         "strided": strided,
         "half": np.full(3, rank, np.float16),
-        "text": np.array([f"rank {rank}"]),
+        "text": np.array([f"rank {rank}"], "U8"),
         "numbers": [rank, 1.5 * rank, 2j * rank, np.float64(rank), bool(rank), f"rank {rank}", None],
         "other type": "seven" if rank == root else None,
         "nested": (Point(rank, np.array(rank)), [], {}, OrderedDict(b=rank, a=rank)),
