@@ -38,6 +38,7 @@ RANKS = (2, 8, 64, 512, 1024, 10_000)
 STAGES, MICRO = 4, 16  # of a pipeline
 CLUSTERS = ("ethernet", "hundred_gigabit", "gpu")
 LATENCY = 50e-6  # of a message through two network namespaces
+REACHED = 0.86  # share of the rate of their cables that exchanges by TCP reach (fitted)
 SMALL = 16  # images of a step of a rank
 RULES = {"sum": "sum", "precision_weighted": "merge"}  # of `benchmarks.quality.batches`
 # Ranks of `SMALL` images from where a sum loses one point of test error, and three (results/quality-batches.jsonl).
@@ -221,7 +222,8 @@ def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
     for point in points:
         machine, way, ranks = load(FOLDER / "machines" / f"{point['machine']}.json"), point["way"], point["ranks"]
         if link := point["link"]:
-            machine = machine._replace(ranks_per_node=point.get("ranks_per_node", 1), network=Link(LATENCY, link / 8))
+            network = Link(LATENCY, REACHED * link / 8)
+            machine = machine._replace(ranks_per_node=point.get("ranks_per_node", 1), network=network)
             machine = machine._replace(parameter_seconds=machine.parameter_seconds * machine.slowdown)
             machine = machine._replace(flops=machine.flops / machine.slowdown)  # the nodes share their cores
         if way == ALL_REDUCE:
