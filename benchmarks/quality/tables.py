@@ -163,25 +163,33 @@ def shown(key: str, name: str, values: list[float]) -> str:
 
 
 def report(done: list[dict[str, Any]]) -> str:
-    """Tables of what is done, on the splits that all models of a set have."""
+    """Tables of what is done, on the splits that all models of a table have for a set; our variants have their own."""
     parts = []
     for task, columns in COLUMNS.items():
         ones = [one for one in done if one["task"] == task]
-        models = list(dict.fromkeys(one["model"] for one in ones))
+        found = list(dict.fromkeys(one["model"] for one in ones))
         names = list(dict.fromkeys(one["set"] for one in ones))
-        for key, title in (columns | {"cpu_seconds": "seconds of processors, a fit (median)"}).items():
-            rows = []
-            for name in names if key != "rmse_new" else [name for name in names if name in REPEATED]:
-                found = {
-                    model: {one["split"]: one for one in ones if (one["model"], one["set"]) == (model, name)}
-                    for model in models
-                }
-                shared = sorted(set.intersection(*(set(some) for some in found.values() if some)))
-                cells = [[some[k][key] for k in shared if key in some.get(k, {})] for some in found.values()]
-                rows.append([name, str(len(shared)), *(shown(key, name, values) for values in cells)])
-            if rows:
-                parts.append(f"{task}: {title}\n\n" + table(("set", "splits", *models), rows))
+        ours = [model for model in found if model in VARIANTS]
+        groups = {"": [model for model in found if model == OURS or model not in VARIANTS]}
+        groups |= {", parts left out": ours} if len(ours) > 1 else {}
+        for what, models in groups.items():
+            for key, title in (columns | {"cpu_seconds": "seconds of processors, a fit (median)"}).items():
+                chosen = names if key != "rmse_new" else [name for name in names if name in REPEATED]
+                if rows := [row for name in chosen if (row := row_of(ones, name, models, key)) is not None]:
+                    parts.append(f"{task}{what}: {title}\n\n" + table(("set", "splits", *models), rows))
     return "\n\n".join(parts)
+
+
+def row_of(ones: list[dict[str, Any]], name: str, models: list[str], key: str) -> list[str] | None:
+    """A set's row of a table; None if a table of our variants has only one of them for it."""
+    found = {
+        model: {one["split"]: one for one in ones if (one["model"], one["set"]) == (model, name)} for model in models
+    }
+    if sum(map(bool, found.values())) < 2:
+        return None
+    shared = sorted(set.intersection(*(set(some) for some in found.values() if some)))
+    cells = [[some[k][key] for k in shared if key in some.get(k, {})] for some in found.values()]
+    return [name, str(len(shared)), *(shown(key, name, values) for values in cells)]
 
 
 def main(argv: list[str] | None = None) -> None:
