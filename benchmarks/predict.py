@@ -228,7 +228,7 @@ def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
             machine = machine._replace(flops=machine.flops / machine.slowdown)  # the nodes share their cores
         if way == ALL_REDUCE:
             found = 2 * collective(machine, point["nbytes"], ranks)
-            way = f"{way} of {point['nbytes'] / 1e6:g} MB, {machine.ranks_per_node} ranks a node"
+            way = f"{way} of {point['nbytes'] / 1e6:g} MB, {machine.ranks_per_node} on a node"
         else:
             found = step(machine, jobs[point["workload"], ranks], way, ranks, point.get("micro", MICRO)).seconds
         error = found / point["seconds"] - 1

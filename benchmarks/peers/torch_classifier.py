@@ -39,9 +39,9 @@ class TorchClassifier:
         self._net = nn.Sequential(*layers).to(memory_format=torch.channels_last)
         self._shape, self._dropout = shape, dropout
 
-    def train(self, loader: BatchLoader, seconds: float) -> int:
+    def train(self, loader: BatchLoader, seconds: float, rate: float = RATE) -> int:
         """Trains for the given CPU time in seconds; returns the number of steps."""
-        optimizer = torch.optim.Adam(self._net.parameters(), RATE)
+        optimizer = torch.optim.Adam(self._net.parameters(), rate)
         self._net.train()
         start, steps, epoch = time.process_time(), 0, 0
         while True:
@@ -50,7 +50,7 @@ class TorchClassifier:
                 used = (time.process_time() - start) / seconds
                 if used >= 1:
                     return steps
-                optimizer.param_groups[0]["lr"] = RATE * (1 - used)
+                optimizer.param_groups[0]["lr"] = rate * (1 - used)
                 optimizer.zero_grad(set_to_none=True)
                 nn.functional.cross_entropy(self._net(self._images(x)), torch.from_numpy(labels)).backward()
                 optimizer.step()

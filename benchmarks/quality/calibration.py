@@ -15,7 +15,7 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ STATISTICS = 40  # batches that give BatchNorm2d its statistics
 FOREIGN = 2000  # images of each other kind
 DROPOUT, SAMPLES = 0.2, 20
 SMALLEST = 1e-7  # probability
+Batches = Iterable[tuple[np.ndarray, np.ndarray]]  # images and labels
 Predict = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]  # probabilities (n, 10), variance (n,)
 
 
@@ -199,7 +200,7 @@ def torch_classifier() -> Any:
     return TorchClassifier
 
 
-def predictions(predict: Predict, images: BatchLoader) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def predictions(predict: Predict, images: Batches) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Normalised probabilities (n, 10), variance (n,) or None, labels (n,) of images."""
     parts = [(*predict(x), labels) for x, labels in images]
     p = np.clip(np.concatenate([np.asarray(part[0], np.float64) for part in parts]), SMALLEST, None)
@@ -208,7 +209,7 @@ def predictions(predict: Predict, images: BatchLoader) -> tuple[np.ndarray, np.n
     return p, np.concatenate(variances) if variances else None, np.concatenate([part[2] for part in parts])
 
 
-def score(predict: Predict, test: BatchLoader, foreign: dict[str, BatchLoader]) -> dict[str, Any]:
+def score(predict: Predict, test: Batches, foreign: Mapping[str, Batches]) -> dict[str, Any]:
     """What is reported of a network."""
     p, variance, labels = predictions(predict, test)
     doubt, auroc = metric.entropy(p), {}

@@ -131,5 +131,6 @@ plt.show()
 # Over five seeds, the mean distance of the best value from the minimum was 0.09 for Branin's function and 0.47 for
 # Hartmann's, and that of random places 1.3 and 1.6. With inputs without sines and cosines, the network was no better
 # than chance on Branin's function. With a Gaussian process of scikit-learn (Matern kernel, one length for each
-# variable) instead of the network, the same program ended at 0.001 and 0.08. It is the better choice for so few
-# evaluations of a smooth function. Its time grows with the cube of their number, that of the network in proportion.
+# variable) instead of the network, the same program ended at 0.001 and 0.08 (no command repeats these means). It is the
+# better choice for so few evaluations of a smooth function. Its time grows with the cube of their number, that of the
+# network in proportion.
