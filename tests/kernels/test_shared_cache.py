@@ -84,6 +84,7 @@ def test_a_process_that_compiles_has_the_bits_of_one_that_loads(tmp_path):
     assert one == other != ""
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
     mark = tmp_path / "compiling"
     first = start(tmp_path, str(mark))
