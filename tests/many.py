@@ -74,7 +74,8 @@ def end_of(ranks: int, kind: str) -> float:
 
 def battery(ranks: int, extra: Sequence[str]) -> tuple[int, str]:
     """The exit code and the last lines of pytest."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "mpi and rank_program", *(extra or TESTS)]
+    limit = ["--timeout", "0"]  # of a test; the first one waits for the jobs of all, which have limits of their own
+    command = [sys.executable, "-m", "pytest", "-q", *limit, "-m", "mpi and rank_program", *(extra or TESTS)]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"TEST_RANKS": str(ranks)}, text=True, stdout=subprocess.PIPE
     )

@@ -66,7 +66,7 @@ def test_a_handle_is_waited_for_until_a_time(results):
     for rank, (in_time, took, waited, there, right) in enumerate(results):
         assert there and right
         assert in_time == (rank == len(results) - 1)
-        assert in_time or (took >= 0.03 and 0.029 <= waited <= took)
+        assert in_time or (took >= 0.03 and 0 < waited <= took)  # on a busy machine, it may begin to wait late
 
 
 def polls_of_a_late_one(comm):
