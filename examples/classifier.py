@@ -81,7 +81,8 @@ HEADS: dict[str, Any] = {"categorical": Categorical, "hierarchical": Hierarchica
 def training_options(args: argparse.Namespace, classes: int) -> dict[str, Any]:
     """The likelihood, and other options of a `Trainer` that depend on how labels are observed."""
     if args.head == "categorical":
-        evidence = {"count": args.count, "prior_factor": args.prior_factor}
+        first, last = args.rates
+        evidence = {"count": args.count, "prior_factor": args.prior_factor, "first": first, "last": last}
         return {"likelihood": Categorical(classes), "evidence": evidence}
     head = HEADS[args.head](classes, args.sigma_v)
     return {"likelihood": head, "evidence": None, "forget": args.forget}

@@ -77,7 +77,7 @@ def parse_arguments(
     parser.add_argument("--model", choices=MODELS, default="mlp", help="network (mlp)")
     parser.add_argument("--epochs", type=positive_int, default=2, help="passes over the data (2)")
     parser.add_argument("--batch-size", type=positive_int, default=32, help="images of a step, on each rank (32)")
-    add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0)
+    add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0, rates=(0.5, 0.2))
     parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--limit-train", type=positive_int, metavar="N", help="use the first N training images")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,11 @@ from pytagi_ddp.data.batches import Batch, RankBatches
 from pytagi_ddp.data.sampler import IndexBatch
 
 
+def each_part(function: Callable[[Any], Any], y: Any) -> Any:
+    """`function` of observations, or of each part of a tuple of them that is not None."""
+    return tuple(None if part is None else function(part) for part in y) if isinstance(y, tuple) else function(y)
+
+
 class ArrayLoader(RankBatches):
     """Iterate over this rank's batches of arrays: `for x, y in loader`.
 
@@ -20,7 +25,8 @@ class ArrayLoader(RankBatches):
 
     Args:
         x: Inputs, (samples, ...): an array, or another argument of `to_numpy` (tensors of PyTorch, tables of pandas).
-        y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint`, batches have a tuple.
+        y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint`, batches have a tuple. Its parts may
+            be None.
         batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As in `BatchLoader`.
 
     Raises:
@@ -40,11 +46,11 @@ class ArrayLoader(RankBatches):
         evaluation: bool = False,
     ) -> None:
         self.x = to_numpy(x, "x")
-        self.y: Any = tuple(to_numpy(part, "y") for part in y) if isinstance(y, tuple) else to_numpy(y, "y")
+        self.y: Any = each_part(lambda part: to_numpy(part, "y"), y)
         for array in (self.x, *(self.y if isinstance(self.y, tuple) else (self.y,))):
-            if not array.ndim:
+            if array is not None and not array.ndim:
                 raise ValueError("x and y need a first dimension, which counts samples")
-            if len(array) != len(self.x):
+            if array is not None and len(array) != len(self.x):
                 several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
         if evaluation and drop_last:
@@ -57,4 +63,4 @@ class ArrayLoader(RankBatches):
             yield np.take(self.x, part.indices, 0), self._observed(part.indices)
 
     def _observed(self, rows: np.ndarray) -> Any:
-        return tuple(part[rows] for part in self.y) if isinstance(self.y, tuple) else self.y[rows]
+        return each_part(lambda part: part[rows], self.y)

@@ -87,7 +87,6 @@ class NegativeBinomial(Likelihood):
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, r, m = special(), self.size, mu + _logarithms(self, mu.shape)
         mean = np.exp(m + 0.5 * var)
-        square = np.exp(2 * m + 2 * var)  # E[M^2]
 
         def log_density(y: np.ndarray, z: np.ndarray) -> np.ndarray:
             odds = z - np.log(r)
@@ -98,7 +97,7 @@ class NegativeBinomial(Likelihood):
             m,
             var,
             mean,
-            mean + square * (1 + 1 / r) - mean**2,
+            mean + mean**2 * (np.expm1(var) + np.exp(var) / r),
             log_density,
             lambda y, z: sp.betainc(r, y + 1, sp.expit(np.log(r) - z)),
             lambda random, z: random.poisson(np.minimum(random.gamma(r, np.exp(np.minimum(z, 43)) / r), 5e18)) * 1.0,

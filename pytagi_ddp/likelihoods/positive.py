@@ -51,7 +51,7 @@ class Gamma(Likelihood):
             mu,
             var,
             mean,
-            np.exp(2 * mu + 2 * var) * (1 + 1 / k) - mean**2,
+            mean**2 * (np.expm1(var) + np.exp(var) / k),
             log_density,
             lambda y, z: sp.gammainc(k, k * y * np.exp(np.minimum(-z, 700))),
             lambda random, z: random.gamma(k, np.exp(np.minimum(z, 700)) / k),

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
 NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
 BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
+AT_ONCE = 1 << 18  # values of a distribution function that are computed together
 FAR = 1e100  # its square is finite
 SCORE = "Continuous ranked probability score of each observation, as `Prediction.crps`, in closed form."
 DRAWS, TURNS = 50, 40  # of a score: draws in a block, and blocks
@@ -123,8 +124,8 @@ class Prediction(ABC):
 
 
 def check_q(q: float) -> float:
-    if not 0 < q < 1:
-        raise ValueError(f"a quantile needs q between 0 and 1, got {q}")
+    if np.ndim(q) or not 0 < q < 1:
+        raise ValueError(f"a quantile needs one q between 0 and 1, got {q}")
     return float(q)
 
 
@@ -323,22 +324,25 @@ class LinkedPrediction(Prediction):
         n = int(np.clip(needed, 41, 1001)) | 1
         u = np.linspace(-8, 8, n)
         w = np.exp(-0.5 * u * u)
-        total = np.zeros(self._m.shape)
-        for node, weight in zip(u, w / w.sum(), strict=True):
-            total += weight * self._cumulative(safe, self._m + sd * node)
+        total, parts = np.zeros(self._m.shape), -(-n * self._m.size // AT_ONCE)
+        for nodes, weights in zip(np.array_split(u, parts), np.array_split(w / w.sum(), parts), strict=True):
+            z = self._m + sd * nodes.reshape(-1, *[1] * self._m.ndim)
+            total += np.tensordot(weights, self._cumulative(safe, z), 1)
         return np.where(np.isnan(values), np.nan, np.where(values >= 0, np.minimum(total, 1), 0.0))
 
     def quantile(self, q: float) -> np.ndarray:
-        high = np.exp(np.clip(self._m, -300, 300)) + 1.0
-        check_q(q)
+        at = self._m + np.sqrt(self._s) * max(special().ndtri(check_q(q)), 0)
+        high = np.exp(np.clip(at, -300, 300)) + 1.0
         for _ in range(200):
             short = self.cdf(high) < q
             if not short.any():
                 break
             high = np.where(short, 2 * high, high)
-        if not self.discrete:
-            return bisected(self.cdf, q, np.zeros_like(high), high)
-        return between_whole_numbers(self.cdf, q, np.full_like(high, -1.0), np.ceil(high))
+        if self.discrete:
+            found = between_whole_numbers(self.cdf, q, np.full_like(high, -1.0), np.ceil(high))
+        else:
+            found = bisected(self.cdf, q, np.zeros_like(high), high)
+        return np.where(short, np.inf, found)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         random = np.random.default_rng(seed)
@@ -455,9 +459,16 @@ def bisected(cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray,
 def between_whole_numbers(
     cdf: Callable[[np.ndarray], np.ndarray], q: float, low: np.ndarray, high: np.ndarray
 ) -> np.ndarray:
-    """The least whole number whose `cdf` is at least q; cdf(low) < q <= cdf(high)."""
-    while np.any(high - low > 1):
-        middle = np.floor((low + high) / 2)
+    """The least whole number whose `cdf` is at least q; if it is above 1/PRECISION, with a relative error of PRECISION.
+
+    It needs -1 <= low, and cdf(low) < q <= cdf(high).
+    """
+    for _ in range(BISECTIONS):
+        if not np.any(high - low > np.maximum(1, PRECISION * high)):
+            break
+        even = high < 4 * low + 64  # otherwise their logarithms are halved
+        middle = np.where(even, 0.5 * (low + high), np.sqrt(low + 2) * np.sqrt(high + 2) - 2)
+        middle = np.clip(np.floor(middle), low, high)
         enough = cdf(middle) >= q
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high
@@ -476,6 +487,18 @@ def optimize() -> Any:
 
 
 def observed_as(y: Any, mean: np.ndarray) -> np.ndarray:
-    """`y` as float64, in the shape of the prediction if it has as many values."""
+    """`y` as float64, in the shape of the prediction if it has as many values.
+
+    A number, or an array with more dimensions than a prediction of several samples, holds several for each of them.
+
+    Raises:
+        ValueError: another number of observations.
+    """
     values = np.asarray(y, np.float64)
-    return values.reshape(mean.shape) if values.size == mean.size and values.ndim else values
+    if values.size == mean.size and values.ndim:
+        return values.reshape(mean.shape)
+    if 0 < values.ndim <= mean.ndim and mean.size > 1 and np.broadcast_shapes(values.shape, mean.shape) != mean.shape:
+        raise ValueError(
+            f"y has the shape {values.shape}, and predictions have {mean.shape}: give one for each of them"
+        )
+    return values

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
+from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
 
@@ -74,14 +75,12 @@ def samples_of(batches: Iterable[Any]) -> int | None:
 
 def observed(y: Any, several: bool) -> Any:
     """Observations as NumPy arrays; for a `Joint` a tuple of its parts, None for a part without observations."""
-    if several:
-        return tuple(None if part is None else to_numpy(part, "y") for part in y)
-    return to_numpy(y, "y")
+    return each_part(lambda part: to_numpy(part, "y"), tuple(y) if several else y)
 
 
 def rows_of(y: Any, rows: slice) -> Any:
     """The observations of some samples."""
-    return tuple(part if part is None else part[rows] for part in y) if isinstance(y, tuple) else y[rows]
+    return each_part(lambda part: part[rows], y)
 
 
 def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +17,11 @@ class Callback:
             def epoch_end(self, trainer):
                 print(trainer.epoch, trainer.results["val_nll"], trainer.network[0].mu_w.mean())
 
-    Callbacks are called in the order in which they are given. They may change the trainer's `results` and its
-    `likelihood`, and call `trainer.stop()`. All ranks call the same methods equally often, except `batch_end`: a rank
-    may have fewer batches than another. An exception ends the training on all ranks with a `CallbackError`. In
-    `batch_end` it is raised on its own rank only, and the library then ends the job.
+    Callbacks are called in the order in which they are given; every rank is given the same ones. They may change the
+    trainer's `results`, assign its `likelihood`, and call `trainer.stop()`. What a callback of rank 0 changes in
+    `results` and `likelihood` is sent to the other ranks, except in `batch_end`. All ranks call the same methods
+    equally often, except `batch_end`: a rank may have fewer batches than another. An exception ends the training on all
+    ranks with a `CallbackError`. In `batch_end` it is raised on its own rank only, and the library then ends the job.
 
     Attributes:
         on_all_ranks: whether the methods are called on every rank, and may communicate. False: on rank 0 only.
@@ -75,13 +78,26 @@ def call(callback: Callback, moment: str, trainer: Any) -> None:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ")
+        if trainer.ranks.world_size > 1 and not type(callback).__module__.startswith(__package__):
+            place = traceback.extract_tb(error.__traceback__)[1]  # other ranks have no traceback of it
+            what += f" (rank {trainer.ranks.rank}, {place.filename}, line {place.lineno})"
         problem = CallbackError(f"the callback {type(callback).__name__} failed in {moment}: {what}")
         problem.moment = moment
         raise problem from error
 
 
 def call_on_ranks(callback: Callback, moment: str, trainer: Any) -> None:
-    """`call` on all ranks, which all raise its error; collective."""
-    if overridden(callback, moment):
-        with errors_of_all_ranks(trainer.ranks):
-            call(callback, moment, trainer)
+    """`call` on all ranks, which all raise its error, and get what a callback of rank 0 has changed; collective."""
+    if not overridden(callback, moment):
+        return
+    ranks, before, changed = trainer.ranks, trainer.likelihood, None
+    with errors_of_all_ranks(ranks):
+        call(callback, moment, trainer)
+        if ranks.world_size > 1 and not callback.on_all_ranks and ranks.rank == 0:
+            changed = pickle.dumps((trainer.results, None if trainer.likelihood is before else trainer.likelihood))
+    if ranks.world_size > 1 and not callback.on_all_ranks:
+        results, likelihood = pickle.loads(ranks.broadcast_object(changed))
+        if ranks.rank > 0:
+            trainer.results.clear()  # it is in the history, too
+            trainer.results.update(results)
+            trainer.likelihood = trainer.likelihood if likelihood is None else likelihood

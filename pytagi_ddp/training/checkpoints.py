@@ -83,6 +83,11 @@ class Checkpoints(Callback):
                 f"every={self._every} needs arrays or a BatchLoader: a {type(trainer.net).__name__} is saved by all "
                 "ranks together, and here they may have different numbers of batches"
             )
+        if self._every and getattr(trainer.net, "every", 1) > 1:
+            raise ValueError(
+                f"every={self._every} is not for DDPSequential(every={trainer.net.every}), whose ranks are alike only "
+                "after a merge, as at the end of an epoch: leave it out of Checkpoints"
+            )
         if self._resume:
             self._load(trainer)
         else:

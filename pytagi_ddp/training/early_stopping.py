@@ -7,12 +7,14 @@ import operator
 from typing import Any
 
 from pytagi_ddp.training.callback import Callback
+from pytagi_ddp.warn import warn
 
 
 class EarlyStopping(Callback):
     """Ends the training when a metric has not improved for `patience` epochs, and restores the best epoch.
 
-    If a training is resumed from a checkpoint, the count starts again at 0.
+    If a training is resumed from a checkpoint, there is a warning: the count starts again at 0, and earlier epochs are
+    neither compared nor restored.
 
     Args:
         patience: number of successive epochs without improvement after which the training ends.
@@ -49,6 +51,8 @@ class EarlyStopping(Callback):
 
     def fit_begin(self, trainer: Any) -> None:
         self._begin()
+        if trainer.epoch or trainer.batch:
+            warn(f"EarlyStopping knows none of the {trainer.epoch} epochs before the checkpoint: it begins anew")
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results

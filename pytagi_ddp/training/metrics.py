@@ -75,8 +75,13 @@ class Sums:
         collected, self._collected, self._size = self._collected, [], 0
         mu, var, y = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
         prediction = self._prediction(mu, var)
-        for sums, metric in zip(self._sums, self._metrics.values(), strict=True):
+        for sums, (name, metric) in zip(self._sums, self._metrics.items(), strict=True):
             values = np.asarray(metric(prediction, y), np.float64)
+            if not len(mu) <= values.size <= mu.size or mu.size % values.size:
+                raise ValueError(
+                    f"the metric {name!r} returned the shape {values.shape} for {len(mu)} samples: it must return a "
+                    "number for each observation"
+                )
             known = values[~np.isnan(values)]
             sums += known.sum(), known.size
 

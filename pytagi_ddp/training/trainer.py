@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
+from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
@@ -144,7 +146,7 @@ class Trainer:
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
         if forget != 1 and (evidence is not None or not forget >= 1):
             raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
-        if likelihood is not None and not hasattr(likelihood, "prediction"):
+        if likelihood is not None and (isinstance(likelihood, type) or not hasattr(likelihood, "prediction")):
             raise TypeError(f"likelihood is one of pytagi_ddp.likelihoods, as Gaussian(0.1); got {likelihood!r:.60}")
         for callback in callbacks:
             if not isinstance(callback, Callback):
@@ -262,6 +264,8 @@ class Trainer:
         """
         if samples is not None and counts_samples(self._train):
             batches, self._first = divmod(min(samples, self._train.num_samples), self._train.global_batch)
+            if self._first and samples >= self._train.num_samples:  # the last batch of the epoch was smaller
+                batches, self._first = self._train.num_batches(), 0
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
@@ -322,6 +326,7 @@ class Trainer:
                     f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
                     "batches, or an object whose __iter__ starts again"
                 )
+        self._refuse_differences(validation is not None)
         if self._share and not self.in_step:
             raise ValueError(
                 "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
@@ -354,6 +359,25 @@ class Trainer:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
         return self.history
+
+    def _refuse_differences(self, validates: bool) -> None:
+        """Raises ValueError on all ranks if their options or arrays differ; collective."""
+        train = self._train
+        own: dict[str, Any] = {"epochs": self.epochs, "evidence": self._evidence, "forget": self._forget}
+        own |= {"bn_batches": self._bn_batches, "average_last": self._share, "validation data": validates}
+        own |= {"metrics": list(self._metrics), "callbacks": [type(callback).__name__ for callback in self.callbacks]}
+        if isinstance(train, RankBatches):
+            own |= {"batch_size": train.batch_size, "seed": train.seed, "number of samples": train.num_samples}
+        if isinstance(train, ArrayLoader) and len(train.x):
+            own["first and last sample, as a checksum,"] = crc32(train.x[[0, -1]].tobytes())
+        every = self.ranks.all_gather_object({name: repr(value) for name, value in own.items()})
+        for name in dict.fromkeys(name for theirs in every for name in theirs):
+            values = [theirs.get(name, "none") for theirs in every]
+            if len(set(values)) > 1:
+                raise ValueError(
+                    f"the {name} of ranks 0 to {len(values) - 1} differ: {', '.join(values):.200}. Give every rank the "
+                    "same arrays and options: it takes its own share of the samples"
+                )
 
     def _plan(self) -> None:
         """Makes a schedule, or adds these epochs to the schedule of the network."""
@@ -438,6 +462,8 @@ class Trainer:
         with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
             for x, y in epoch_of(self._train, self.epoch, self.batch, self.position.samples):
                 samples = len(x)
+                if not samples and not self.in_step:
+                    continue  # by `join`, a rank without further batches takes no step of its own
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
                     seen = observed(y, self._several)
                     moments = self._learn(x, seen)

@@ -32,7 +32,7 @@ def write(path, array):
 def test_learns(data_dir, capsys, options):
     error = main(["--model", *options, "--data-dir", data_dir, "--batch-size", "16"])
     assert error < 0.05
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line for line in capsys.readouterr().out.splitlines() if " left, " not in line]  # a slow epoch says more
     assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
     assert f"val error {error:.1%}" in lines[1]
 

@@ -11,7 +11,7 @@ from examples.options import parse_arguments
 def test_defaults():
     args = parse_arguments([])
     assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "categorical", 2, False)
-    assert (args.count, args.prior_factor, args.gain_w, args.gain_b) == (40, 100, 0.3, 0.3)
+    assert (args.count, args.prior_factor, args.rates, args.gain_w, args.gain_b) == (40, 100, (1, 0.02), 0.3, 0.3)
     # Chosen when it is known which data there are.
     assert args.batch_size is args.augment is args.through_statistics is args.average_last is None
     assert args.limit_train is args.threads is None
@@ -38,6 +38,7 @@ def test_switches():
         (["--sigma-v", "-1"], "argument --sigma-v: must be above 0 and finite, got -1"),
         (["--head", "categorical", "--sigma-v", "1"], "--sigma-v means nothing to --head categorical"),
         (["--head", "remax", "--count", "1"], "--count means nothing to --head remax"),
+        (["--rates", "1", "-1"], "argument --rates: must be above 0 and finite, got -1"),
         (["--gain-w", "nan"], "argument --gain-w: must be above 0 and finite, got nan"),
         (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
         (["--average-last", "1.5"], "argument --average-last: must be from 0 to 1, got 1.5"),

@@ -50,6 +50,26 @@ def test_quantiles_are_found_to_nine_digits(name, q):
         np.testing.assert_allclose(prediction.cdf(prediction.quantile(q)), q, rtol=3e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("likelihood", [lk.Poisson(), lk.NegativeBinomial(1e9)])
+def test_quantiles_of_large_counts_are_those_of_their_rate(likelihood):
+    """Of a rate above 2^53, whole numbers are more than 1 apart."""
+    m, sd = np.array([[20.0], [36.0], [60.0], [300.0]]), 0.1
+    prediction = likelihood.prediction(m, np.full(m.shape, sd**2))
+    for q, u in ((0.05, -1.6448536), (0.95, 1.6448536)):
+        np.testing.assert_allclose(np.log(prediction.quantile(q)), m + sd * u, atol=1e-3)
+    with np.errstate(over="ignore"):
+        wide = likelihood.prediction(m, np.full(m.shape, 400.0))
+        farthest = likelihood.prediction(np.full((2, 1), 9999.0), np.ones((2, 1)))
+    np.testing.assert_allclose(np.log(wide.quantile(0.95)), m + 20 * 1.6448536, atol=0.1)
+    assert np.all(farthest.quantile(0.5) == np.inf)
+
+
+def test_a_variance_that_overflows_is_infinite():
+    for likelihood in (lk.Poisson(), lk.NegativeBinomial(3.0), lk.Gamma(2.0)):
+        with np.errstate(over="ignore"):
+            assert likelihood.prediction(np.full((1, 1), 400.0), np.ones((1, 1))).variance == np.inf
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_ranked_score_is_that_of_its_samples(name):
     """E|Y - y| - 1/2 E|Y - Y'|."""
@@ -126,6 +146,10 @@ def test_a_prediction_without_outputs_for_it():
         lk.Gaussian().prediction(M, S[:2])
     with pytest.raises(ValueError, match="between 0 and 1"):
         lk.Gaussian().prediction(M, S).quantile(1)
+    with pytest.raises(ValueError, match=r"needs one q between 0 and 1, got \[0.1, 0.9\]"):
+        lk.Gaussian().prediction(M, S).quantile([0.1, 0.9])
+    with pytest.raises(ValueError, match=r"y has the shape \(2,\), and predictions have \(3, 1\): give one for each"):
+        lk.Gaussian().prediction(M, S).log_prob(np.zeros(2))
 
 
 def trained(likelihood, x, y, outputs, epochs=4):

@@ -1,5 +1,6 @@
 """Callbacks: when and where they are called, what becomes of their errors, and early stopping."""
 
+import inspect
 import os
 import signal
 import sys
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Categorical
-from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.likelihoods import Categorical, Gaussian
+from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
 from tests.mpi.run import MpiJob, mpirun
@@ -82,8 +83,58 @@ def test_an_error_of_a_callback_is_raised_on_all_ranks_and_names_it(moment, on_r
         net.barrier()  # the ranks are in step
         return str(caught.value), caught.value.moment, isinstance(caught.value.__cause__, ZeroDivisionError)
 
+    line = inspect.getsourcelines(Fails._fail)[1] + 2
     text = f"the callback Fails failed in {moment}: ZeroDivisionError: in the log"
+    text += f" (rank {on_rank}, {__file__}, line {line})"
     assert run_threads(train, 2) == [(text, moment, rank == on_rank) for rank in range(2)]
+
+
+def test_all_ranks_get_what_a_callback_of_rank_0_changes():
+    class Noise(Callback):
+        def epoch_end(self, trainer):
+            trainer.likelihood = Gaussian(0.5 + trainer.epoch)
+            trainer.results["noise"] = trainer.likelihood.sigma
+
+    class Sees(Callback):
+        on_all_ranks = True
+
+        def epoch_end(self, trainer):
+            seen.append((trainer.likelihood.sigma, trainer.results["noise"]))
+
+    seen = []
+
+    def train():
+        net = DDPSequential(Sequential(Linear(2, 4), ReLU(), Linear(4, 1)), average=False)
+        trainer = Trainer(net, Gaussian(1.0), epochs=2, callbacks=[Noise(), Sees()])
+        history = trainer.fit((X, X[:, 0]))
+        return [one["noise"] for one in history], float(trainer.likelihood.sigma)
+
+    assert run_threads(train, 2) == [([1.5, 2.5], 2.5)] * 2
+    assert sorted(seen) == [(1.5, 1.5)] * 2 + [(2.5, 2.5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("differ", "name"),
+    [
+        (lambda rank: {"epochs": 1 + rank}, "epochs"),
+        (lambda rank: {"batch_size": 4 + rank}, "batch_size"),
+        (lambda rank: {"evidence": [{}, None][rank]}, "evidence"),
+        (lambda rank: {"callbacks": [Seen(True)] * (1 - rank)}, "callbacks"),
+        (lambda rank: {"data": (X[rank:], X[rank:, 0])}, "number of samples"),
+        (lambda rank: {"data": (X + rank, X[:, 0])}, "first and last sample"),
+        (lambda rank: {"validation": [None, (X, X[:, 0])][rank]}, "validation data"),
+    ],
+)
+def test_ranks_with_other_arrays_or_options_are_refused(differ, name):
+    def train():
+        net = DDPSequential(Sequential(Linear(2, 4), ReLU(), Linear(4, 1)), average=False)
+        options = {"epochs": 1, "callbacks": [], "data": (X, X[:, 0]), "validation": None} | differ(net.rank)
+        data, validation = options.pop("data"), options.pop("validation")
+        with pytest.raises(ValueError, match=rf"the {name}.* of ranks 0 to 1 differ: .* Give every rank the same"):
+            Trainer(net, Gaussian(1.0), **options).fit(data, validation)
+        return True
+
+    assert run_threads(train, 2) == [True, True]
 
 
 def test_an_error_within_an_epoch_names_the_callback():

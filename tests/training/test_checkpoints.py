@@ -46,6 +46,35 @@ def test_resumed_after_an_epoch_and_within_one(tmp_path):
     assert state_of(averaged) == state, "the network ends with the average"
 
 
+@pytest.mark.parametrize("step", [5, 6, 12])
+def test_resumed_after_the_last_and_smaller_batch_of_an_epoch(tmp_path, step):
+    """The step of the schedule was counted again, as 61 samples are no whole number of batches of 12."""
+
+    def train(*more):
+        net = network()
+        callbacks = [Checkpoints(tmp_path, on_signal=True, resume=True), *more]
+        trainer = Trainer(net, Categorical(3), epochs=3, batch_size=12, callbacks=callbacks)
+        trainer.fit((X, LABELS))
+        return trainer.stopped, trainer.step, net.schedule.steps, state_of(net)
+
+    expected = network()
+    expected.fit(X, LABELS, Categorical(3), epochs=3, batch_size=12)
+    assert train(StopAt(step))[:3] == (True, step, step)
+    assert train() == (False, 18, 18, state_of(expected))
+
+
+def test_no_checkpoints_between_merges(tmp_path):
+    def train():
+        net = DDPSequential(network(), every=3)
+        with pytest.raises(
+            CallbackError, match=r"every=6 is not for DDPSequential\(every=3\), whose ranks are alike only"
+        ):
+            Trainer(net, Categorical(3), callbacks=[Checkpoints(tmp_path, every=6)]).fit((X, LABELS))
+        return True
+
+    assert run_threads(train, 2) == [True, True]
+
+
 @pytest.mark.parametrize(("way", "ranks"), [("ddp", 2), ("fsdp", 2), ("pipeline", 2)])
 def test_ranks_resume_within_an_epoch(tmp_path, way, ranks):
     def train(**options):

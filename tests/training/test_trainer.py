@@ -125,6 +125,9 @@ def test_metrics_are_means_over_the_samples():
     assert found["nll"] == pytest.approx(-prediction.log_prob(y)[known].mean(), rel=1e-6)
     assert found["rmse"] == pytest.approx(np.sqrt(((prediction.mean[:, 0] - y)[known] ** 2).mean()), rel=1e-6)
     assert found["far"] == pytest.approx(far(prediction, y).mean())
+    outer = Trainer(net, Gaussian(0.1), epochs=1, metrics={"mae": lambda prediction, y: np.abs(prediction.mean - y)})
+    with pytest.raises(ValueError, match=r"the metric 'mae' returned the shape \(61, 61\) for 61 samples"):
+        outer.fit((X, Y))
 
 
 def test_net_fit_is_the_short_way():
@@ -236,6 +239,18 @@ def test_ranks_may_have_different_numbers_of_batches(way):
     assert first[0]["train_error"] * 60 == pytest.approx(round(first[0]["train_error"] * 60)), "each counts once"
 
 
+@pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
+def test_batches_without_samples_are_left_out(way):
+    def train():
+        net = way(network(), average=False)
+        batches = cut(X, LABELS)[4 * net.rank : 4 * net.rank + 4]
+        empty = X[:0], LABELS[:0]
+        Trainer(net, Categorical(3), epochs=1).fit([*batches[:2], empty, *batches[2:]] if net.rank == 0 else batches)
+        return net.model.schedule.steps
+
+    assert run_threads(train, 2) == [4, 4]
+
+
 def test_what_needs_ranks_in_step_says_so():
     def train(make, **options):
         net = make(network())
@@ -270,6 +285,10 @@ def test_tables_and_several_observations():
     history = network(4).fit(X, (LABELS, Y), both, epochs=4, batch_size=6)
     assert without_times(history)[1].keys() == {"epoch", "train_nll"}
     assert history[-1]["train_nll"] < history[0]["train_nll"]
+    one, same = network(4), network(4)
+    one.fit(X, (None, Y), both, epochs=1)
+    same.fit(X, (np.full(len(X), -1), Y), both, epochs=1)
+    assert state_of(one) == state_of(same), "a part that is not observed"
 
 
 def test_a_likelihood_is_chosen_where_only_one_can_be_meant():
@@ -295,6 +314,7 @@ def test_else_the_message_says_which_to_give(outputs, y):
         ({"average_last": 1.5}, "average_last is a share from 0 to 1"),
         ({"forget": 2.0}, "needs evidence=None"),
         ({"likelihood": 0.1}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got 0.1"),
+        ({"likelihood": Gaussian}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got <class"),
         ({"callbacks": ["log"]}, "callbacks are instances of Callback, got 'log'"),
         ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
     ],
