@@ -163,13 +163,21 @@ class TrainedOnRanks(Replica):
         """For ranks with different numbers of batches: a rank without further batches takes part in steps with zeros.
 
         The block ends on all ranks at the same step, when no rank has had a sample since the last exchange. All ranks
-        have to use it, and each call of `step` inside needs at least one sample.
+        have to use it, and each call of `step` inside needs at least one sample. If the network has an
+        `EvidenceSchedule`, it is the same on all ranks: `steps_per_epoch` is the largest number of steps of a rank.
 
             with net.join():
                 for x, y in batches:  # any number of them on each rank
                     learn(x, y)
                     net.step()
+
+        Raises:
+            ValueError: ranks have different schedules.
         """
+        if getattr(self, "every", 1) == 1:  # ranks that merge posteriors do not wait for each other here
+            schedule = self.model.schedule
+            settings = None if schedule is None else schedule.state_dict() | {"steps": None}
+            compare_arguments(self.communicator, "join", {"the EvidenceSchedule": settings})
         yield
         self.model.passes.refuse_unread(self.input_delta_z_buffer)
         while True:

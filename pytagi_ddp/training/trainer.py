@@ -19,6 +19,7 @@ from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.compare import compare_arguments
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint
@@ -364,20 +365,13 @@ class Trainer:
         """Raises ValueError on all ranks if their options or arrays differ; collective."""
         train = self._train
         own: dict[str, Any] = {"epochs": self.epochs, "evidence": self._evidence, "forget": self._forget}
-        own |= {"bn_batches": self._bn_batches, "average_last": self._share, "validation data": validates}
+        own |= {"bn_batches": self._bn_batches, "average_last": self._share, "validation is given": validates}
         own |= {"metrics": list(self._metrics), "callbacks": [type(callback).__name__ for callback in self.callbacks]}
-        if isinstance(train, RankBatches):
-            own |= {"batch_size": train.batch_size, "seed": train.seed, "number of samples": train.num_samples}
-        if isinstance(train, ArrayLoader) and len(train.x):
-            own["first and last sample, as a checksum,"] = crc32(train.x[[0, -1]].tobytes())
-        every = self.ranks.all_gather_object({name: repr(value) for name, value in own.items()})
-        for name in dict.fromkeys(name for theirs in every for name in theirs):
-            values = [theirs.get(name, "none") for theirs in every]
-            if len(set(values)) > 1:
-                raise ValueError(
-                    f"the {name} of ranks 0 to {len(values) - 1} differ: {', '.join(values):.200}. Give every rank the "
-                    "same arrays and options: it takes its own share of the samples"
-                )
+        for name in ("batch_size", "seed", "num_samples"):
+            own[f"{name} of the data"] = getattr(train, name) if isinstance(train, RankBatches) else None
+        ends = train.x[[0, -1]].tobytes() if isinstance(train, ArrayLoader) and len(train.x) else b""
+        own["the checksum of the first and last sample (each rank is given those of all ranks)"] = crc32(ends)
+        compare_arguments(self.ranks, "fit", own)
 
     def _plan(self) -> None:
         """Makes a schedule, or adds these epochs to the schedule of the network."""

@@ -204,7 +204,8 @@ def compare(case: Case, draw: Draw, threads: int) -> str:
         set_threads(threads)
         with bounded():
             actual = repeated_passes(network(), x, *others)
-        assert_same(actual, expected, case.tolerance)
+        # Factors near the middle between two numbers of bfloat16 are rounded either way after different last bits.
+        assert_same(actual, expected, max(case.tolerance, 2.0**-8) if precision == "mixed" else case.tolerance)
     except AssertionError as error:
         raise AssertionError(f"{where}: {error}") from None
     finally:

@@ -177,9 +177,14 @@ def test_threads_make_the_step_of_one():
 def other_schedules(comm):
     net = network()
     EvidenceSchedule(net, 2, 3 + comm.rank)
-    return error_of(lambda: DDPSequential(net, DDPConfig(backend=comm.backend)), ValueError)
+    made = error_of(lambda: DDPSequential(net, DDPConfig(backend=comm.backend)), ValueError)
+    ddp = DDPSequential(network(), DDPConfig(backend=comm.backend), average=False)
+    EvidenceSchedule(ddp, 2 + comm.rank, 3)
+    return made, error_of(lambda: ddp.join().__enter__(), ValueError)
 
 
 @on_ranks(other_schedules, 2)
 def test_other_schedules_are_noticed(results):
-    assert all("the schedule is 'EvidenceSchedule(" in result for result in results)
+    for made, joined in results:
+        assert "the schedule is 'EvidenceSchedule(" in made
+        assert "call join with different arguments: the EvidenceSchedule is {'steps_per_epoch': 2" in joined

@@ -117,12 +117,12 @@ def test_all_ranks_get_what_a_callback_of_rank_0_changes():
     ("differ", "name"),
     [
         (lambda rank: {"epochs": 1 + rank}, "epochs"),
-        (lambda rank: {"batch_size": 4 + rank}, "batch_size"),
+        (lambda rank: {"batch_size": 4 + rank}, "batch_size of the data"),
         (lambda rank: {"evidence": [{}, None][rank]}, "evidence"),
         (lambda rank: {"callbacks": [Seen(True)] * (1 - rank)}, "callbacks"),
-        (lambda rank: {"data": (X[rank:], X[rank:, 0])}, "number of samples"),
-        (lambda rank: {"data": (X + rank, X[:, 0])}, "first and last sample"),
-        (lambda rank: {"validation": [None, (X, X[:, 0])][rank]}, "validation data"),
+        (lambda rank: {"data": (X[rank:], X[rank:, 0])}, "num_samples of the data"),
+        (lambda rank: {"data": (X + rank, X[:, 0])}, "the checksum of the first and last sample"),
+        (lambda rank: {"validation": [None, (X, X[:, 0])][rank]}, "validation is given"),
     ],
 )
 def test_ranks_with_other_arrays_or_options_are_refused(differ, name):
@@ -130,7 +130,7 @@ def test_ranks_with_other_arrays_or_options_are_refused(differ, name):
         net = DDPSequential(Sequential(Linear(2, 4), ReLU(), Linear(4, 1)), average=False)
         options = {"epochs": 1, "callbacks": [], "data": (X, X[:, 0]), "validation": None} | differ(net.rank)
         data, validation = options.pop("data"), options.pop("validation")
-        with pytest.raises(ValueError, match=rf"the {name}.* of ranks 0 to 1 differ: .* Give every rank the same"):
+        with pytest.raises(ValueError, match=rf"ranks 0 and 1 call fit with different arguments: {name}.* on rank 1"):
             Trainer(net, Gaussian(1.0), **options).fit(data, validation)
         return True
 

@@ -70,11 +70,11 @@ class EvidenceSchedule:
     running statistics or the memory of recurrent layers. A step without samples does nothing. With an `OutputUpdater`,
     divide the variances of the observations by `weight`.
 
-    **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank. If ranks add deltas
-    (`average=False`), a step pulls once, as one process with the whole batch does. With `average=True`, the step of R
-    ranks has 1/R of the evidence and a smaller pull, r = a/(R N + a): the posterior is the same, and is reached more
-    slowly. If ranks merge posteriors (`every=k`), each rank pulls with this r, so that the pull counts once in the
-    merged posterior.
+    **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank, or the largest number if
+    ranks have different ones. If ranks add deltas (`average=False`), a step pulls once, as one process with the whole
+    batch does. With `average=True`, the step of R ranks has 1/R of the evidence and a smaller pull, r = a/(R N + a):
+    the posterior is the same, and is reached more slowly. If ranks merge posteriors (`every=k`), each rank pulls with
+    this r, so that the pull counts once in the merged posterior.
 
     **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
 
