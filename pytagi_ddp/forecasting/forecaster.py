@@ -127,7 +127,8 @@ class Forecaster(BaseEstimator):
 
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
-                same time step. Columns and tables of pandas bring their times as the index.
+                same time step. Columns and tables of pandas bring their times as the index: dates, or text such as
+                2020-01-31. An index of whole numbers brings none.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
                 of the last `lags` steps and of the horizon. They may be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
@@ -135,8 +136,9 @@ class Forecaster(BaseEstimator):
             times: dates of the steps, instead of an index.
 
         Raises:
-            ValueError: too few time steps, wrong shapes, irregular times, infinite values, values that are not above 0
-                for logarithms, or a parameter out of its range. TypeError: data that are not numbers or dates.
+            ValueError: too few time steps, wrong shapes, irregular times, an index without dates, two series of the
+                same name, infinite values, values that are not above 0 for logarithms, or a parameter out of its range.
+            TypeError: data that are not numbers or dates.
         """
         self._check()
         return self._learn(*_read(y, known, observed, times))
@@ -326,6 +328,8 @@ class Forecaster(BaseEstimator):
 def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[str, Panel]]:
     """The series, and the covariates that are given, which begin at the same time step."""
     panel, covariates = read(y, "y", times), _covariates(known=known, observed=observed)
+    if twice := [name for k, name in enumerate(panel.names) if name in panel.names[:k]]:
+        raise ValueError(f"y has more than one series {twice[0]!r}: give each its own name")
     for name, covariate in covariates.items():
         check_times(covariate, name, panel.times)
         if covariate.steps < panel.steps:

@@ -285,6 +285,13 @@ def test_what_cannot_be_learnt_is_refused(options, given, more, message):
         Forecaster(**{"horizon": 6} | QUICK | options).fit(*given, **more)
 
 
+def test_two_series_of_one_name_are_refused():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.DataFrame(np.stack([Y] * 3, 1), columns=["b", "a", "a"])
+    with pytest.raises(ValueError, match="y has more than one series 'a': give each its own name"):
+        quick(6).fit(table)
+
+
 def test_what_cannot_be_forecast_is_refused():
     with pytest.raises(NotFittedError):
         quick(6).predict()
@@ -312,8 +319,11 @@ def test_times_of_covariates_must_fit():
     np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
     with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
         forecaster.predict(known=holiday[:6])
-    with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
-        quick(6).fit(y[:99], known=holiday[1:])
+    for index in (holiday.index, holiday.index.astype(str)):
+        with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
+            quick(6).fit(y[:99], known=holiday.set_axis(index)[1:])
+    with pytest.raises(ValueError, match=r"index of known, .* holds no dates"):
+        quick(6).fit(y, known=holiday.set_axis(index.strftime("%d/%m/%Y")))
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(Y, known=holiday)
     with pytest.raises(ValueError, match="the time steps of y are 1:00:00, and those of fit were 1 day, 0:00:00"):
