@@ -192,6 +192,13 @@ def test_logarithms_are_chosen_where_they_help():
         quick(6, transform="log").fit(np.arange(99.0))
 
 
+def test_an_outlier_at_the_end_leaves_forecasts_of_logarithms_finite():
+    y = 100 + 5 * seasonal(150)
+    y[-1] = 1e4
+    forecast = quick(6, season=12, transform="log").fit(y).predict()
+    assert np.all(forecast.mean <= np.exp(np.log(1e4 / y.min()) ** 2 / 4) * forecast.quantile(0.5))  # variance: twice
+
+
 def test_a_hidden_layer_is_chosen_where_it_helps():
     y = [0.3]
     for _ in range(700):
@@ -323,7 +330,7 @@ def test_times_of_covariates_must_fit():
         with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
             quick(6).fit(y[:99], known=holiday.set_axis(index)[1:])
     with pytest.raises(ValueError, match=r"index of known, .* holds no dates"):
-        quick(6).fit(y, known=holiday.set_axis(index.strftime("%d/%m/%Y")))
+        quick(6).fit(y, known=holiday.set_axis(holiday.index.strftime("%d/%m/%Y")))
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(Y, known=holiday)
     with pytest.raises(ValueError, match="the time steps of y are 1:00:00, and those of fit were 1 day, 0:00:00"):

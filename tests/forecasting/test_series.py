@@ -41,7 +41,7 @@ def test_an_index_of_dates_or_text_brings_times():
         assert index.dtype.kind == "O"
         for data in (pd.Series(range(6), index), pd.DataFrame({"a": range(6)}, index), {"a": pd.Series(1, index)}):
             np.testing.assert_array_equal(read(data, "y").times.values, INDEX.values.astype("M8[us]"))
-        with pytest.raises(ValueError, match="times must increase, but 2020-06-01T.* sort them first"):
+        with pytest.raises(ValueError, match=r"times must increase, but 2020-06-01T.* sort them first"):
             read(pd.Series(range(6), index[::-1]), "y")
     for index in (INDEX.month, pd.Index([5, 7], dtype="Int64")):
         assert read(pd.Series(1.0, index), "y").times is None
@@ -64,7 +64,7 @@ def test_an_index_of_dates_or_text_brings_times():
         (
             pd.Series(1, INDEX.strftime("%d/%m/%Y")),
             ValueError,
-            "index of y, Index from '01/01/2020', .* pd.to_datetime",
+            "index of y, Index from .* pd.to_datetime",
         ),
         (pd.Series(1, INDEX.strftime("%Y%m%d")), ValueError, "holds no dates .*years 1000 to 9999.* pd.to_datetime"),
         (pd.Series(1, list("ab")), ValueError, r"index of y, .* from 'a', .* y.reset_index\(drop=True\)"),
