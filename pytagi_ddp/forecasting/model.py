@@ -163,26 +163,18 @@ class Stretch(NamedTuple):
     learnt: np.ndarray
 
 
-def stretches(windows: Windows, number: int) -> list[Stretch]:
-    """Divides all windows into this number of stretches of time.
+def stretches(origin: np.ndarray, horizon: int, number: int) -> list[Stretch]:
+    """Divides windows with these origins into this number of stretches of time.
 
-    Raises:
-        ValueError: without one stretch, too few windows are left to learn from.
+    The list is empty if too few windows are left to learn from without one stretch and the steps on either side of it.
     """
-    origin, horizon = windows.origin, windows.future.shape[1]
     found = []
     for part in np.array_split(np.unique(origin), number):
         first, last = (part[0], part[-1]) if len(part) else (0, -1)
         held_out = (origin >= first) & (origin <= last)
         found.append(Stretch(held_out, (origin <= first - horizon) | (origin >= last + horizon)))
-    fewest = min(int(stretch.learnt.sum()) for stretch in found)
-    if fewest < FEWEST or any(not stretch.held_out.any() for stretch in found):
-        raise ValueError(
-            f"y is too short: of its {len(origin)} windows, {fewest} would be left to learn from, and {FEWEST} are "
-            f"needed, when one of {number} stretches of time and the {horizon - 1} steps on either side of it are held "
-            "back; give more of the past, a shorter horizon, or fewer lags or folds"
-        )
-    return found
+    enough = all(part.held_out.any() and part.learnt.sum() >= FEWEST for part in found)
+    return found if enough else []
 
 
 def fit(
