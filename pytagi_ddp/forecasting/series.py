@@ -98,7 +98,8 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
 def _index(data: Any) -> Any:
     """The index of a pandas object; None: there is none, or it holds whole numbers."""
     index = getattr(data, "index", None)  # lists have a method of this name
-    return index if hasattr(index, "dtype") and index.dtype.kind not in "iu" else None
+    dtype = getattr(index, "dtype", None)
+    return None if dtype is None or dtype.kind in "iu" else index
 
 
 def _times_of(index: Any, what: str) -> Times:
