@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -127,7 +129,8 @@ class Forecaster(BaseEstimator):
 
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
-                same time step. Columns and tables of pandas bring their times as the index.
+                same time step. Columns and tables of pandas bring their times as the index: dates, or text such as
+                2020-01-31. An index of whole numbers brings none.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
                 of the last `lags` steps and of the horizon. They may be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
@@ -135,8 +138,9 @@ class Forecaster(BaseEstimator):
             times: dates of the steps, instead of an index.
 
         Raises:
-            ValueError: too few time steps, wrong shapes, irregular times, infinite values, values that are not above 0
-                for logarithms, or a parameter out of its range. TypeError: data that are not numbers or dates.
+            ValueError: too few time steps, wrong shapes, irregular times, an index without dates, two series of the
+                same name, infinite values, values that are not above 0 for logarithms, or a parameter out of its range.
+            TypeError: data that are not numbers or dates.
         """
         self._check()
         return self._learn(*_read(y, known, observed, times))
@@ -236,25 +240,49 @@ class Forecaster(BaseEstimator):
 
     def _learn(self, panel: Panel, covariates: dict[str, Panel]) -> Forecaster:
         layout = self._layout_of(panel, covariates)
-        layout.check(panel, covariates, panel.steps - 1 - self.horizon)
-        if panel.steps < layout.lags + self.horizon:
-            raise ValueError(
-                f"y has {panel.steps} time steps, and at least {layout.lags + self.horizon} are needed: "
-                f"lags={layout.lags} and horizon={self.horizon}"
-            )
-        windows = layout.cut(panel, covariates, *layout.to_learn(panel, WINDOWS))
+        series, origin = layout.to_learn(panel, WINDOWS)
         for k, name in enumerate(panel.names):
-            if not (windows.series == k).any():
+            if panel.steps >= layout.lags + self.horizon and k not in series:
                 raise ValueError(
                     f"series {name!r} has no value that is followed by another one within {self.horizon} time steps"
                 )
+        if not self._long_enough(panel):
+            raise ValueError(self._too_short(panel))
         if self.transform == "log":
             _check_positive(panel)
+        windows = layout.cut(panel, covariates, series, origin)
         model = self._chosen(windows, panel.width, not (panel.values <= 0).any())
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
         self.lags_, self.season_ = layout.lags, self.season or _season(panel)
         self.kind_, self.score_, self.noise_ = model.scaling.kind, model.score, model.noise
         return self
+
+    def _long_enough(self, panel: Panel) -> bool:
+        """Whether enough windows are left to learn from when each stretch is held out."""
+        _, origin = self._layout_of(panel, {}).to_learn(panel, WINDOWS)
+        return all(stretches(origin, self.horizon, number) for number in (self.n_folds, self.n_networks))
+
+    def _too_short(self, panel: Panel) -> str:
+        """Says that a series is too short, and which changes would be enough."""
+
+        def enough(more: int) -> bool:  # time steps before the first, all with values
+            return self._long_enough(panel._replace(values=np.pad(panel.values, ((more, 0), (0, 0)))))
+
+        def fails(name: str, value: int) -> bool:
+            return not clone(self).set_params(**{name: value})._long_enough(panel)
+
+        most = 1
+        while not enough(most):
+            most *= 2
+        needed = panel.steps + bisect_left(range(most), True, key=enough)
+        changes = ["give more of the past"]
+        for name, value in (("horizon", self.horizon), ("lags", self._layout_of(panel, {}).lags)):
+            if largest := bisect_left(range(1, value), True, key=partial(fails, name)):
+                changes.append(f"set {name}={largest}" + " or less" * (largest > 1))
+        return (
+            f"y is too short: it has {panel.steps} time steps, and {needed} are needed with horizon={self.horizon}, "
+            f"lags={self.lags}, n_folds={self.n_folds} and n_networks={self.n_networks}; {', or '.join(changes)}"
+        )
 
     def _layout_of(self, panel: Panel, covariates: dict[str, Panel]) -> Layout:
         season, times = self.season or _season(panel), panel.times
@@ -280,7 +308,7 @@ class Forecaster(BaseEstimator):
             seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
             return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
 
-        parts = stretches(windows, self.n_folds)
+        parts = stretches(windows.origin, self.horizon, self.n_folds)
         best = trained(Kind(self.transform == "log", False, self._layers() or ()), None, parts)
         others: list[dict[str, Any]] = [{"level": True}]
         others += [{"log": True}] if self.transform == "auto" and positive else []
@@ -288,7 +316,7 @@ class Forecaster(BaseEstimator):
         for other in others:
             tried = trained(best.scaling.kind._replace(**other), best.noise, parts)
             best = tried if tried.better_than(best) else best
-        return trained(best.scaling.kind, best.noise, stretches(windows, self.n_networks))
+        return trained(best.scaling.kind, best.noise, stretches(windows.origin, self.horizon, self.n_networks))
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*task) for task in tasks))
@@ -326,6 +354,8 @@ class Forecaster(BaseEstimator):
 def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[str, Panel]]:
     """The series, and the covariates that are given, which begin at the same time step."""
     panel, covariates = read(y, "y", times), _covariates(known=known, observed=observed)
+    if twice := [name for k, name in enumerate(panel.names) if name in panel.names[:k]]:
+        raise ValueError(f"y has more than one series {twice[0]!r}: give each its own name")
     for name, covariate in covariates.items():
         check_times(covariate, name, panel.times)
         if covariate.steps < panel.steps:

@@ -46,7 +46,7 @@ class Scaling:
     uncorrelated inputs.
 
     Attributes:
-        kind: as chosen. series: (3, series) mean, standard deviation, and that of the differences.
+        kind: as chosen. series: (4, series) mean, standard deviation, that of the differences, and half of the range.
         center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
         axes: (inputs, k) principal axes of the standardised inputs.
     """
@@ -60,13 +60,15 @@ class Scaling:
     @classmethod
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
         """The scaling of these windows of `number` series."""
-        raw = cls(kind, np.ones((3, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)), np.empty((0, 0)))
+        raw = cls(kind, np.ones((4, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)), np.empty((0, 0)))
         past, differences = raw._values(windows.past), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
             mean = means(past[rows].ravel())
             std = spread(past[rows], abs(mean) or 1.0)
-            raw.series[:, k] = mean, std, spread(differences[rows], std)
+            known = raw._values(np.concatenate([windows.past[rows], windows.future[rows]], 1))
+            half = float(np.nanmax(known) - np.nanmin(known)) / 2
+            raw.series[:, k] = mean, std, spread(differences[rows], std), half or np.inf
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
         inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
@@ -88,7 +90,7 @@ class Scaling:
         return self._values(windows.future) - self._last(windows)
 
     def _inputs(self, windows: Windows) -> np.ndarray:
-        last, (mean, std, scale) = self._last(windows), self.series[:, windows.series, None]
+        last, (mean, std, scale) = self._last(windows), self.series[:3, windows.series, None]
         level = [(last - mean) / std] if self.kind.level else []
         return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
 
@@ -105,9 +107,17 @@ class Scaling:
         """(n, 1): the difference that a target of 1 means, in the unit of the values (or of their logarithm)."""
         return self.series[2, windows.series, None]
 
-    def back(self, windows: Windows, m: np.ndarray) -> np.ndarray:
-        """Means of values (or of their logarithm) from those of targets."""
-        return (m + self.center) * self.scale(windows) + self._last(windows)
+    def back(self, windows: Windows, m: np.ndarray, v: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of values (or of their logarithms) from means and variances of targets.
+
+        The mean of values grows as the exponential of the variance of their logarithms. So networks that learn
+        logarithms have at most the largest variance of any distribution over the range of the logarithms that were
+        learnt: the square of half of this range (Popoviciu's inequality). The noise is added to it.
+        """
+        scale = self.scale(windows)
+        most = (self.series[3, windows.series, None] / scale) ** 2 if self.kind.log else np.inf
+        std = np.sqrt(np.minimum(v, most) + noise) * scale
+        return (m + self.center) * scale + self._last(windows), std
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class Model:
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
         """(n, horizon) means and standard deviations of observations, or of their logarithms."""
         m, v = mixture(self.networks, self.scaling.x(windows))
-        return self.scaling.back(windows, m), np.sqrt(self.factor * v + self.noise) * self.scaling.scale(windows)
+        return self.scaling.back(windows, m, self.factor * v, self.noise)
 
 
 class Stretch(NamedTuple):
@@ -153,26 +163,18 @@ class Stretch(NamedTuple):
     learnt: np.ndarray
 
 
-def stretches(windows: Windows, number: int) -> list[Stretch]:
-    """Divides all windows into this number of stretches of time.
+def stretches(origin: np.ndarray, horizon: int, number: int) -> list[Stretch]:
+    """Divides windows with these origins into this number of stretches of time.
 
-    Raises:
-        ValueError: without one stretch, too few windows are left to learn from.
+    The list is empty if too few windows are left to learn from without one stretch and the steps on either side of it.
     """
-    origin, horizon = windows.origin, windows.future.shape[1]
     found = []
     for part in np.array_split(np.unique(origin), number):
         first, last = (part[0], part[-1]) if len(part) else (0, -1)
         held_out = (origin >= first) & (origin <= last)
         found.append(Stretch(held_out, (origin <= first - horizon) | (origin >= last + horizon)))
-    fewest = min(int(stretch.learnt.sum()) for stretch in found)
-    if fewest < FEWEST or any(not stretch.held_out.any() for stretch in found):
-        raise ValueError(
-            f"y is too short: of its {len(origin)} windows, {fewest} would be left to learn from, and {FEWEST} are "
-            f"needed, when one of {number} stretches of time and the {horizon - 1} steps on either side of it are held "
-            "back; give more of the past, a shorter horizon, or fewer lags or folds"
-        )
-    return found
+    enough = all(part.held_out.any() and part.learnt.sum() >= FEWEST for part in found)
+    return found if enough else []
 
 
 def fit(
@@ -206,8 +208,7 @@ def fit(
     squares = means(residuals**2)
     found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
     factor = np.minimum(squares / (v.mean(0) + found), 1)
-    std = np.sqrt(factor * v + found) * scaling.scale(windows)
-    scores = distribution(scaling.back(windows, m), std, kind.log).crps(windows.future)
+    scores = distribution(*scaling.back(windows, m, factor * v, found), kind.log).crps(windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)

@@ -10,8 +10,6 @@ import numpy as np
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.forecasting.times import Times
 
-WITH_TIMES = ("DatetimeIndex", "PeriodIndex")
-
 
 class Panel(NamedTuple):
     """One or many series, or covariates, over the same time steps.
@@ -47,16 +45,18 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
 
     Args:
         data: (steps,) or (steps, columns) numbers; NaN, None and masked ones are missing.
-        what: the name of `data` in messages. times: of the steps; None: those of the index of a pandas object.
+        what: the name of `data` in messages. times: of the steps; None: those of the index of a pandas object, if it
+            does not hold whole numbers.
 
     Raises:
-        TypeError: no numbers. ValueError: no steps, infinite numbers, more than two dimensions, or irregular times.
+        TypeError: no numbers. ValueError: no steps, infinite numbers, more than two dimensions, irregular times, or an
+            index without times.
     """
     if isinstance(data, Mapping):
         values, index = _from_mapping(data, what)
         names, flat = list(data), False
     else:
-        values, index = to_numpy(data, what).astype(np.float64), _time_index(data)
+        values, index = to_numpy(data, what).astype(np.float64), _index(data)
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
             raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
@@ -69,12 +69,13 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     if np.isinf(values).any():
         step, column = np.argwhere(np.isinf(values))[0]
         raise ValueError(f"{what} is infinite at step {step} of {names[column]!r}: mark what is missing by NaN")
-    times = index if times is None else times
-    return Panel(values, names, flat, None if times is None else Times.read(times, len(values)))
+    if times is not None:
+        return Panel(values, names, flat, Times.read(times, len(values)))
+    return Panel(values, names, flat, None if index is None else _times_of(index, what))
 
 
 def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
-    """(steps, series) values, and the time index of the longest series, if they have one."""
+    """(steps, series) values, and the index of the longest series, as `_index`."""
     columns = {name: to_numpy(column, f"{what}[{name!r}]") for name, column in data.items()}
     for name, column in columns.items():
         if column.ndim != 1:
@@ -82,10 +83,10 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
     if not columns:
         raise ValueError(f"{what} has no series")
     longest = max(columns, key=lambda name: len(columns[name]))
-    index = _time_index(data[longest])
+    index = _index(data[longest])
     values = np.full((len(columns[longest]), len(columns)), np.nan)
     for k, (name, column) in enumerate(columns.items()):
-        own, start = _time_index(data[name]), len(values) - len(column)
+        own, start = _index(data[name]), len(values) - len(column)
         if (own is None) != (index is None) or (index is not None and not own.equals(index[start:])):
             raise ValueError(
                 f"{what}[{name!r}] and {what}[{longest!r}] must end at the same time step: their indices differ"
@@ -94,10 +95,27 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
     return values, index
 
 
-def _time_index(data: Any) -> Any:
-    """The index of a pandas object if it has times; else None."""
-    index = getattr(data, "index", None)
-    return index if type(index).__name__ in WITH_TIMES else None
+def _index(data: Any) -> Any:
+    """The index of a pandas object; None: there is none, or it holds whole numbers."""
+    index = getattr(data, "index", None)  # lists have a method of this name
+    dtype = getattr(index, "dtype", None)
+    return None if dtype is None or dtype.kind in "iu" else index
+
+
+def _times_of(index: Any, what: str) -> Times:
+    """The times that an index of pandas holds, as dates or as text."""
+    if index.nlevels > 1:
+        raise ValueError(
+            f"the index of {what} has the levels {list(index.names)}, and one row is needed for each time step: make "
+            f"many series the columns of a table ({what}.unstack(level)), or pass times="
+        )
+    try:
+        return Times.read(index, len(index))
+    except TypeError as error:
+        raise ValueError(
+            f"the index of {what}, {type(index).__name__} from {index[0]!r}, holds no dates ({error}): convert it by "
+            f"pd.to_datetime, pass times=, or number the steps by {what}.reset_index(drop=True)"
+        ) from None
 
 
 def check_times(covariate: Panel, what: str, times: Times | None, first: int = 0) -> None:

@@ -16,6 +16,7 @@ CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
 SEEN = 2  # a cycle is an input if a series covers it at least this number of times
 LEAST_STEPS = 2.9  # a cycle counts if it has at least (nearly) three steps
 EPOCH = np.datetime64(0, "us")
+FIRST, LAST = np.datetime64("1000", "us"), np.datetime64("9999-12-31T23:59:59", "us")
 EPOCH_WEEKDAY = 4  # 1970-01-01 was a Thursday: day 4 of a week that begins on a Sunday
 MONTHS, BUSINESS_DAYS, FIXED = "months", "business days", "fixed"
 
@@ -45,7 +46,8 @@ class Times:
         """Times from an array of them, or a column or index of pandas or polars.
 
         Raises:
-            TypeError: no dates. ValueError: not one for each step, or irregular ones.
+            TypeError: no dates, or none between the years 1000 and 9999. ValueError: not one for each step, or
+                irregular ones.
         """
         values, zone = _dates(times)
         if values.shape != (steps,):
@@ -160,12 +162,15 @@ def _dates(times: Any) -> tuple[np.ndarray, tzinfo | None]:
     zone = getattr(dates, "tz", None)
     if (name := getattr(getattr(dates, "dtype", None), "time_zone", None)) is not None:  # a column of polars
         zone = ZoneInfo(name)
-    if (kind := np.asarray(dates).dtype).kind in "iufbc":
+    if (kind := np.asarray(dates).dtype).kind in "iufbcm":
         raise TypeError(f"times must be dates, got numbers ({kind}); leave it out if the steps have none")
     try:
-        return np.asarray(dates, "M8[us]"), zone
+        found = np.asarray(dates, "M8[us]")
     except (TypeError, ValueError) as error:
         raise TypeError(f"times must be dates: {error}") from None
+    if ((found < FIRST) | (found > LAST)).any():  # NumPy reads the text 20200131 as a year
+        raise TypeError(f"times must be dates of the years 1000 to 9999, got {found.min()} to {found.max()}")
+    return found, zone
 
 
 def _offsets(utc: np.ndarray, zone: tzinfo) -> np.ndarray:

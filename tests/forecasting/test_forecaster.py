@@ -1,6 +1,7 @@
 """Forecasts: that they are good, of whatever is given, and what is refused."""
 
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -192,6 +193,13 @@ def test_logarithms_are_chosen_where_they_help():
         quick(6, transform="log").fit(np.arange(99.0))
 
 
+def test_an_outlier_at_the_end_leaves_forecasts_of_logarithms_finite():
+    y = 100 + 5 * seasonal(150)
+    y[-1] = 1e4
+    forecast = quick(6, season=12, transform="log").fit(y).predict()
+    assert np.all(forecast.mean <= np.exp(np.log(1e4 / y.min()) ** 2 / 4) * forecast.quantile(0.5))  # variance: twice
+
+
 def test_a_hidden_layer_is_chosen_where_it_helps():
     y = [0.3]
     for _ in range(700):
@@ -243,7 +251,7 @@ def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
     layout = Layout([0], 5, 7, 1, {}, None, {})
     panel = read(np.arange(200.0), "y")
     windows = layout.cut(panel, {}, *layout.to_learn(panel, 10_000))
-    parts = model.stretches(windows, 4)
+    parts = model.stretches(windows.origin, 7, 4)
     assert sum(part.held_out.astype(int) for part in parts).tolist() == [1] * 189
     for part in parts:
         assert not np.isin(windows.future[part.learnt], windows.future[part.held_out]).any()
@@ -262,9 +270,13 @@ def test_windows_are_thinned_before_they_are_made():
 
 Y = seasonal(100)
 REFUSED = [
-    ({}, (Y[:20],), {}, "y is too short: of its 11 windows, 0 would be left"),
-    ({}, (Y[:6],), {}, "y has 6 time steps, and at least 7 are needed: lags=1 and horizon=6"),
-    ({"lags": 90}, (Y,), {}, "y is too short: .* fewer lags or folds"),
+    ({}, (Y[:6],), {}, "y is too short: it has 6 time steps, and 39 are needed with horizon=6, lags=None, n_folds=2"),
+    (
+        {"lags": 90},
+        (Y,),
+        {},
+        "y is too short: .* and 121 are .*; give more of the past, or set lags=69 or less",
+    ),
     ({}, (np.where(np.arange(100) == 3, np.inf, Y),), {}, "y is infinite at step 3"),
     ({}, (np.full(100, np.nan),), {}, "series 0 has no value that is followed by another one within 6 time steps"),
     ({}, (Y,), {"known": Y[:99]}, "known has 99 time steps, and y has 100"),
@@ -283,6 +295,34 @@ REFUSED = [
 def test_what_cannot_be_learnt_is_refused(options, given, more, message):
     with pytest.raises(ValueError, match=message):
         Forecaster(**{"horizon": 6} | QUICK | options).fit(*given, **more)
+
+
+@pytest.mark.parametrize(
+    ("options", "width"),
+    [({}, 1), ({"n_folds": 4, "n_networks": 8}, 1), ({"lags": 20, "n_folds": 3}, 1), ({"season": 6}, 3)],
+)
+def test_the_changes_that_a_message_names_are_enough_and_just_so(options, width):
+    options = {"epochs": 1} | options
+    y = np.random.default_rng(0).normal(size=(200, width))
+
+    def message(steps, **changes):
+        with pytest.raises(ValueError, match="y is too short") as error:
+            quick(**{"horizon": 6} | options | changes).fit(y[:steps])
+        return str(error.value)
+
+    needed = int(re.search("and ([0-9]+) are needed", message(10)).group(1))
+    quick(6, **options).fit(y[:needed])
+    for name, value in re.findall("set ([a-z]+)=([0-9]+)", text := message(needed - 1)):
+        quick(**{"horizon": 6} | options | {name: int(value)}).fit(y[: needed - 1])
+        message(needed - 1, **{name: int(value) + 1})
+    assert "horizon=5 or less" in text and f"and {needed} are needed" in text
+
+
+def test_two_series_of_one_name_are_refused():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.DataFrame(np.stack([Y] * 3, 1), columns=["b", "a", "a"])
+    with pytest.raises(ValueError, match="y has more than one series 'a': give each its own name"):
+        quick(6).fit(table)
 
 
 def test_what_cannot_be_forecast_is_refused():
@@ -312,8 +352,11 @@ def test_times_of_covariates_must_fit():
     np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
     with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
         forecaster.predict(known=holiday[:6])
-    with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
-        quick(6).fit(y[:99], known=holiday[1:])
+    for index in (holiday.index, holiday.index.astype(str)):
+        with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
+            quick(6).fit(y[:99], known=holiday.set_axis(index)[1:])
+    with pytest.raises(ValueError, match=r"index of known, .* holds no dates"):
+        quick(6).fit(y, known=holiday.set_axis(holiday.index.strftime("%d/%m/%Y")))
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(Y, known=holiday)
     with pytest.raises(ValueError, match="the time steps of y are 1:00:00, and those of fit were 1 day, 0:00:00"):

@@ -36,6 +36,20 @@ def test_series_of_a_mapping_end_together():
             read({"short": other, "long": column}, "y")
 
 
+def test_an_index_of_dates_or_text_brings_times():
+    for index in (INDEX.astype(str), pd.Index(INDEX.date), pd.Index(list(INDEX), dtype=object)):
+        assert index.dtype.kind == "O"
+        for data in (pd.Series(range(6), index), pd.DataFrame({"a": range(6)}, index), {"a": pd.Series(1, index)}):
+            np.testing.assert_array_equal(read(data, "y").times.values, INDEX.values.astype("M8[us]"))
+        with pytest.raises(ValueError, match=r"times must increase, but 2020-06-01T.* sort them first"):
+            read(pd.Series(range(6), index[::-1]), "y")
+    for index in (INDEX.month, pd.Index([5, 7], dtype="Int64")):
+        assert read(pd.Series(1.0, index), "y").times is None
+    assert read(pd.Series(range(6), list("abcdef")), "y", INDEX).times.months == 1
+    both = pd.MultiIndex.from_product([["north", "south"], INDEX[:3]], names=["store", "month"])
+    assert read(pd.Series(range(6), both).unstack("store"), "y").names == ["north", "south"]
+
+
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
@@ -47,6 +61,20 @@ def test_series_of_a_mapping_end_together():
         ([1, np.inf], ValueError, "y is infinite at step 1 of 0: mark what is missing by NaN"),
         (pd.DataFrame({"day": INDEX, "a": 1.0}), TypeError, "'day' .*leave them out"),
         (["a"], TypeError, "y must hold real numbers"),
+        (
+            pd.Series(1, INDEX.strftime("%d/%m/%Y")),
+            ValueError,
+            "index of y, Index from .* pd.to_datetime",
+        ),
+        (pd.Series(1, INDEX.strftime("%Y%m%d")), ValueError, "holds no dates .*years 1000 to 9999.* pd.to_datetime"),
+        (pd.Series(1, list("ab")), ValueError, r"index of y, .* from 'a', .* y.reset_index\(drop=True\)"),
+        (pd.Series(1, [0.5, 1]), ValueError, "holds no dates .*got numbers"),
+        (pd.Series(1, INDEX - INDEX[0]), ValueError, "TimedeltaIndex .* holds no dates"),
+        (
+            pd.Series(1, pd.MultiIndex.from_product([["a"], INDEX], names=["store", "month"])),
+            ValueError,
+            r"levels \['store', 'month'\], .* \(y.unstack\(level\)\), or pass times=",
+        ),
     ],
 )
 def test_others_are_refused(data, error, message):
