@@ -14,7 +14,14 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.distributions import EnsemblePrediction, TargetsPrediction
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unwrapped
+from pytagi_ddp.estimators.ensemble import (
+    FARTHEST,
+    EnsembleEstimator,
+    is_deviation,
+    moments_of,
+    unchanged_if_refused,
+    unwrapped,
+)
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
@@ -33,7 +40,6 @@ from pytagi_ddp.estimators.observed import (
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
-FARTHEST = 1e15  # largest distance of a target from the mean, in standard deviations: sums of squares fit float32
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
 REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
 
