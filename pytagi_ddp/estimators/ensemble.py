@@ -264,7 +264,7 @@ def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
 def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:
     """Means and standard deviations of the columns, or of a flat array; the deviation of a constant column is 1.
 
-    That of constant targets, `name` is "y", is at most their size: networks predict them to 1 % of it.
+    With the name "y" it is at most the size of the constant: networks predict a constant target to about 1 % of it.
 
     Args:
         weights: how often each row counts; None: once.

@@ -37,7 +37,7 @@ COUNTS: dict[str, Callable[[], Likelihood]] = {
     "negative_binomial": lambda: NegativeBinomial(1.0),
 }
 NAMES = {**REAL, **POSITIVE, **COUNTS}
-SLOPES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+SLOPES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of outputs, to choose from
 SCALES = ("sigma", "scale")
 LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
