@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.arrays import is_table, to_numpy
+from pytagi_ddp.estimators.inputs import is_missing
+from pytagi_ddp.warn import warn
 
 MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
+MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
 TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
@@ -98,13 +101,24 @@ class Categories:
         return cls(known, [k for k in range(X.shape[1]) if k not in known])
 
     def split(self, X: Any) -> tuple[Any, np.ndarray]:
-        """The numeric columns of X (None: there are none), and the columns that encode its categories."""
+        """The numeric columns of X (None: there are none), and the columns that encode its categories.
+
+        Warns:
+            UserWarning: no value of a column is known, and their type is another one or there are at least five.
+        """
         from sklearn.utils import _safe_indexing  # columns of any kind of table
 
         X, parts = _indexable(X), []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
-            found = np.array([place.get(key, -1) for key in _keys(X, k)], int)
+            keys = _keys(X, k)
+            found = np.array([place.get(key, -1) for key in keys], int)
+            given = [key for key in keys if key is not None]
+            if place and given and found.max() < 0 and (len(given) >= MANY or not _types(given) & _types(categories)):
+                warn(
+                    f"no value of column {_names(X)[k]!r} of X is a category that was learnt, and all of them count as "
+                    f"unknown: {_shown(given)}; learnt were {_shown(categories)}. Give them as in the first samples"
+                )
             parts.append(found[:, None] == np.arange(len(categories)))
         ones = np.concatenate(parts, 1).astype(np.float64)
         return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
@@ -114,6 +128,20 @@ class Categories:
         if not self.known:
             return np.arange(inputs)
         return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
+
+
+def _types(values: list[Hashable]) -> set[str]:
+    return {type(value).__name__ for value in values}
+
+
+def _shown(values: list[Hashable]) -> str:
+    """Some of the values, and their types."""
+    return f"{', '.join(map(repr, list(dict.fromkeys(values))[:SHOWN]))} ({', '.join(sorted(_types(values)))})"
+
+
+def _names(X: Any) -> list[Any]:
+    """The names of the columns, or their numbers."""
+    return list(getattr(X, "column_names", getattr(X, "columns", range(np.shape(X)[1]))))
 
 
 def _columns_of(X: Any, asked: Any) -> list[int]:
@@ -126,8 +154,7 @@ def _columns_of(X: Any, asked: Any) -> list[int]:
             f"categorical_features is 'from_dtype', None, or a list of columns (a mask, numbers or names), got "
             f"{asked!r}"
         )
-    features, chosen = np.shape(X)[1], np.asarray(asked)
-    names = list(getattr(X, "column_names", getattr(X, "columns", [])))
+    features, chosen, names = np.shape(X)[1], np.asarray(asked), _names(X)
     if chosen.dtype == bool and chosen.shape == (features,):
         return np.flatnonzero(chosen).tolist()
     found = [names.index(one) if one in names else one for one in chosen.tolist()]
@@ -160,8 +187,4 @@ def _keys(X: Any, k: int) -> list[Hashable]:
     """The categories in a column; None where it is missing."""
     column = _column(X, k)
     values = to_numpy(column.astype(object), "X", True) if hasattr(column, "iloc") else np.asarray(column)
-    return [None if _is_missing(value) else value for value in values.tolist()]
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+    return [None if is_missing(value) else value for value in values.tolist()]

@@ -27,6 +27,7 @@ from pytagi_ddp.tagi_utils import Normalizer
 from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
+FARTHEST = 1e15  # largest distance from the mean, in standard deviations: sums of squares fit float32
 TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
@@ -206,9 +207,14 @@ class EnsembleEstimator(BaseEstimator):
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             x = ((X - self._x_mean) / self._x_std).astype(np.float32)
-        if np.isinf(x).any():
-            raise ValueError("X has numbers that are more than 1e38 standard deviations away from those of the samples")
         x[:, self._empty] = 0  # the weights of these columns still have their prior
+        if (far := np.abs(x) > FARTHEST).any():
+            row, k = np.argwhere(far)[0]
+            raise ValueError(
+                f"X has {X[row, k]} in row {row}, column {self._sources(np.array([k]))[0]}, which is more than "
+                f"{FARTHEST:.0e} standard deviations away from the samples that were learnt: correct it, leave out its "
+                "row, or write NaN, which is a missing value"
+            )
         return x
 
     def _seeds(self) -> Callable[[int], list[int]]:
@@ -258,6 +264,8 @@ def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
 def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:
     """Means and standard deviations of the columns, or of a flat array; the deviation of a constant column is 1.
 
+    With the name "y" it is at most the size of the constant: networks predict a constant target to about 1 % of it.
+
     Args:
         weights: how often each row counts; None: once.
 
@@ -278,7 +286,9 @@ def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None)
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     least, most = np.nanmin(values, 0), np.nanmax(values, 0)
     constant = least == most  # their computed mean and deviation have rounding errors
-    return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), 1.0, std)[()]
+    unit = np.clip(np.abs(least), TINY, 1.0) if name == "y" else 1.0
+    unit = np.where(least == 0, 1.0, unit)
+    return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), unit, std)[()]
 
 
 def unwrapped(values: Any, name: str, text: bool = False) -> Any:

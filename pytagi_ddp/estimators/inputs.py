@@ -43,8 +43,14 @@ def _memory() -> int:
 
 @contextmanager
 def explained(values: Any, name: str) -> Iterator[None]:
-    """Adds to the errors of a check of `values` the place of the first bad value, and what to do."""
+    """Adds to the errors of a check of `values` the place of the first bad value, and what to do.
+
+    Raises:
+        ValueError: objects as targets, some of which are missing: scikit-learn's checks name no row.
+    """
     try:
+        if name == "y" and _missing(values).any():
+            raise ValueError("Input y contains NaN")
         yield
     except (TypeError, ValueError) as error:
         advice = _advice(values, name, str(error))
@@ -56,11 +62,13 @@ def explained(values: Any, name: str) -> Iterator[None]:
 def _advice(values: Any, name: str, message: str) -> str:
     """What to do about an error with this message; empty if there is no advice."""
     if f"{name} contains" in message and ("infinity" in message or "NaN" in message):
-        try:
-            numbers = np.asarray(values, np.float64)
-        except (TypeError, ValueError):
-            return ""
-        bad = ~np.isfinite(numbers) if name == "y" else np.isinf(numbers)
+        bad = _missing(values)
+        if not bad.any():
+            try:
+                numbers = np.asarray(values, np.float64)
+            except (TypeError, ValueError):
+                return ""
+            bad = ~np.isfinite(numbers) if name == "y" else np.isinf(numbers)
         if not bad.any():
             return ""
         place = _place(values, *np.argwhere(bad)[0])
@@ -73,6 +81,18 @@ def _advice(values: Any, name: str, message: str) -> str:
         first = next((cell for cell in np.ndindex(rows.shape) if not _is_number(rows[cell])), None)
         return f"It is in {_place(values, *first)}. {ENCODE}" if first else ENCODE
     return ""
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _missing(values: Any) -> np.ndarray:
+    """Which of some objects are missing; False for arrays of other types."""
+    found = np.asarray(values)
+    if found.dtype != object or not found.ndim:
+        return np.zeros(found.shape, bool)
+    return np.array([is_missing(value) for value in found.flat], bool).reshape(found.shape)
 
 
 def _is_number(value: Any) -> bool:

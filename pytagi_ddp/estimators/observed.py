@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ COUNTS: dict[str, Callable[[], Likelihood]] = {
     "negative_binomial": lambda: NegativeBinomial(1.0),
 }
 NAMES = {**REAL, **POSITIVE, **COUNTS}
+SLOPES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of outputs, to choose from
 SCALES = ("sigma", "scale")
 LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
@@ -70,12 +72,43 @@ def units(name: str, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class LikelihoodNoise(Noise):
-    """Noise of one target, whose likelihood has been fitted. Predictions are the mixture over the networks."""
+    """Noise of one target, whose likelihood has been fitted. Predictions are the mixture over the networks.
+
+    Attributes:
+        centre, slope: c and b; outputs z become c + b (z - c). Networks learn some of the noise of small tables, so
+            their outputs vary too much; where these are logarithms, the means e^(m + s/2) vary much too much.
+    """
 
     likelihood: Likelihood
+    centre: float = 0.0
+    slope: float = 1.0
 
     def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> MixturePrediction:
-        return MixturePrediction(self.likelihood, moments.mus, moments.variances + moments.added, mean, std)
+        variances = self.slope**2 * (moments.variances + moments.added)
+        return MixturePrediction(self.likelihood, self._shrunk(moments.mus), variances, mean, std)
+
+    def _shrunk(self, z: np.ndarray) -> np.ndarray:
+        return z if self.slope == 1 else self.centre + self.slope * (z - self.centre)
+
+    def with_slope(self, moments: Moments, y: np.ndarray, weights: np.ndarray) -> LikelihoodNoise:
+        """The noise of counts or positive numbers, and the slope that is most probable for the prior ln b ~ N(0, 1/4).
+
+        Other noise has the slope 1. The arguments are those of `fitted`.
+        """
+        fitted = self.fitted(moments, y, weights)
+        if isinstance(self.likelihood, Gaussian | StudentT | Laplace):
+            return fitted
+        rows = slice(None, None, max(len(y) // UNSEEN, 1))
+        some = Moments(*(values[:, rows] for values in (moments.mus, moments.variances, moments.added)))
+        median = isinstance(self.likelihood, LogNormal)
+        centre = np.average(np.log(y), weights=weights) if median else np.log(np.average(y, weights=weights) + 1e-3)
+
+        def log_posterior(noise: LikelihoodNoise) -> float:
+            logs = noise.distribution(y[rows], some, 0.0, 1.0).log_prob(y[rows])
+            return float(weights[rows] @ logs) - 2 * math.log(noise.slope) ** 2
+
+        tried = (replace(fitted, centre=float(centre), slope=slope) for slope in SLOPES)
+        return max(tried, key=log_posterior).fitted(moments, y, weights)
 
     def fitted(self, moments: Moments, y: np.ndarray, weights: np.ndarray, share: float = 1.0) -> LikelihoodNoise:
         """The noise that is most likely for one target of samples, given what networks predict for them.
@@ -85,9 +118,12 @@ class LikelihoodNoise(Noise):
         """
         rows = slice(None, None, max(len(y) // UNSEEN, 1))
         var = (moments.var + moments.missing + moments.spread)[rows]
-        old, new = self.likelihood, most_likely(self.likelihood, moments.mu[rows], var, y[rows], weights[rows])
+        mu, var = self._shrunk(moments.mu[rows]), self.slope**2 * var
+        old, new = self.likelihood, most_likely(self.likelihood, mu, var, y[rows], weights[rows])
         pairs = {name: (getattr(old, name), getattr(new, name)) for name in old.noise_parameters}
-        return LikelihoodNoise(type(old)(**{name: a ** (1 - share) * b**share for name, (a, b) in pairs.items()}))
+        return replace(
+            self, likelihood=type(old)(**{name: a ** (1 - share) * b**share for name, (a, b) in pairs.items()})
+        )
 
 
 def most_likely(

@@ -14,7 +14,14 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.distributions import EnsemblePrediction, TargetsPrediction
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, moments_of, unchanged_if_refused, unwrapped
+from pytagi_ddp.estimators.ensemble import (
+    FARTHEST,
+    EnsembleEstimator,
+    is_deviation,
+    moments_of,
+    unchanged_if_refused,
+    unwrapped,
+)
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
@@ -33,7 +40,6 @@ from pytagi_ddp.estimators.observed import (
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
-FARTHEST = 1e15  # largest distance of a target from the mean, in standard deviations: sums of squares fit float32
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
 REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
 
@@ -88,7 +94,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
             0, with the same relative noise; "poisson" and "negative_binomial": counts. Counts and positive numbers
             have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
-            were not learnt, and the prediction is the mixture over the networks. `sigma_v`, `heteroscedastic` and
+            were not learnt, and the prediction is the mixture over the networks. Outputs
+            of counts and positive numbers are moved towards that of a constant prediction, by the share that makes
+            samples that were not learnt most likely (not in `partial_fit`). `sigma_v`, `heteroscedastic` and
             `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
@@ -208,7 +216,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         def fitted(moments: Moments) -> list[LikelihoodNoise]:
             start = LikelihoodNoise(NAMES[str(name)]())
-            return [start.fitted(moments.target(k), y[:, k], weights) for k in outputs]
+            return [start.with_slope(moments.target(k), y[:, k], weights) for k in outputs]
 
         def loss(networks: list[list[Sequential]]) -> np.ndarray:
             moments = unseen(networks)
@@ -350,6 +358,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Args:
             X: (n, features) numbers; NaN is missing.
+
+        Raises:
+            ValueError: a number of X is more than 1e15 standard deviations from the samples that were learnt.
+
+        Warns:
+            UserWarning: no value of a column of categories is known (unless they are few and of the known type).
 
         Returns:
             n distributions, or (n, targets), in units of y, with `mean`, `variance`, `std`, `pdf(y)`, `log_prob(y)`,

@@ -73,6 +73,19 @@ def test_what_y_is_makes_predictions_better(name):
     assert model.predict_distribution(unseen[0]).quantile(0.001).min() >= 0
 
 
+@pytest.mark.parametrize("name", ["poisson", "lognormal"])
+def test_outputs_that_follow_the_noise_are_shrunk(name):
+    """The mean e^(m + s/2) of an overfitted network is several times the true one at some samples."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 3))
+    mean = np.exp(0.5 * x[:, 0])
+    y = rng.poisson(mean) if name == "poisson" else mean * np.exp(rng.normal(size=400) - 0.5)
+    model = TAGIRegressor(**OPTIONS | {"epochs": 60, "n_bins": 0}, likelihood=name).fit(x[:200], y[:200])
+    assert model.noise_.slope < 0.8
+    assert np.sqrt(np.mean((model.predict(x[200:]) - mean[200:]) ** 2)) < mean.std()
+    assert TAGIRegressor(**OPTIONS | {"n_bins": 0}, likelihood=name).fit(*data(name, 200)).noise_.slope > 0.8
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_that_come_in_time_are_observed(name):

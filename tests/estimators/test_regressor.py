@@ -281,6 +281,17 @@ def test_a_fit_that_is_interrupted_leaves_no_half(monkeypatch):
         model.predict([[0.0]])
 
 
+@pytest.mark.parametrize("size", [1e-6, -1e-9, 1e-140, 0.0, 1e6])
+def test_a_constant_target_is_predicted_in_its_own_unit(size):
+    model = TAGIRegressor((8,), epochs=10, n_folds=2, n_seeds=1, n_bins=0, random_state=0)
+    for noise in (None, 1.0):
+        fitted = model.set_params(sigma_v=noise).fit(data(40)[0], np.full(40, size))
+        mean, std = fitted.predict([[0.5], [1.0]], return_std=True)
+        if noise is None:
+            np.testing.assert_allclose(mean, size, rtol=0, atol=0.1 * min(abs(size) or 1, 1))
+        assert (np.isfinite(mean) & np.isfinite(std) & (noise is None or std >= 1)).all()
+
+
 def test_what_partial_fit_refuses_changes_nothing():
     x, y = data(60)
     model = TAGIRegressor((4,), n_folds=1, n_seeds=1, random_state=0).partial_fit(x, y)

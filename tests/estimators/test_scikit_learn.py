@@ -435,8 +435,14 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
         assert abs(fitted.predict(unknown)[0] - 0.5) < 0.2 < abs(fitted.predict(known)[0] - 0.5)
     with pytest.raises(ValueError, match="infinity"):
         fitted.predict(np.array([[np.inf, 0, 0]]))
-    with pytest.raises(ValueError, match="X has numbers that are more than 1e38 standard deviations away"):
-        fitted.predict(np.array([[1e300, 0, 0]]))
+    for far in (1e17, -1e20, 1e300):
+        with pytest.raises(
+            ValueError, match=r"X has .* in row 1, column 2, .* 1e\+15 standard deviations .*: correct it"
+        ):
+            fitted.predict(np.array([[0, 0, 0], [0, 0, far]]))
+    coded = kind(**SMALL, random_state=0).set_params(n_bins=8).fit(x, y)
+    for model in (fitted, coded):
+        assert np.isfinite(model.predict(np.array([[2e14, 0, 0], [-2e14, 0, 2e14]]))).all()
 
 
 @both
@@ -493,6 +499,15 @@ def test_bad_input_is_found(kind):
     estimator = kind(**SMALL)
     with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
         estimator.fit(x, np.where(np.arange(60) == 5, np.nan, y))
+    missing = np.arange(60) == 5
+    objects = pandas.Series(np.where(missing, None, y))
+    named = pandas.Series(np.where(y > 0, "yes", "no")).where(~missing)
+    some = [objects, objects.to_numpy(), objects.tolist(), objects.astype("Int64")]
+    if kind is TAGIClassifier:
+        some += [named, named.astype("string"), named.astype("category"), np.where(missing, None, named)]
+    for targets in some:
+        with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
+            estimator.fit(x, targets)
     with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Name columns .*OneHotEncoder.*Function"):
         estimator.fit([[1, "red" if k == 3 else 2] for k in range(60)], y)
     with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Name columns"):

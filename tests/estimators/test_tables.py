@@ -1,6 +1,7 @@
 """Tables of pandas, polars and PyArrow as samples, and columns of categories."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -147,6 +148,26 @@ def test_the_same_categories_from_any_table():
     for wrong in ("kind", 3, ["weight"], [7], [True, False]):
         with pytest.raises(ValueError, match="categorical_features"):
             TAGIRegressor(**QUICK, categorical_features=wrong).fit(table, y)
+
+
+def test_categories_of_another_type_are_found():
+    pandas = pytest.importorskip("pandas")
+    codes = np.arange(24) % 3 + 1
+    text = pandas.DataFrame({"zip": codes.astype(str)})
+    model = TAGIRegressor(**QUICK).fit(text, codes)
+    with pytest.warns(
+        UserWarning, match=r"no value of column 'zip' of X .*: 1.0 \(float\); learnt were '1', '2', '3' \(str"
+    ):
+        model.predict(text[:1].astype(int))
+    with pytest.warns(UserWarning, match=r"no value of column 'zip' of X .*: '1\.0', '2\.0', '3\.0' \(str\)"):
+        model.predict(text + ".0")
+    numbers = TAGIRegressor(**QUICK, categorical_features=[0]).fit(codes[:, None], codes)
+    with pytest.warns(UserWarning, match=r"no value of column 0 of X .*: '1' \(str\); learnt were 1, 2, 3 \(int\)"):
+        numbers.predict(codes.astype(str)[:1, None])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(text[:2].assign(zip=["7", None]))  # one that is new
+        numbers.predict(codes.astype(float)[:, None])
 
 
 def test_lists_of_rows_may_hold_categories():
