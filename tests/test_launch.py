@@ -10,7 +10,7 @@ import pytest
 from pytagi_ddp.distributed.engine import supervisor
 from pytagi_ddp.distributed.engine.slurm import batch_script
 from pytagi_ddp.distributed.engine.supervisor import Supervisor, hosts_in
-from pytagi_ddp.launch import split_arguments
+from pytagi_ddp.launch import main, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_no_number_of_ranks(line):
 @pytest.mark.parametrize(
     ("options", "limits", "message"),
     [
-        ("-np 2", {"min_ranks": 3}, "--min-ranks 3 needs -np with at least so many ranks, got 2"),
-        ("-ppn 2", {"min_ranks": 1}, "--min-ranks 1 needs -np with at least so many ranks, got 0"),
-        ("-np 2", {"min_ranks": 0}, "--min-ranks 0 needs"),
+        ("-np 2", {"min_ranks": 3}, "--min-ranks takes a number from 1 to that of -np; got 3, and 2 for -np"),
+        ("-ppn 2", {"min_ranks": 1}, "--min-ranks takes a number from 1 to that of -np; got 1, and nothing for -np"),
+        ("-np 2", {"min_ranks": 0}, "got 0, and 2 for -np"),
         ("-np 2", {"max_restarts": -1}, "must be at least 0, got -1 and 1"),
         ("-np 2", {"pause": float("nan")}, "must be at least 0, got 1 and nan"),
     ],
@@ -51,6 +51,14 @@ def test_no_number_of_ranks(line):
 def test_limits_of_restarts_that_cannot_be(options, limits, message):
     with pytest.raises(ValueError, match=message):
         Supervisor(Path("mpirun"), options.split(), ["a.py"], **{"max_restarts": 1, **limits})
+
+
+@pytest.mark.parametrize("option", ["--max-restarts", "--min-ranks", "-np"])
+def test_a_script_for_slurm_starts_ranks_and_job_by_itself(tmp_path, option):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    with pytest.raises(SystemExit, match="leave out --max-restarts and --min-ranks, and give -N .* instead of -np"):
+        main(["--write-slurm", str(tmp_path / "job.sh"), "-N", "2", option, "3", "train.py"])
+    assert not (tmp_path / "job.sh").exists()
 
 
 def test_hosts_of_mpirun(tmp_path):

@@ -92,7 +92,8 @@ def newest_intact(
                 raise DamagedCheckpointError(f"{error}; there is none before it") from None
             before = folder / entries[number].file
             if not fall_back:
-                raise DamagedCheckpointError(f"{error}; the one before is {before} (fall_back takes it)") from None
+                hint = f"the one before is {before}: load it by its path, or with fall_back=True"
+                raise DamagedCheckpointError(f"{error}; {hint}") from None
             words = f"{error}; going back to {before}"
             on_rank_0(communicator, partial(warn, words))  # warnings may be errors
     return None

@@ -63,7 +63,8 @@ class Supervisor:
         self.max_restarts, self.min_ranks, self.pause = max_restarts, min_ranks, pause
         self.ranks = int(_value(options, NP) or 0)
         if min_ranks is not None and not 1 <= min_ranks <= self.ranks:
-            raise ValueError(f"--min-ranks {min_ranks} needs -np with at least so many ranks, got {self.ranks}")
+            given = self.ranks or "nothing"
+            raise ValueError(f"--min-ranks takes a number from 1 to that of -np; got {min_ranks}, and {given} for -np")
         if max_restarts < 0 or not pause >= 0:
             raise ValueError(f"--max-restarts and --pause must be at least 0, got {max_restarts} and {pause}")
         self._asked: int | None = None  # the last signal
