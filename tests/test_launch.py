@@ -56,7 +56,7 @@ def test_limits_of_restarts_that_cannot_be(options, limits, message):
 @pytest.mark.parametrize("option", ["--max-restarts", "--min-ranks", "-np"])
 def test_a_script_for_slurm_starts_ranks_and_job_by_itself(tmp_path, option):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    with pytest.raises(SystemExit, match="leave out --max-restarts and --min-ranks, and give -N .* instead of -np"):
+    with pytest.raises(SystemExit, match=r"leave out --max-restarts and --min-ranks, and give -N .* instead of -np"):
         main(["--write-slurm", str(tmp_path / "job.sh"), "-N", "2", option, "3", "train.py"])
     assert not (tmp_path / "job.sh").exists()
 
