@@ -16,6 +16,7 @@ from pytagi_ddp.likelihoods.prediction import (
     observed_as,
     special,
 )
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
 from pytagi_ddp.nn.core.validate import flat_float32
 
 
@@ -76,6 +77,9 @@ class HeteroscedasticGaussian(Likelihood):
     Outputs come in pairs [z, noise variance]; the last layers are Linear(..., 2 k) and `EvenExp`. Observes batch x k
     numbers. Predicts N(m, s + noise variance).
 
+    Raises:
+        ValueError: in `observe`, also negative noise variances; without `EvenExp` nothing keeps them positive.
+
     Source: Deka, Nguyen & Goulet (2024), "Analytically tractable heteroscedastic uncertainty quantification in Bayesian
     neural networks".
     """
@@ -83,6 +87,13 @@ class HeteroscedasticGaussian(Likelihood):
     def check_outputs(self, width: int) -> None:
         if width % 2:
             raise ValueError(f"HeteroscedasticGaussian needs outputs in pairs, the network has {width}")
+
+    def update(
+        self, output_states: BaseHiddenStates, y: Any, delta_states: BaseDeltaStates, weight: ArrayLike = 1.0
+    ) -> None:
+        if not output_states.elsewhere and output_states.block_size and output_states.actual_size % 2 == 0:
+            refuse_negative_noise(output_states)
+        super().update(output_states, y, delta_states, weight)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         kernels, pairs = outputs.kernels, outputs.width // 2

@@ -278,6 +278,9 @@ def test_gaussian_is_the_output_updater():
     expected = pairs.deltas()
     lk.HeteroscedasticGaussian().observe(pairs, [0.5, 2], weight=[1, 2])
     np.testing.assert_allclose(pairs.deltas()[0], expected[0] * [[1], [2]], rtol=1e-6)
+    negative = Net(np.array([[1, -1], [1, 2]]), np.full((2, 2), 0.3))
+    with pytest.raises(ValueError, match=r"1 of 2 are negative: end the network with EvenExp\(\)"):
+        lk.HeteroscedasticGaussian().observe(negative, [0.5, 2])
 
 
 def test_joint_parts_take_their_columns():

@@ -159,6 +159,20 @@ class BaseHiddenStates(OnDevice):
         return "BaseHiddenStates"
 
 
+def refuse_negative_noise(states: BaseHiddenStates) -> None:
+    """Raises ValueError if outputs in pairs [mean, noise variance] have negative noise variances.
+
+    On a GPU, it looks only where the network does not end with `EvenExp`, as it would wait for the GPU.
+    """
+    if states.device == "cpu" or not states.positive_noise:
+        noise = states.mu_a[1::2]
+        if negative := np.count_nonzero(noise < 0):
+            raise ValueError(
+                f"outputs 1, 3, ... are noise variances, and {negative} of {len(noise)} are negative: end the network "
+                "with EvenExp()"
+            )
+
+
 class BaseDeltaStates(OnDevice):
     """Innovation deltas of a batch of units: the posterior of a unit N(m, s) is (m + s delta_mu, s + s^2 delta_var).
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
-from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
 from pytagi_ddp.nn.core.state import by_step
 from pytagi_ddp.nn.core.validate import flat_float32
 
@@ -148,14 +148,7 @@ class OutputUpdater:
         size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
-        # A check on a GPU would wait for it, and is not needed after EvenExp.
-        if output_states.device == "cpu" or not output_states.positive_noise:
-            negative = np.count_nonzero(output_states.mu_a[1::2] < 0)
-            if negative:
-                raise ValueError(
-                    f"update_heteros takes outputs 1, 3, ... for noise variances, and {negative} of {size // 2} are "
-                    "negative: end the network with EvenExp()"
-                )
+        refuse_negative_noise(output_states)
         observed = State(_observations(mu_obs, size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
