@@ -264,8 +264,6 @@ def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
 def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:
     """Means and standard deviations of the columns, or of a flat array; the deviation of a constant column is 1.
 
-    With the name "y" it is at most the size of the constant: networks predict a constant target to about 1 % of it.
-
     Args:
         weights: how often each row counts; None: once.
 
@@ -286,9 +284,17 @@ def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None)
         raise ValueError(f"{name} has numbers of a size of {np.nanmax(np.abs(values)):.0e}, whose squares overflow")
     least, most = np.nanmin(values, 0), np.nanmax(values, 0)
     constant = least == most  # their computed mean and deviation have rounding errors
-    unit = np.clip(np.abs(least), TINY, 1.0) if name == "y" else 1.0
-    unit = np.where(least == 0, 1.0, unit)
-    return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), unit, std)[()]
+    return np.where(constant, least, mean)[()], np.where(constant | (std <= 1e-14 * np.abs(mean)), 1.0, std)[()]
+
+
+def scales_of(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:
+    """As `moments_of`, but the deviation of a constant target is at most its size.
+
+    Networks predict a constant target to about 1 % of this deviation.
+    """
+    mean, std = moments_of("y", y, weights)
+    constant = (np.ptp(y, 0) == 0) & (mean != 0)
+    return mean, np.where(constant, np.clip(np.abs(mean), TINY, 1.0), std)[()]
 
 
 def unwrapped(values: Any, name: str, text: bool = False) -> Any:

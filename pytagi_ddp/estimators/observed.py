@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.estimators.distributions import MixturePrediction
-from pytagi_ddp.estimators.ensemble import moments_of
+from pytagi_ddp.estimators.ensemble import scales_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, Observe, Training, moments, run_epoch
 from pytagi_ddp.estimators.noise import Moments, Noise
 from pytagi_ddp.likelihoods import (
@@ -65,7 +65,7 @@ def check_targets(name: str, y: np.ndarray) -> None:
 def units(name: str, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(means, standard deviations) by which y, (n, targets), is scaled: of positive numbers the means, of counts 1."""
     if name in REAL:
-        return moments_of("y", y, weights)
+        return scales_of(y, weights)
     ones = np.ones(y.shape[1])
     return 0 * ones, np.average(y, 0, weights) if name in POSITIVE else ones
 

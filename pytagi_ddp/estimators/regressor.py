@@ -18,7 +18,7 @@ from pytagi_ddp.estimators.ensemble import (
     FARTHEST,
     EnsembleEstimator,
     is_deviation,
-    moments_of,
+    scales_of,
     unchanged_if_refused,
     unwrapped,
 )
@@ -495,7 +495,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
         if reset:
             self._standardise_by(X, weights)
-            scales = units(self.likelihood, y, weights) if self.likelihood else moments_of("y", y, weights)
+            scales = units(self.likelihood, y, weights) if self.likelihood else scales_of(y, weights)
             self._y_mean, self._y_std = scales
         elif y.shape[1] != np.size(self._y_mean):
             raise ValueError(f"y has {y.shape[1]} targets, and had {np.size(self._y_mean)} in the first call")

@@ -47,7 +47,10 @@ class Custom(Likelihood):
         m, s = (to_host(array)[:, part].astype(np.float64) for array in (outputs.state.mu, outputs.state.var))
         known = np.nan_to_num(values.reshape(m.shape)).astype(np.float64)
         deltas = []
-        for name, given in zip(("dm", "ds"), self._function(m, s, known), strict=True):
+        found = self._function(m, s, known)
+        if not hasattr(found, "__len__") or len(found) != 2:
+            raise TypeError(f"the function of Custom returns a pair (dm, ds), got {found!r:.60}")
+        for name, given in zip(("dm", "ds"), found, strict=True):
             try:
                 whole = np.broadcast_to(np.asarray(given, np.float32), m.shape)
             except ValueError:

@@ -60,7 +60,19 @@ def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None
         set_epoch = getattr(place, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-    return islice(batches, start, None)
+    return map(pair_of, islice(batches, start, None))
+
+
+def pair_of(batch: Any) -> Any:
+    """A batch (x, y).
+
+    Raises:
+        TypeError: something else.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch
+    size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
+    raise TypeError(f"batches are pairs (x, y), got a {type(batch).__name__}{size}; data are {KINDS}")
 
 
 def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:

@@ -33,6 +33,7 @@ from pytagi_ddp.training.batches import (
     epoch_of,
     length,
     observed,
+    pair_of,
     rows_of,
     samples_of,
 )
@@ -577,7 +578,7 @@ class Trainer:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
         self._find_metrics(self._outputs())
         sums = self._new_sums()
-        for x, y in self._for_evaluation(data):
+        for x, y in map(pair_of, self._for_evaluation(data)):
             samples = len(x)
             if samples:
                 mu, var = self.net.predict(x, samples)

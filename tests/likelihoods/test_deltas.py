@@ -308,6 +308,8 @@ def test_outputs_that_are_not_finite_make_deltas_that_a_step_reports():
         assert np.isnan(told(lk.Categorical(2), [[0, m]], [[1, s]], [0])[0]).any()
     net = Sequential(Linear(1, 1))
     net(np.ones((1, 1)))
+    with pytest.raises(TypeError, match=r"the function of Custom returns a pair \(dm, ds\), got array"):
+        lk.Custom(lambda m, s, y: y - m).observe(net, [0.0])
     lk.Custom(lambda m, s, y: (INF, -1.0)).observe(net, [0.0])
     net.backward()
     with pytest.raises(FloatingPointError):

@@ -329,6 +329,9 @@ def test_data_and_networks_that_cannot_be():
         Trainer(3)
     with pytest.raises(TypeError, match=r"got ImageDataset: make a BatchLoader of it"):
         network().fit(synthetic_images(10, 10)[0])
+    for data, what in (([X, LABELS], "ndarray"), ([(X, LABELS, Y)], "tuple of 3"), ([{"x": X}], "dict of 1")):
+        with pytest.raises(TypeError, match=rf"batches are pairs \(x, y\), got a {what}; data are a tuple \(x, y\)"):
+            Trainer(network(), Categorical(3), epochs=1).fit(data)
     with pytest.raises(ValueError, match="x has 61 samples, and y has 60"):
         network().fit(X, LABELS[:60])
     with pytest.raises(ValueError, match="y has 2: observations of several kinds are a tuple of arrays"):
