@@ -14,7 +14,7 @@ from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, StudentT
 from pytagi_ddp.nn import DDPSequential
 from pytagi_ddp.nn.files import file_format
-from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Trainer
+from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, network, state_of, without_times
 
 ALL = {"epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
@@ -61,6 +61,18 @@ def test_resumed_after_the_last_and_smaller_batch_of_an_epoch(tmp_path, step):
     expected.fit(X, LABELS, Categorical(3), epochs=3, batch_size=12)
     assert train(StopAt(step))[:3] == (True, step, step)
     assert train() == (False, 18, 18, state_of(expected))
+
+
+def test_early_stopping_says_that_it_begins_anew(tmp_path):
+    def train(epochs):
+        callbacks = [EarlyStopping(), Checkpoints(tmp_path, resume=True)]
+        network().fit(X, LABELS, Categorical(3), epochs=epochs, callbacks=callbacks)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(1)
+    with pytest.warns(UserWarning, match="EarlyStopping knows none of the 1 epochs before the checkpoint"):
+        train(2)
 
 
 def test_no_checkpoints_between_merges(tmp_path):
