@@ -52,7 +52,7 @@ class EarlyStopping(Callback):
     def fit_begin(self, trainer: Any) -> None:
         self._begin()
         if trainer.epoch or trainer.batch:
-            warn(f"EarlyStopping knows none of the {trainer.epoch} epochs before the checkpoint: it begins anew")
+            warn("EarlyStopping does not know the epochs before the checkpoint, and begins anew")
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results

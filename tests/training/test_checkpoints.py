@@ -71,7 +71,7 @@ def test_early_stopping_says_that_it_begins_anew(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(1)
-    with pytest.warns(UserWarning, match="EarlyStopping knows none of the 1 epochs before the checkpoint"):
+    with pytest.warns(UserWarning, match="EarlyStopping does not know the epochs before the checkpoint"):
         train(2)
 
 
