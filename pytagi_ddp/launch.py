@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
         family = mpi_family(load_mpi(None).Get_library_version())
         command = [sys.executable, *program]
         if own.write_slurm:
-            if own.max_restarts or own.min_ranks is not None or {"-np", "-n"} & set(options):
+            if own.max_restarts or own.min_ranks is not None or "-np" in options:
                 raise ValueError(
                     "--write-slurm writes a script in which Slurm starts the ranks, and the job again: leave out "
                     "--max-restarts and --min-ranks, and give -N and --ntasks-per-node instead of -np"

@@ -59,6 +59,8 @@ def test_a_script_for_slurm_starts_ranks_and_job_by_itself(tmp_path, option):
     with pytest.raises(SystemExit, match=r"leave out --max-restarts and --min-ranks, and give -N .* instead of -np"):
         main(["--write-slurm", str(tmp_path / "job.sh"), "-N", "2", option, "3", "train.py"])
     assert not (tmp_path / "job.sh").exists()
+    main(["--write-slurm", str(tmp_path / "job.sh"), "-n", "3", "train.py"])  # an option of sbatch
+    assert "#SBATCH -n 3\n" in (tmp_path / "job.sh").read_text()
 
 
 def test_hosts_of_mpirun(tmp_path):

@@ -116,7 +116,7 @@ class RankBatches(ABC):
                 raise ValueError(
                     f"samples must be in 0..{self._num_samples} (samples in the epoch) of training data, got {samples}"
                 )
-            start_batch, first = divmod(samples, self.global_batch)
+            start_batch, first = self.place_after(samples)
         elif not 0 <= start_batch <= len(self):
             raise ValueError(f"start_batch must be in 0..{len(self)} (batches in the epoch), got {start_batch}")
         if epoch < 0:
@@ -127,6 +127,14 @@ class RankBatches(ABC):
     def samples_before(self, batch: int, first: int = 0) -> int:
         """Samples of all ranks in the batches before `batch`, if batch 0 begins at sample `first` of the epoch."""
         return min(first + batch * self.global_batch, self._num_samples)
+
+    def place_after(self, samples: int) -> tuple[int, int]:
+        """(batch, first): the batch that follows these samples of an epoch, if batch 0 begins at sample `first`.
+
+        Behind all samples there is no further batch, also if the last one was smaller.
+        """
+        batch, first = divmod(samples, self.global_batch)
+        return (self.num_batches(), 0) if first and samples == self._num_samples else (batch, first)
 
     def state_dict(self) -> dict[str, int]:
         """Position in the training order, to be stored in a checkpoint; the same on every rank."""

@@ -324,7 +324,7 @@ class LinkedPrediction(Prediction):
         n = int(np.clip(needed, 41, 1001)) | 1
         u = np.linspace(-8, 8, n)
         w = np.exp(-0.5 * u * u)
-        total, parts = np.zeros(self._m.shape), -(-n * self._m.size // AT_ONCE)
+        total, parts = np.zeros(self._m.shape), 1 + n * self._m.size // AT_ONCE
         for nodes, weights in zip(np.array_split(u, parts), np.array_split(w / w.sum(), parts), strict=True):
             z = self._m + sd * nodes.reshape(-1, *[1] * self._m.ndim)
             total += np.tensordot(weights, self._cumulative(safe, z), 1)

@@ -79,7 +79,7 @@ def call(callback: Callback, moment: str, trainer: Any) -> None:
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         if trainer.ranks.world_size > 1 and not type(callback).__module__.startswith(__package__):
-            place = traceback.extract_tb(error.__traceback__)[1]  # other ranks have no traceback of it
+            place = traceback.extract_tb(error.__traceback__, 2)[-1]  # the callback; others have no traceback of it
             what += f" (rank {trainer.ranks.rank}, {place.filename}, line {place.lineno})"
         problem = CallbackError(f"the callback {type(callback).__name__} failed in {moment}: {what}")
         problem.moment = moment

@@ -265,9 +265,7 @@ class Trainer:
                 after them, also if they are not whole batches of the current size.
         """
         if samples is not None and counts_samples(self._train):
-            batches, self._first = divmod(min(samples, self._train.num_samples), self._train.global_batch)
-            if self._first and samples >= self._train.num_samples:  # the last batch of the epoch was smaller
-                batches, self._first = self._train.num_batches(), 0
+            batches, self._first = self._train.place_after(min(samples, self._train.num_samples))
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)

@@ -64,6 +64,11 @@ def test_quantiles_of_large_counts_are_those_of_their_rate(likelihood):
     assert np.all(farthest.quantile(0.5) == np.inf)
 
 
+def test_no_samples_have_no_quantiles():
+    for likelihood in (lk.Poisson(), lk.Gamma(2.0)):
+        assert likelihood.prediction(np.zeros((0, 1)), np.ones((0, 1))).quantile(0.5).shape == (0, 1)
+
+
 def test_a_variance_that_overflows_is_infinite():
     for likelihood in (lk.Poisson(), lk.NegativeBinomial(3.0), lk.Gamma(2.0)):
         with np.errstate(over="ignore"):
