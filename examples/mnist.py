@@ -1,24 +1,38 @@
-"""Classify the digits of MNIST with a small Bayesian network, on one process.
+"""Classify the digits of MNIST with a small Bayesian network, on one process or on many ranks.
 
-    python -m examples.mnist --model mlp
     python -m examples.mnist --model cnn
+    mpirun -np 2 python -m examples.mnist --model cnn
 
-A complete TAGI classifier: data, network, likelihood, training. The same on many ranks is `examples.ddp_mnist`.
+Every rank learns from its own share of each batch, and one all-reduce per step keeps the networks equal. Without MNIST
+(found by --data-dir, in $PYTAGI_DATA or ./data/mnist, or downloaded) it trains on a small synthetic set.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytagi_ddp
 from examples.classifier import HEADS, training_options
+from examples.image_data import load_or_exit
 from examples.option_types import natural, positive_int
-from examples.options import add_observation_options, settle_observation
-from pytagi_ddp.data import BatchLoader, load_mnist
-from pytagi_ddp.nn import AvgPool2d, BatchNorm2d, Conv2d, Linear, MixtureReLU, ReLU, Sequential
-from pytagi_ddp.training import Progress, Trainer
+from examples.options import add_limits, add_observation_options, only_rank_0_prints, settle_observation
+from examples.rank_training import JobProgress, Tests, run_on_ranks
+from pytagi_ddp.data import BatchLoader
+from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.nn import (
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    DDPConfig,
+    DDPSequential,
+    Linear,
+    MixtureReLU,
+    ReLU,
+    Sequential,
+)
+from pytagi_ddp.training import Log, Trainer
 
 
 def make_mlp(outputs: int = 10) -> Sequential:
@@ -47,44 +61,55 @@ MODELS = {"mlp": make_mlp, "cnn": make_cnn}
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """Trains, prints a line per epoch, and returns the last test error (a share of 1).
+    """Trains, prints a line per epoch, and returns the last test error of all ranks (a share of 1).
 
     Raises:
-        SystemExit: a bad option, or no MNIST, or a damaged file, in one line.
+        SystemExit: a bad option, no MNIST with `--data mnist`, or a damaged file, in one line.
     """
-    args = parse_arguments(argv)
-    try:
-        train_set, test_set = load_mnist(args.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    train_set = train_set.subset(args.limit_train or len(train_set))
-    mean, std = train_set.mean(), train_set.std()
-    train = BatchLoader(train_set, args.batch_size, seed=args.seed, mean=mean, std=std)
-    test = BatchLoader(test_set, batch_size=500, evaluation=True, mean=mean, std=std)
-
-    pytagi_ddp.manual_seed(args.seed)
-    net = MODELS[args.model](HEADS[args.head](10).outputs)
-    progress = Progress("lines", unit="images")
-    trainer = Trainer(net, epochs=args.epochs, callbacks=[progress], **training_options(args, 10))
-    return trainer.fit(train, test)[-1]["val_error"]
+    with only_rank_0_prints():
+        args = parse_arguments(argv)
+    return run_on_ranks(args, run)
 
 
-def parse_arguments(
-    argv: Sequence[str] | None, change: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-) -> argparse.Namespace:
-    """Reads the options; `change` is what another job with these options does to the parser, such as adding its own."""
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the options."""
     parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", choices=MODELS, default="mlp", help="network (mlp)")
-    parser.add_argument("--epochs", type=positive_int, default=2, help="passes over the data (2)")
-    parser.add_argument("--batch-size", type=positive_int, default=32, help="images of a step, on each rank (32)")
+    add = parser.add_argument
+    add("--model", choices=MODELS, default="mlp", help="network (mlp)")
+    add("--epochs", type=positive_int, default=2, help="passes over the data (2)")
+    add("--batch-size", type=positive_int, default=32, help="images per rank and step (32)")
     add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0, rates=(0.5, 0.2))
-    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
-    parser.add_argument("--data-dir", help="where MNIST is, or is downloaded to ($PYTAGI_DATA, ./data/mnist)")
-    parser.add_argument("--limit-train", type=positive_int, metavar="N", help="use the first N training images")
-    change(parser)
+    add("--seed", type=natural, default=0, help="of everything that is drawn (0)")
+    add("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
+    add("--data-dir", metavar="DIR", help="where MNIST is, or is downloaded to")
+    add_limits(parser)
+    deltas = parser.add_mutually_exclusive_group()
+    deltas.add_argument("--average", action="store_true", default=None, help="average the ranks' deltas")
+    deltas.add_argument("--sum", dest="average", action="store_false", help="add them (default of --head categorical)")
+    add("--backend", choices=("auto", "mpi", "serial"), default="auto", help="how ranks communicate")
+    add("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
+    add("--log-dir", metavar="DIR", help="write log.jsonl and curves.png there")
     args = parser.parse_args(argv)
     settle_observation(parser, args)
     return args
+
+
+def run(args: argparse.Namespace, communicator: Communicator) -> float:
+    """Trains on this rank; all ranks run it together."""
+    (train_set, test_set), _ = load_or_exit(args, communicator, "mnist")
+    share: dict[str, Any] = {"rank": communicator.rank, "world_size": communicator.world_size}
+    share |= {"mean": train_set.mean(), "std": train_set.std()}
+    train = BatchLoader(train_set, args.batch_size, seed=args.seed, **share)
+    test = BatchLoader(test_set, 500, evaluation=True, **share)
+
+    pytagi_ddp.manual_seed(args.seed)
+    model = MODELS[args.model](HEADS[args.head](10).outputs)
+    net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
+    step = f"images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}"
+    callbacks = [Tests(args, test), JobProgress(args, f"ranks: {net.world_size}, {step}")]
+    callbacks += [Log(args.log_dir, settings=vars(args))] if args.log_dir else []
+    trainer = Trainer(net, epochs=args.epochs, callbacks=callbacks, **training_options(args, 10))
+    return trainer.fit(train, test)[-1]["test_error"]
 
 
 if __name__ == "__main__":

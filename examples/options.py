@@ -10,6 +10,7 @@ from typing import Any
 
 from examples.option_types import factor, natural, positive_float, positive_int, share
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
+from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES
 from pytagi_ddp.training.trackers import TRACKERS
 
 DESCRIPTION = """\
@@ -21,6 +22,7 @@ set of ten shapes instead."""
 # Residual networks begin with small parameters, and learn large ones (benchmarks/quality/README.md, "CIFAR-10").
 COUNT, PRIOR_FACTOR, RATES = 40.0, 100.0, (1.0, 0.02)
 GAINS = {"categorical": 0.3, "hierarchical": 0.1, "remax": 0.1}
+OF_PIPELINES = {"micro_batches": 8, "schedule": "1F1B", "balance": "time", "recompute": False, "pipelines": 1}
 YES_OR_NO = argparse.BooleanOptionalAction
 
 
@@ -117,6 +119,11 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             parser.error("--allow-changes is for a resumed run: give --resume")
         if args.average_last and args.parallel != "ddp":
             parser.error("--average-last is for --parallel ddp, where each rank has all parameters")
+        for option, value in OF_PIPELINES.items():
+            if getattr(args, option) is None:
+                setattr(args, option, value)
+            elif args.parallel != "pipeline":
+                parser.error(f"--{option.replace('_', '-')} is for --parallel pipeline")
         for option in ("checkpoint_every", "checkpoint_on_signal", "keep_last"):
             if getattr(args, option) and args.checkpoint_dir is None:
                 parser.error(f"--{option.replace('_', '-')} needs a folder: give it by --checkpoint-dir")
@@ -182,6 +189,14 @@ def job_parser(
     add("--checkpoint-blocks", action="store_true", help=text)
     add("--threads", type=positive_int, help="per rank (usable cores / ranks on this node)")
 
+    add = parser.add_argument_group("--parallel pipeline").add_argument
+    add("--micro-batches", type=positive_int, metavar="M", help="parts of a batch (8)")
+    add("--schedule", choices=SCHEDULES, help="order of the micro-batches (1F1B)")
+    text = "where to cut the network: time (default), size, or the layers of each stage, as in 7,6"
+    add("--balance", type=balance, help=text)
+    add("--recompute", action="store_true", default=None, help="run forward passes again: less memory, more time")
+    add("--pipelines", type=positive_int, metavar="D", help="that learn side by side, from batches of their own (1)")
+
     add = parser.add_argument_group("output").add_argument
     add("--progress", choices=("auto", "bar", "lines"), default="auto", help="auto: bar on a terminal")
     add("--log-dir", metavar="DIR", help="for log.jsonl and curves.png (runs/<date and time>)")
@@ -205,3 +220,7 @@ def _device(text: str) -> str:
     if text != "cpu" and (kind != "cuda" or (colon and not index.isdecimal())):
         raise argparse.ArgumentTypeError(f'must be "cpu", "cuda" or "cuda:<index>", got {text}')
     return text
+
+
+def balance(text: str) -> str | list[int]:
+    return text if text in ("time", "size") else [int(part) for part in text.split(",")]

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from examples.classifier import FallingNoise, training_options
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
+from pytagi_ddp.distributed import init_device_mesh
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential, Sequential
+from pytagi_ddp.distributed.pipeline.schedule import bubble, draw
+from pytagi_ddp.nn import (
+    DDPConfig,
+    DDPSequential,
+    FSDPSequential,
+    PipelineSequential,
+    Sequential,
+    balance_by_size,
+    balance_by_time,
+)
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Progress, Trainer
 from pytagi_ddp.training.trainer import share_of
 
-WAYS: dict[str, Any] = {"ddp": DDPSequential, "fsdp": FSDPSequential, "pipeline": PipelineSequential}
+WAYS: dict[str, Any] = {"ddp": DDPSequential, "fsdp": FSDPSequential}
 SETUP_TIMEOUT = 3600.0  # seconds that the other ranks wait while rank 0 downloads 170 MB, or for a cache of images
 REPORT = (
     "train error {train_error:.2%}, test error {test_error:.2%}{more}, {samples_per_second:.1f} images/s, "
@@ -85,9 +95,7 @@ def train_and_test(
     sets: tuple[ImageDataset | ImageFolder, ImageDataset | ImageFolder],
     make_model: Callable[[argparse.Namespace], Sequential],
     make_loaders: Callable[[int, int], Loaders],
-    make_net: Callable[[Sequential, DDPConfig], Any] | None = None,
     metrics: dict[str, Callable] | None = None,
-    callbacks: Sequence[Callback] = (),
 ) -> Any:
     """Trains and tests for as many epochs as asked for, with checkpoints, progress and a log; returns the network.
 
@@ -97,17 +105,15 @@ def train_and_test(
         sets: training and test set.
         make_model: makes the network with its prior, the same on every rank.
         make_loaders: makes the batches of a share of the data, from its index and the number of shares.
-        make_net: wraps the network; None: as `--parallel` says.
-        metrics, callbacks: more of them, see `Trainer`.
+        metrics: see `Trainer`.
     """
     train_set, test_set = sets
     device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
     model = on_all_ranks(communicator, lambda: make_model(args))
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
-    make = make_net or (lambda model, config: WAYS[args.parallel](model, config, args.average))
     parameters = model.num_parameters
-    net = on_all_ranks(communicator, lambda: make(model, config))
+    net = on_all_ranks(communicator, lambda: on_ranks(args, model, config, communicator.world_size))
     train, test = make_loaders(*share_of(net))
     log = on_all_ranks(communicator, lambda: Log(args.log_dir, args.track, vars(args)))
     header = (
@@ -125,7 +131,7 @@ def train_and_test(
             allow_changes=args.allow_changes,
         ),
         *([] if args.head == "categorical" else [FallingNoise(args.sigma_v, args.sigma_v_min, args.sigma_v_decay)]),
-        *(Tests(args, test), JobProgress(args, header), *callbacks, log),
+        *(Tests(args, test), JobProgress(args, header), *([Timelines()] if args.parallel == "pipeline" else []), log),
     ]
     options = training_options(args, len(train_set.classes)) | {"metrics": metrics, "bn_batches": args.bn_batches}
     trainer = Trainer(net, epochs=args.epochs, average_last=args.average_last or 0.0, callbacks=given, **options)
@@ -135,12 +141,31 @@ def train_and_test(
     return net
 
 
+def on_ranks(args: argparse.Namespace, model: Sequential, config: DDPConfig, ranks: int) -> Any:
+    """The network on this rank, as `--parallel` says.
+
+    Raises:
+        ValueError: ranks that cannot be divided into as many pipelines; a balance for another number of layers.
+    """
+    if args.parallel != "pipeline":
+        return WAYS[args.parallel](model, config, args.average)
+    stages, rest = divmod(ranks, args.pipelines)
+    if rest or not stages:
+        raise ValueError(f"{ranks} ranks cannot be divided into {args.pipelines} pipelines")
+    balance, side = args.balance, getattr(args, "image_size", 32)
+    if isinstance(balance, str):
+        noise = np.random.default_rng(0).normal(size=(max(1, args.batch_size // args.micro_batches), 3, side, side))
+        by: Any = {"time": balance_by_time, "size": balance_by_size}[balance]
+        balance = by(model, noise.astype(np.float32), stages)
+    mesh = init_device_mesh((stages, args.pipelines), ("pipe", "data")) if args.pipelines > 1 else None
+    options: dict[str, Any] = {"n_microbatches": args.micro_batches, "schedule": args.schedule, "mesh": mesh}
+    return PipelineSequential(model, config, args.average, balance=balance, recompute=args.recompute, **options)
+
+
 def described(args: argparse.Namespace, net: Any) -> str:
     """How ranks share the network and the data."""
-    if not hasattr(args, "micro_batches"):
-        part = "pipeline" if args.parallel == "pipeline" else "rank"
-        ranks = f"ranks: {net.world_size}, threads per rank: {args.threads}"
-        return f"{ranks}, images per {part} and step: {args.batch_size}"
+    if args.parallel != "pipeline":
+        return f"ranks: {net.world_size}, threads per rank: {args.threads}, images per rank and step: {args.batch_size}"
     return (
         f"stages: {net.pipe_group.world_size} with {', '.join(map(str, net.balance))} layers, "
         f"pipelines: {net.data_group.world_size}, threads per rank: {args.threads}\n"
@@ -207,6 +232,25 @@ class JobProgress(Progress):
                 "the same command with --resume continues from there",
                 flush=True,
             )
+
+
+class Timelines(Callback):
+    """Says how the stages of a pipeline share the parameters, and shows what each of them did when, and the bubble."""
+
+    on_all_ranks = True
+
+    def fit_begin(self, trainer: Any) -> None:
+        counts = trainer.ranks.all_gather_object(trainer.network.num_parameters)
+        if trainer.ranks.rank == 0:
+            print(f"parameters per rank: {', '.join(f'{count:,}' for count in counts)}", flush=True)
+
+    def batch_end(self, trainer: Any) -> None:
+        if trainer.batch <= 2:  # the first step compiles
+            self._lines = trainer.net.timelines()
+
+    def fit_end(self, trainer: Any) -> None:
+        if trainer.ranks.rank == 0:
+            print(f"{draw(self._lines)}\nbubble: {bubble(self._lines):.1%} of the time", flush=True)
 
 
 def top_5(prediction: Any, labels: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from pytagi_ddp.distributed.pipeline.schedule import Timeline
     from pytagi_ddp.nn.core.layer import BaseLayer
     from pytagi_ddp.nn.sequential import Sequential
     from pytagi_ddp.nn.tools.inspection import Inspection
@@ -43,6 +44,7 @@ __all__ = [
     "read_epochs",
     "rejection",
     "reliability",
+    "timelines",
 ]
 
 LEAST_KEPT = 0.02  # share of answers below which a rejection curve ends
@@ -296,6 +298,25 @@ def inspection(ax: Axes, found: Inspection) -> Axes:
     ax.set_yticks(range(len(found.rows)), [row.key for row in found.rows])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+    return ax
+
+
+def timelines(ax: Axes, stages: Sequence[Timeline]) -> Axes:
+    """What each stage of a pipeline did when: a bar for each pass, with the number of its micro-batch.
+
+    Args:
+        ax: to draw on. stages: the result of `PipelineSequential.timelines`.
+    """
+    begin = min(span.start for stage in stages for span in stage)
+    colors, labels = {"F": "tab:blue", "B": "tab:orange"}, {"F": "forward", "B": "backward"}
+    for number, stage in enumerate(stages):
+        for (kind, micro_batch), start, stop in stage:
+            left, width = 1e3 * (start - begin), 1e3 * (stop - start)
+            ax.barh(number, width, left=left, color=colors[kind], edgecolor="white", label=labels.pop(kind, None))
+            ax.text(left + width / 2, number, str(micro_batch), ha="center", va="center", color="white")
+    ax.set(xlabel="ms", yticks=range(len(stages)), yticklabels=[f"stage {number}" for number in range(len(stages))])
+    ax.invert_yaxis()
+    ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     return ax
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn, plot
+from pytagi_ddp.distributed.pipeline.schedule import make_schedule, simulate
 
 
 @pytest.fixture
@@ -100,6 +101,18 @@ def test_inspection(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == [row.key for row in found.rows]
     shown = [text.get_text() for text in ax.texts]
     assert shown[:2] == [f"{found.rows[0].uncertain:.2f}", "1.00"]  # the variances are the prior's
+
+
+def test_timelines(ax):
+    stages = simulate(make_schedule(2, 3, "1F1B"), [0.1, 0.1], [0.2, 0.2])
+    plot.timelines(ax, stages)
+    assert [text.get_text() for text in ax.texts] == [
+        str(span.action.micro_batch) for stage in stages for span in stage
+    ]
+    first_back = stages[1][1]
+    bar = ax.patches[len(stages[0]) + 1]
+    assert bar.get_x() == pytest.approx(1e3 * first_back.start) and bar.get_width() == pytest.approx(200)
+    assert [label.get_text() for label in ax.get_legend().get_texts()] == ["forward", "backward"]
 
 
 def test_branches(ax):

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from examples import ddp_cifar_resnet, ddp_mnist, pipeline_cifar_resnet
+from examples import ddp_cifar_resnet, mnist
 from examples.options import parse_arguments
 
 
@@ -43,6 +43,8 @@ def test_switches():
         (["--forget", "0.5"], "argument --forget: must be at least 1 and finite, got 0.5"),
         (["--average-last", "1.5"], "argument --average-last: must be from 0 to 1, got 1.5"),
         (["--average-last", "0.5", "--parallel", "fsdp"], "--average-last is for --parallel ddp"),
+        (["--micro-batches", "2", "--parallel", "fsdp"], "--micro-batches is for --parallel pipeline"),
+        (["--balance", "7,x", "--parallel", "pipeline"], "argument --balance: invalid balance value: '7,x'"),
         (["--seed", "-3"], "argument --seed: must be at least 0, got -3"),
         (["--model", "resnet50"], "argument --model: invalid choice: 'resnet50'"),
         (["--average", "--sum"], "argument --sum: not allowed with argument --average"),
@@ -74,7 +76,7 @@ def test_other_ranks_are_silent(second_of_two, capsys, arguments):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("job", [ddp_cifar_resnet, ddp_mnist, pipeline_cifar_resnet])
+@pytest.mark.parametrize("job", [ddp_cifar_resnet, mnist])
 def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch, capsys, job):
     with pytest.raises(SystemExit) as error:
         job.main(["--backend", "serial"])
