@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
-
-PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -37,14 +34,3 @@ natural, positive_int = at_least(0), at_least(1)
 positive_float = number_where(lambda value: 0 < value < float("inf"), "above 0 and finite")
 factor = number_where(lambda value: 1 <= value < float("inf"), "at least 1 and finite")
 share = number_where(lambda value: 0 <= value <= 1, "from 0 to 1")
-
-
-def picture(text: str) -> str:
-    """File names of pictures. They are checked at once, as pictures are drawn only at the end of a program."""
-    path = Path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"a picture has one of the endings {' '.join(PICTURES)}, got {text!r}")
-    if path.is_dir() or not path.parent.is_dir():
-        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise argparse.ArgumentTypeError(what)
-    return text

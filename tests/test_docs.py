@@ -409,6 +409,11 @@ def numbers(page: str, pattern: str) -> list[list[float]]:
 def check_series_programs() -> None:
     scores = r"RMSE ([\d.]+),.* 90 % intervals hold (\d+)%"
     direct = r"standard deviation ([\d.]+), RMSE ([\d.]+), 90 % intervals hold (\d+)%"
+    paths, fed_back = numbers("plot_lstm", r"RMSE ([\d.]+), intervals hold (\d+)%")
+    assert max(paths[0], fed_back[0]) < 0.5 and paths[1] > fed_back[1]
+    ((accuracy,),) = numbers("plot_transformer", r"accuracy where the token was seen: ([\d.]+)")
+    ((surest,),) = numbers("plot_transformer", r"largest probability where it was not: (\d+)%")
+    assert accuracy > 0.98 and surest < 60
     near, day, later = numbers("plot_forecasting", direct)
     assert near[0] < day[0] and near[1] < 0.8 * later[1] and later[2] > 75  # std, RMSE, coverage
     hidden_filter, hidden, observed_filter, observed = numbers("plot_smoothing", scores)

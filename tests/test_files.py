@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.figures import draw
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
@@ -115,7 +114,6 @@ WRITERS = {
     "images": (lambda folder: write_shard(folder / "file", [np.zeros((1, 1, 3), np.uint8)], ""), "file"),
     "compiled code": (cache, "file"),
     "log": (lambda folder: Log(folder).begin(), LOG_NAME),
-    "picture": (lambda folder: draw(str(folder / "file.png"), lambda figure: None), "file.png"),
 }
 
 

@@ -9,7 +9,7 @@ from tests.mpi.run import mpirun
 
 def test_one_process(capsys):
     try:
-        error = main(["--epochs", "10"])
+        error = main(epochs=10)
     finally:
         get_distributed_backend("serial").close()  # the program ends with the process
     assert 0.08 < error < 0.15
@@ -22,13 +22,13 @@ def test_one_process(capsys):
 @pytest.mark.mpi
 def test_three_ranks():
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = mpirun(["-m", "examples.functional_training", "--epochs", "10"], np=3, timeout=90)
+    result = mpirun(["-m", "examples.functional_training"], np=3, timeout=90)
     assert (result.returncode, result.stderr) == (0, "")
     check(result.stdout)
 
 
 def test_the_sum_of_three_ranks(capsys):
-    run_threads(main, 3, ["--epochs", "10", "--sum"])
+    run_threads(main, 3, 10, False)
     check(capsys.readouterr().out)
 
 

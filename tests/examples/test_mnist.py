@@ -87,7 +87,11 @@ def test_evidence_is_forgotten_before_the_first_epochs_but_the_first(data_dir):
 
 
 def test_bad_options(capsys, tmp_path):
-    cases = [("batch-size", "0", "at least 1, got 0"), ("limit-train", "-5", "at least 1, got -5")]
+    cases = [
+        ("batch-size", "0", "at least 1, got 0"),
+        ("seed", "-1", "at least 0, got -1"),
+        ("limit-train", "-5", "at least 1, got -5"),
+    ]
     for option, value, words in (*cases, ("forget", "nan", "at least 1 and finite")):
         with pytest.raises(SystemExit):
             main([f"--{option}", value])

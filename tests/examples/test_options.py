@@ -1,7 +1,5 @@
 """The command lines of the examples: defaults of the CIFAR-10 job, and bad values in one line."""
 
-import importlib
-
 import pytest
 
 from examples import ddp_cifar_resnet, mnist
@@ -85,24 +83,3 @@ def test_one_process_each_is_refused_under_a_launcher(second_of_two, monkeypatch
     with pytest.raises(SystemExit) as error:
         job.main(["--backend", "serial"])
     assert error.value.code == ("error: --backend serial is for one process, and MPICH's mpirun (Hydra) has started 2")
-
-
-@pytest.mark.parametrize(
-    ("program", "option", "value"),
-    [
-        ("transformer", "--batch-size", "0"),
-        ("transformer", "--plot", "no/such/folder/picture.png"),
-        ("forecasting", "--plot", "picture.xyz"),
-        ("forecasting", "--paths", "1"),
-        ("functional_training", "--epochs", "0"),
-        ("mnist", "--seed", "-1"),
-        ("pretrained", "--few", "0"),
-        ("forecasting", "--epochs", "0"),
-        ("transformer", "--steps", "2"),
-    ],
-)
-def test_small_programs_refuse_what_they_cannot_work_with(capsys, program, option, value):
-    with pytest.raises(SystemExit) as error:
-        importlib.import_module(f"examples.{program}").main([option, value])
-    assert error.value.code == 2
-    assert f"argument {option}: " in capsys.readouterr().err

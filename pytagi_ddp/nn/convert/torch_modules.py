@@ -57,8 +57,8 @@ def from_torch(
             or of a time step.
         input_shape: of one sample: (channels, height, width) where a convolution comes first, (positions,) where an
             embedding does. Otherwise the first layer determines it.
-        variance: of every weight and bias: a number, or "prior" for the variances that new layers have. In
-            `examples/pretrained.py` the variances of the prior were too large for learnt means, and 1e-3 was best.
+        variance: of every weight and bias: a number, or "prior" for the variances that new layers have. Those of
+            the prior are too large for learnt means; 1e-3 was best in `python -m benchmarks.quality pretrained`.
         layers: how to convert modules, by the name of their class: a function of the module that returns a layer, or a
             list of layers, which may be empty. `{"ReLU": lambda module: nn.MixtureReLU()}` propagates variances more
             accurately.

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from examples import pretrained
+from benchmarks.quality import pretrained
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")

@@ -1,6 +1,6 @@
 """A pretrained start: a network of PyTorch learns a task from many samples, and TAGI a near one from few.
 
-    python -m examples.pretrained
+    python -m benchmarks.quality pretrained
 
 Errors and log-likelihoods (per observation) on samples of the second task, for a start from scratch and for pretrained
 ones of several variances. It needs PyTorch (`pip install torch`). Means of seeds 0 to 2, before and after ten epochs:
@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 import pytagi_ddp
-from examples.option_types import natural, positive_int
 from pytagi_ddp import metric, nn
 
 INPUTS, UNITS, SIGMA_V = 8, 100, 0.1
@@ -35,11 +34,11 @@ Samples = tuple[np.ndarray, np.ndarray]
 
 def main(argv: Sequence[str] | None = None) -> dict[Any, list[float]]:
     """Returns, for each start, RMSE before and after, and log-likelihood before and after."""
-    parser = argparse.ArgumentParser("pretrained", description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=positive_int, default=4000, help="of the first task (4000)")
-    parser.add_argument("--few", type=positive_int, default=200, help="of the second one (200)")
-    parser.add_argument("--epochs", type=positive_int, default=10, help="on the second one (10)")
-    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
+    parser = argparse.ArgumentParser("python -m benchmarks.quality pretrained", description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=4000, help="of the first task (4000)")
+    parser.add_argument("--few", type=int, default=200, help="of the second one (200)")
+    parser.add_argument("--epochs", type=int, default=10, help="on the second one (10)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (0)")
     args = parser.parse_args(argv)
 
     rng = np.random.default_rng(args.seed)

@@ -1,40 +1,25 @@
-"""Forecast a time series three days ahead with an LSTM: `python -m examples.forecasting --plot forecast.png`.
+"""Forecasts of many steps by an LSTM, in three ways: `python -m benchmarks.quality paths`.
 
-The network learns from windows of 24 values, and of the time of day, to predict the next value and how uncertain that
-is. A forecast of more than one step is made of paths: each draws its next value from the prediction and goes on from
-there, so that an error of one step shifts the later ones. `--moments` shows what becomes of it if means and variances
-of predictions are the next inputs instead: an input is taken as independent of the others, the errors of a window
-average out, and the variances come out too small. `--direct` shows what `pytagi_ddp.forecasting.Forecaster` makes of
-the same series, which forecasts all steps at once, without an LSTM.
-
-Means of seeds 0 to 5, over forecasts of 72 steps from 10 beginnings (15 seconds on one thread):
-
-| | RMSE | log-likelihood | 90 % intervals hold |
-|---|---|---|---|
-| `Forecaster` | 0.416 | -0.54 | 91 % (86 to 97) |
-| paths | 0.434 | -0.60 | 88 % (82 to 95) |
-| means and variances fed back | 0.442 | -1.28 | 63 % (56 to 72) |
-| paths of pytagi 0.2.1, whose LSTM does not go through the window | 0.499 | -1.07 | 100 % |
+The network learns from windows of 24 values, and of the time of day, to predict the next value and its variance. A
+forecast of more steps is made of *paths*, each of which draws its next value from the prediction and continues from it;
+or means and variances of predictions are the next inputs; or a `Forecaster` gives all steps at once, without an LSTM.
+Means over seeds of forecasts of 72 steps from 10 origins. 15 seconds a seed on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import pytagi_ddp
-from examples.figures import draw
-from examples.option_types import at_least, natural, picture, positive_int
-from pytagi_ddp import plot
+from benchmarks.report import table
+from pytagi_ddp.forecasting import Forecaster
 from pytagi_ddp.metric import log_likelihood, rmse
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater
 from pytagi_ddp.nn import Sequential as Network
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PERIOD = 24  # time steps of a season
 WINDOW = PERIOD  # values that the network sees
@@ -84,11 +69,6 @@ class Scores(NamedTuple):
     log_likelihood: float
     coverage: float
 
-    def __str__(self) -> str:
-        return (
-            f"RMSE {self.rmse:.3f}, log-likelihood {self.log_likelihood:.2f}, 90 % intervals hold {self.coverage:.0%}"
-        )
-
 
 def score(mu: np.ndarray, var: np.ndarray, y: np.ndarray) -> Scores:
     """Scores of predictions of the observations y; missing ones do not count."""
@@ -124,17 +104,12 @@ def train(net: Network, y: np.ndarray, epochs: int, batch_size: int, seed: int) 
     updater, generator = OutputUpdater(net.device), np.random.default_rng(seed)
     x = inputs(np.lib.stride_tricks.sliding_window_view(y[:-1], WINDOW), np.arange(len(y) - WINDOW))
     target = y[WINDOW:]
-    for epoch in range(epochs):
-        wrong = 0.0
+    for _ in range(epochs):
         for part in np.array_split(generator.permutation(len(x)), -(-len(x) // batch_size)):
-            mu, _ = net(x[part])
-            wrong += float(np.sum((mu[::2] - target[part]) ** 2))
+            net(x[part])
             updater.update_heteros(net.output_z_buffer, target[part], net.input_delta_z_buffer)
             net.backward()
             net.step()
-        print(
-            f"epoch {epoch + 1}/{epochs}: RMSE one step ahead, while learning {np.sqrt(wrong / len(x)):.3f}", flush=True
-        )
 
 
 def forecast(net: Network, y: np.ndarray, origins: np.ndarray, paths: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -164,56 +139,42 @@ def feed_back_moments(net: Network, y: np.ndarray, origins: np.ndarray) -> tuple
 
 def forecast_directly(y: np.ndarray, origins: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """As `forecast`, by a `Forecaster`, whose networks see three seasons and give all steps at once."""
-    from pytagi_ddp.forecasting import Forecaster  # here, as it needs scikit-learn
-
     forecaster = Forecaster(AHEAD, season=PERIOD, random_state=seed).fit(y[: origins.min()])
     found = [forecaster.predict(y[:origin]) for origin in origins]
     return np.stack([one.mean for one in found]), np.stack([one.variance for one in found])
 
 
-def main(argv: Sequence[str] | None = None) -> Scores:
-    """Trains, forecasts what was held back, and returns how good that was."""
-    parser = argparse.ArgumentParser("forecasting", description=__doc__.partition(":")[0])
-    parser.add_argument("--epochs", type=positive_int, default=20, help="passes over the data (20)")
-    parser.add_argument("--batch-size", type=positive_int, default=16, help="samples of a step (16)")
+def measure(steps: int, epochs: int, paths: int, seed: int) -> dict[str, Scores]:
+    """Scores of the three ways; the last of the `steps` are held back."""
+    pytagi_ddp.manual_seed(seed)
+    y = make_series(steps, seed=seed, weather=0.15).y
+    origins = steps - AHEAD - PERIOD * np.arange(ORIGINS)
+    net = make_network()
+    train(net, y[: origins.min()], epochs, batch_size=16, seed=seed)
+    truth = y[origins[:, None] + np.arange(AHEAD)]
+    found = {
+        "Forecaster, all steps at once": forecast_directly(y, origins, seed),
+        "paths": forecast(net, y, origins, paths, seed),
+        "means and variances fed back": feed_back_moments(net, y, origins),
+    }
+    return {name: score(mu, var, truth) for name, (mu, var) in found.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Prints a table, and returns the means over seeds."""
+    parser = argparse.ArgumentParser("python -m benchmarks.quality paths", description=__doc__.partition("\n")[0])
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the data (20)")
     parser.add_argument(
         "--steps", type=int, default=2400, help="of the series; the last 12 seasons are held back (2400)"
     )
-    parser.add_argument("--paths", type=at_least(2), default=100, help="of a forecast (100)")
-    parser.add_argument("--moments", action="store_true", help="also score variances that are fed back")
-    parser.add_argument("--direct", action="store_true", help="also score Forecaster (needs scikit-learn)")
-    parser.add_argument("--seed", type=natural, default=0, help="of everything that is drawn (0)")
-    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the last forecast")
+    parser.add_argument("--paths", type=int, default=100, help="of a forecast (100)")
+    parser.add_argument("--seeds", type=int, default=6, help="0 to this number less 1 (6)")
     args = parser.parse_args(argv)
-    if args.steps <= WINDOW + AHEAD + PERIOD * (ORIGINS - 1):
-        parser.error(f"argument --steps: must be more than {WINDOW + AHEAD + PERIOD * (ORIGINS - 1)}, got {args.steps}")
-    pytagi_ddp.manual_seed(args.seed)
-    y = make_series(args.steps, seed=args.seed, weather=0.15).y
-    origins = args.steps - AHEAD - PERIOD * np.arange(ORIGINS)
-    net = make_network()
-    train(net, y[: origins.min()], args.epochs, args.batch_size, args.seed)
-    truth = y[origins[:, None] + np.arange(AHEAD)]
-    mu, var = forecast(net, y, origins, args.paths, args.seed)
-    for day in range(0, AHEAD, PERIOD):
-        part = slice(day, day + PERIOD)
-        print(f"steps {day + 1} to {day + PERIOD}: {score(mu[:, part], var[:, part], truth[:, part])}")
-    scores = score(mu, var, truth)
-    print(f"{ORIGINS} forecasts of {AHEAD} steps: {scores}")
-    if args.direct:
-        print(f"all steps at once: {score(*forecast_directly(y, origins, args.seed), truth)}")
-    if args.moments:
-        print(f"with variances that are fed back: {score(*feed_back_moments(net, y, origins), truth)}")
-
-    def paint(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="time step", ylabel="value")
-        before, ahead = np.split(np.arange(args.steps)[-3 * AHEAD :], [2 * AHEAD])
-        ends = [mu[0] + side * np.sqrt(var[0]) for side in (-2, 2)]
-        past, label = (before, y[before]), "two standard deviations"
-        plot.forecast(axes, ahead, mu[0], *ends, truth=y[ahead], past=past, label=label)
-        axes.legend(loc="lower left", framealpha=0.9)
-
-    draw(args.plot, paint)
-    return scores
+    runs = [measure(args.steps, args.epochs, args.paths, seed) for seed in range(args.seeds)]
+    means = {name: np.mean([run[name] for run in runs], 0) for name in runs[0]}
+    rows = [[name, f"{rmse:.3f}", f"{likely:.2f}", f"{inside:.0%}"] for name, (rmse, likely, inside) in means.items()]
+    print(table(("way", "RMSE", "log-likelihood", "in 90 % intervals"), rows))
+    return means
 
 
 if __name__ == "__main__":
