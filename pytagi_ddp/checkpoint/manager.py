@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, overload
 
 from pytagi_ddp.checkpoint import sharded
@@ -186,6 +187,16 @@ class CheckpointManager:
             for other in old:
                 if other not in kept:
                     _delete(self.folder, other)
+
+    def check_folder(self) -> None:
+        """Makes the folder, and writes and deletes an empty file there, so that problems are known before the training.
+
+        Raises:
+            OSError: the folder cannot be made, or nothing can be written there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=self.folder):
+            pass
 
     def latest(self, fall_back: bool = False) -> Path | None:
         """The newest checkpoint, after reading it and verifying its checksum; None if there is none. Not collective.

@@ -328,7 +328,7 @@ class Forecaster(BaseEstimator):
             check_times(known, "known", times)
             return known
         past = before.first(self._panel.steps)
-        check_times(known, "known", None if times is None else times.extended(1), past.steps)
+        check_times(known, "known", times, past.steps)
         return past._replace(values=np.concatenate([past.values, known.values]))
 
     def _at(self, panel: Panel, covariates: dict[str, Panel], origins: np.ndarray) -> list[Forecast]:

@@ -119,13 +119,19 @@ def _times_of(index: Any, what: str) -> Times:
 
 
 def check_times(covariate: Panel, what: str, times: Times | None, first: int = 0) -> None:
-    """Checks that covariates with times of their own begin at step `first` of these times.
+    """Checks that covariates with times of their own have these times from step `first` on, and those that follow.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they have not.
     """
     if covariate.times is None or times is None:
         return
-    start, needed = covariate.times.values[0], times.values[first]
-    if start != needed:
-        raise ValueError(f"{what} must begin at {needed}, got {start}")
+    found, end = covariate.times.values, first + covariate.steps
+    needed = times.extended(max(0, end - len(times.values))).values[first:end]
+    different = np.flatnonzero(found != needed)
+    if len(different):
+        k = different[0]
+        raise ValueError(
+            f"{what} must {'have the times of y, and be' if k else 'begin'} at {needed[k]}"
+            f"{f' at its step {k}' if k else ''}, got {found[k]}"
+        )

@@ -46,8 +46,9 @@ class Checkpoints(Callback):
         ValueError: numbers below 1; options that need a folder.
 
     In `fit_begin`, as the cause of a `CallbackError`:
-        OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load`. ValueError: all epochs of the
-            checkpoint in `resume` are done; a folder for a new training that has checkpoints of another one.
+        OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load` and `check_folder`.
+        ValueError: all epochs of the checkpoint in `resume` are done; a folder for a new training that has checkpoints
+            of another one.
     """
 
     on_all_ranks = True
@@ -88,6 +89,8 @@ class Checkpoints(Callback):
                 f"every={self._every} is not for DDPSequential(every={trainer.net.every}), whose ranks are alike only "
                 "after a merge, as at the end of an epoch: leave it out of Checkpoints"
             )
+        if self._manager and trainer.ranks.rank == 0:
+            self._manager.check_folder()
         if self._resume:
             self._load(trainer)
         else:

@@ -355,6 +355,12 @@ def test_times_of_covariates_must_fit():
     for index in (holiday.index, holiday.index.astype(str)):
         with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
             quick(6).fit(y[:99], known=holiday.set_axis(index)[1:])
+    weekly = holiday.set_axis(pd.date_range("2020-01-01", periods=106, freq="7D"))
+    with pytest.raises(ValueError, match=r"known must have the times of y, and be at 2020-01-02.* at its step 1, got"):
+        quick(6).fit(y, known=weekly)
+    later = weekly[:6].set_axis(pd.date_range("2020-04-10", periods=6, freq="7D"))
+    with pytest.raises(ValueError, match=r"known must have the times of y, and be at 2020-04-11T"):
+        forecaster.predict(known=later)
     with pytest.raises(ValueError, match=r"index of known, .* holds no dates"):
         quick(6).fit(y, known=holiday.set_axis(holiday.index.strftime("%d/%m/%Y")))
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):

@@ -32,6 +32,20 @@ def one(folder, checkpoints=(), **options):
     return without_times(trainer.fit((X, LABELS), TEST)), state_of(net), trainer
 
 
+def test_a_folder_that_cannot_be_made_ends_the_training_at_its_beginning(tmp_path):
+    (tmp_path / "file").touch()
+
+    def train():
+        net = network()
+        before = state_of(net)
+        ways = DDPSequential(net)
+        with pytest.raises(CallbackError, match=r"Checkpoints failed in fit_begin.*file"):
+            Trainer(ways, Categorical(3), callbacks=[Checkpoints(tmp_path / "file" / "run")], **ALL).fit((X, LABELS))
+        assert state_of(net) == before
+
+    run_threads(train, 2)
+
+
 def test_resumed_after_an_epoch_and_within_one(tmp_path):
     history, state, _ = one(tmp_path / "a", {"every": 2, "keep": None})
     assert sorted(files(tmp_path / "a")) == [2, 4, 6, 8, 10, 12, 14, 16, 18]

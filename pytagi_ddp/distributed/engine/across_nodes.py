@@ -32,6 +32,24 @@ TRIAL_SECONDS = 0.5
 SWAP, GATHER = 1, 2  # tags of messages
 
 
+def asked_way(ranks_of: Any) -> str | None:
+    """The value of ``PYTAGI_DDP_ALL_REDUCE``, the same on all ranks of this communicator of MPI; collective.
+
+    Raises:
+        LaunchError: it is not one of `WAYS`, or differs between ranks.
+    """
+    everywhere = ranks_of.allgather(os.environ.get(VARIABLE))
+    asked = everywhere[0]
+    if asked not in (None, *WAYS) or len(set(everywhere)) > 1:
+        wrong = next(rank for rank, other in enumerate(everywhere) if other != asked or other not in (None, *WAYS))
+        other = f" and {asked!r} on rank 0" if wrong else ""
+        raise LaunchError(
+            f"{VARIABLE} is {everywhere[wrong]!r} on rank {wrong}{other}: set it to "
+            f"{' or '.join(map(repr, WAYS))} on all ranks, or on none"
+        )
+    return asked
+
+
 class AcrossNodes:
     """The long sums of a group of ranks on several nodes.
 
@@ -77,15 +95,7 @@ class AcrossNodes:
         Raises:
             LaunchError: the variable is not one of `WAYS`, or differs between ranks.
         """
-        everywhere = self._all.allgather(os.environ.get(VARIABLE))
-        asked = everywhere[0]
-        if asked not in (None, *WAYS) or len(set(everywhere)) > 1:
-            wrong = next(rank for rank, other in enumerate(everywhere) if other != asked or other not in (None, *WAYS))
-            other = f" and {asked!r} on rank 0" if wrong else ""
-            raise LaunchError(
-                f"{VARIABLE} is {everywhere[wrong]!r} on rank {wrong}{other}: set it to "
-                f"{' or '.join(map(repr, WAYS))} on all ranks, or on none"
-            )
+        asked = asked_way(self._all)
         if asked is not None:
             self.way = asked
             return

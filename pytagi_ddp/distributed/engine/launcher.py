@@ -130,7 +130,7 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
         Text such as ``"RANK=1 and WORLD_SIZE=2"``; None if there are no such variables.
     """
     rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
-    if rank is None or size is None or not rank < size > 1 or detect_launcher(environ) is not None:
+    if rank is None or size is None or max(rank + 1, size) < 2 or detect_launcher(environ) is not None:
         return None
     return f"RANK={rank} and WORLD_SIZE={size}"
 
@@ -139,12 +139,18 @@ def check_starts_mpi(launch: Launch | None) -> None:
     """Refuses a launcher that starts several processes but not MPI, and one whose variables are not numbers.
 
     Raises:
-        LaunchError: names the launcher, and the command to use instead; or the variable.
+        LaunchError: names the launcher, and the command to use instead; or the variable; or a rank that does not
+            exist.
     """
     if launch is not None and launch.problem:
         raise LaunchError(
             f"{launch.problem} in the environment is not a number, as {launch.launcher} sets it: unset the variables "
             f"of launchers for a process that works alone, or start ranks with: {start_command(launch)}"
+        )
+    if launch is not None and launch.world_size is not None and launch.rank >= launch.world_size:
+        raise LaunchError(
+            f"rank {launch.rank} of {launch.world_size} ranks ({launch.evidence}, {launch.launcher}) does not exist: "
+            f"they are numbered from 0. Start ranks with: {start_command(launch)}"
         )
     if launch is None or launch.starts_mpi or launch.world_size == 1:
         return

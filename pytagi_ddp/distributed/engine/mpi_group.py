@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
-from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes
+from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes, asked_way
 from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
@@ -149,6 +149,7 @@ class MPIGroup(Group):
             if len(here) < self.world_size:
                 self.across = AcrossNodes(self.member.MPI, self.channels["all_reduce"], nodes[self.rank])
             elif self.world_size > 1:
+                asked_way(ranks_of)  # checked, though only several nodes use it
                 self.shared_sum = join_shared_sum(ranks_of)
 
 

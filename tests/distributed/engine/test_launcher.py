@@ -82,6 +82,8 @@ def test_no_launcher():
         ({"RANK": "1", "WORLD_SIZE": "two"}, None),
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node", "MASTER_PORT": "1"}, "RANK=1 and WORLD_SIZE=2"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 and WORLD_SIZE=2"),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, "RANK=1 and WORLD_SIZE=1"),
         ({"TORCHELASTIC_RUN_ID": "none"}, None),
     ],
 )
@@ -89,6 +91,12 @@ def test_variables_that_do_not_prove_a_launcher(environ, signs):
     assert detect_launcher(environ) is None
     assert looks_like_one_of_many(environ) == signs
     assert looks_like_one_of_many(environ | HYDRA) is None
+
+
+def test_a_rank_that_does_not_exist():
+    for environ in (TORCHRUN | {"RANK": "5"}, HYDRA | {"PMI_RANK": "3"}):
+        with pytest.raises(LaunchError, match=r"rank \d of 3 ranks \(.*\) does not exist: they are numbered from 0"):
+            check_starts_mpi(detect_launcher(environ))
 
 
 @pytest.mark.parametrize(
