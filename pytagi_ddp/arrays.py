@@ -26,7 +26,7 @@ def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
     Raises:
         TypeError: dates, times, text or other objects that are not real numbers (the message names their columns); an
             array in the memory of another device, or of a kind that its library does not convert (sparse). ValueError:
-            rows of unequal length.
+            rows of unequal length; an integer or fraction beyond the range of float64.
     """
     if type(values) is np.ndarray and values.dtype.kind in NUMBERS:
         return values
@@ -44,7 +44,7 @@ def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
         return array.astype(np.float32)
     types = set(map(type, array.flat)) if array.dtype == object else set()
     if array.dtype == object and _all_numbers(array) and (table or any(map(_is_number, types))):
-        return _from_objects(array)
+        return _from_objects(array, what)
     if text and (array.dtype.kind in TEXT or str in types):
         return array.astype(str) if types == {str} else array
     if table and array.ndim:
@@ -141,7 +141,10 @@ def _all_numbers(array: np.ndarray) -> bool:
     return all(map(_is_number_or_missing, set(map(type, array.flat))))
 
 
-def _from_objects(array: np.ndarray) -> np.ndarray:
+def _from_objects(array: np.ndarray, what: str) -> np.ndarray:
     """Objects that are numbers or missing, as float64."""
-    numbers = [float(value) if _is_number(type(value)) else np.nan for value in array.flat]
+    try:
+        numbers = [float(value) if _is_number(type(value)) else np.nan for value in array.flat]
+    except OverflowError as error:  # integers of Python, and fractions, have no limit
+        raise ValueError(f"{what} has a number that is too large: {error}") from None
     return np.array(numbers, np.float64).reshape(array.shape)

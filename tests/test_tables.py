@@ -2,6 +2,7 @@
 
 import datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -308,3 +309,13 @@ def test_shares_of_tables_count_by_position(ranks):
         assert to_numpy(shares[-1][-1], "item").flat[0] == 5
         with pytest.raises(IndexError):
             shares[0][5]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[10**400], [1.5, 10**400], [Fraction(10**400)], [[True, -(10**400)]]],
+    ids=["alone", "with floats", "fraction", "with bools"],
+)
+def test_a_number_beyond_float64_is_named(values):
+    with pytest.raises(ValueError, match="x has a number that is too large"):
+        to_numpy(values, "x")
