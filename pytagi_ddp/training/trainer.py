@@ -515,7 +515,10 @@ class Trainer:
         assert self.likelihood is not None
         self._several = isinstance(self.likelihood, Joint)
         kind = self.likelihood.prediction(np.zeros((1, outputs)), np.ones((1, outputs)))
-        self._all_metrics = metric.standard_metrics(kind) | self._metrics
+        standard = metric.standard_metrics(kind)
+        if twice := [name for name in self._metrics if name in standard]:
+            raise ValueError(f"metrics has {twice[0]!r}, which is computed anyway: give it another name")
+        self._all_metrics = standard | self._metrics
 
     def _ordered(self, moment: str) -> list[Callback]:
         """The callbacks in the order of their calls.

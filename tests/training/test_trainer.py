@@ -109,6 +109,12 @@ def test_statistics_are_those_of_the_parameters():
     assert "bn_seconds" not in history[0] and state_of(other) != before
 
 
+@pytest.mark.parametrize("name", ["nll", "rmse"])
+def test_a_metric_replaces_none_of_the_library(name):
+    with pytest.raises(ValueError, match=f"metrics has '{name}', which is computed anyway"):
+        Sequential(Linear(2, 1)).fit(np.zeros((4, 2)), np.zeros(4), Gaussian(0.1), metrics={name: lambda p, y: y})
+
+
 def test_metrics_are_means_over_the_samples():
     net = network(1)
 
