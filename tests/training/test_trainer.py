@@ -112,7 +112,7 @@ def test_statistics_are_those_of_the_parameters():
 @pytest.mark.parametrize("name", ["nll", "rmse"])
 def test_a_metric_replaces_none_of_the_library(name):
     with pytest.raises(ValueError, match=f"metrics has '{name}', which is computed anyway"):
-        Sequential(Linear(2, 1)).fit(np.zeros((4, 2)), np.zeros(4), Gaussian(0.1), metrics={name: lambda p, y: y})
+        network(1).fit(X, Y, Gaussian(0.1), metrics={name: lambda prediction, y: y})
 
 
 def test_metrics_are_means_over_the_samples():
