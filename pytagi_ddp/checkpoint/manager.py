@@ -107,6 +107,8 @@ class CheckpointManager:
             DamagedCheckpointError: a damaged manifest. TypeError: another kind of network.
         """
         _check_kind(model)
+        if not isinstance(position, TrainingPosition):
+            raise TypeError(f"position is a TrainingPosition(epoch, batch, step, seed), got {position!r:.60}")
         _check_average(model, average)
         if isinstance(model, ShardedNetwork):
             return (self._save_gathered if gather else self._save_folder)(model, position, settings, extra)

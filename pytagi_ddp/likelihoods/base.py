@@ -152,7 +152,11 @@ class Likelihood(ABC):
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0) -> None:
         """Fills the deltas at the output of `net`, which has been called.
 
-            dm = w J d log Z/dm,    ds = w J^2 d^2 log Z/dm^2
+            dm = J d log Z/dm,    ds = J^2 d^2 log Z/dm^2,    Z = E[p(y | z)^w]
+
+        Where the power w has no closed form (`Categorical`, `Censored`, `Ordinal`, `StudentT`, `Custom`, and the
+        probit), the observation acts like a Gaussian one, whose precision w multiplies. `HeteroscedasticGaussian`
+        multiplies its deltas by w.
 
         Args:
             net: a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` (where the outputs are on

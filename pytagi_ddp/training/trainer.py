@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import platform
 import sys
 import time
@@ -25,6 +24,8 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.forgetting import forgets_before
+from pytagi_ddp.nn.core.validate import check_integers
+from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.batches import (
     as_batches,
@@ -38,7 +39,13 @@ from pytagi_ddp.training.batches import (
     samples_of,
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
+from pytagi_ddp.warn import warn
 
+KNOWS = (
+    "the network knows more than its prior, and the EvidenceSchedule pulls it towards the prior of a new network: what "
+    "it has learnt from other data is lost in time. Pass evidence=None to keep it. (What it has learnt from the same "
+    "data is not lost.)"
+)
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise it
 # would make error bars too small: `benchmarks.quality counts` measures both.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
@@ -73,8 +80,10 @@ class Trainer:
     data: standardise them before.
 
     **Evidence.** With an `EvidenceSchedule`, each sample counts a set number of times, for any number of epochs. If the
-    network already has a schedule, it is kept, and continues with these epochs. With `evidence=None` steps are those of
-    plain TAGI, and `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the first.
+    network already has a schedule, it is kept, and continues with these epochs; that of a stream does not change. The
+    schedule pulls parameters towards the prior of a new network. So use `evidence=None` for a network that knows other
+    data (a pretrained one, for which there is a warning, or a stream). Steps are then those of plain TAGI, and
+    `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the first.
     If ranks add deltas (`average=False`), a step is that of one process with the samples of all ranks. If they average
     deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
 
@@ -135,12 +144,13 @@ class Trainer:
     ):
         if not isinstance(net, Net):
             raise TypeError(f"Trainer takes a network first, a Sequential or what wraps one, got {type(net).__name__}")
+        check_integers("Trainer", epochs=epochs, batch_size=batch_size, bn_batches=bn_batches)
         for name, number, least in (
             ("epochs", epochs, 1),
             ("batch_size", batch_size, 1),
             ("bn_batches", bn_batches, 0),
         ):
-            if operator.index(number) < least:
+            if number < least:
                 raise ValueError(f"{name} must be at least {least}, got {number}")
         if not 0 <= average_last <= 1:
             raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")
@@ -380,6 +390,8 @@ class Trainer:
                 schedule.remove()
             return
         given = dict(self._evidence)
+        if schedule is not None and schedule.epochs is None and not given:
+            return  # of a stream
         steps = given.pop("steps_per_epoch", None)
         if steps is None:
             every = [length(self._train)]
@@ -393,6 +405,9 @@ class Trainer:
             steps = max(count for count in every if count is not None)
         if schedule is None or schedule.epochs is None:
             count = COUNT_OF_CLASSES if "error" in self._all_metrics else COUNT_OF_NUMBERS
+            here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
+            if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
+                warn(KNOWS)
             EvidenceSchedule(self.network, steps, self.epochs, **{"count": count, **given})
             return
         schedule.steps_per_epoch = steps

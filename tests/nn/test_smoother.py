@@ -1,6 +1,7 @@
 """SLSTM, SLinear and the smoother."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -130,8 +131,19 @@ def test_evaluation_and_predictions_are_not_recorded():
     net(np.ones(2))
     net.train()
     assert net.smoother()[0].size == 2 * 3
-    with pytest.raises(RuntimeError, match="one sample of one time step"):
-        twin.smoother()  # a copy has the memory, and no record
+    assert twin.smoother()[0].size == 2 * 3
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+def test_a_copy_within_a_series_has_the_record(copied):
+    net = several_outputs()
+    train(net, *[1] * 70)
+    twin = copied(net)
+    for one in (net, twin):
+        train(one, *[1] * 5, seed=100)
+    for expected, found in zip(net.smoother(), twin.smoother(), strict=True):
+        assert expected.size == 75 * 3
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_what_is_asked_too_early():

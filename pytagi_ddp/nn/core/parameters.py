@@ -123,12 +123,17 @@ class Parameters:
         Raises:
             ValueError: wrong number of values, one that is not finite, or a negative variance.
         """
-        name = f"{which}_{part}"
+        name, own = f"{which}_{part}", getattr(self._flat[part], which)
         array = self._fitting(name, values, part)
-        check_finite(array, name)
-        if which == "var":
-            check_variances(array, name)
-        self._array.copy(array, getattr(self._flat[part], which))
+        try:
+            check_finite(array, name)
+            if which == "var":
+                check_variances(array, name)
+        except ValueError as error:
+            if isinstance(own, np.ndarray) and np.may_share_memory(array, own):  # `layer.var_w -= 1`
+                raise ValueError(f"{error}. The operation has changed {name} in place: assign valid values") from None
+            raise
+        self._array.copy(array, own)
 
     def set_deltas(self, part: Part, which: Moment, values: ArrayLike) -> None:
         """Assigns (scaled) deltas.
@@ -143,7 +148,8 @@ class Parameters:
         self._array.copy(np.divide(array, factor, where=known, out=np.zeros_like(factor)), sums)
 
     def _fitting(self, name: str, values: ArrayLike, part: Part) -> np.ndarray:
-        array, size = flat_float32(values, name), self._flat[part].mu.size
+        size = self._flat[part].mu.size
+        array = flat_float32(values, name, shape=self.weight_shape if part == "w" else (size,))
         if array.size != size:
             raise ValueError(f"{name} has {size} values, got {array.size}")
         return array

@@ -1,5 +1,6 @@
 """Checks of arrays and numbers given by the user."""
 
+import math
 import operator
 from numbers import Integral
 from typing import Any
@@ -10,15 +11,23 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 
 
-def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.ndarray:
+def flat_float32(
+    values: ArrayLike, what: str, size: int | None = None, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
     """`values`, of any library, real dtype, shape and strides (see `to_numpy`), as a flat float32 array.
 
-    Contiguous float32 in host memory is not copied.
+    Contiguous float32 in host memory is not copied. With a `shape`, neighbouring dimensions may be joined, as in a flat
+    array or in (4, 27) for (4, 3, 3, 3).
 
     Raises:
-        TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length.
+        TypeError: values that are not real numbers. ValueError: not `size` of them, or rows of unequal length; another
+            shape, such as a transposed one.
     """
     array = to_numpy(values, what)
+    if shape is not None and array.size == math.prod(shape) and not _ends(array.shape) <= _ends(shape):
+        raise ValueError(
+            f"{what} has the shape {shape}, or flat {(math.prod(shape),)}, got {array.shape}: is it transposed?"
+        )
     if array.dtype != np.float32 or not array.flags.c_contiguous:
         with np.errstate(over="ignore"):  # too large values become infinite, which callers check
             array = np.ascontiguousarray(array, np.float32)
@@ -26,6 +35,11 @@ def flat_float32(values: ArrayLike, what: str, size: int | None = None) -> np.nd
     if size is not None and array.size != size:
         raise ValueError(f"{what} must hold {size} values, got {array.size}")
     return array
+
+
+def _ends(shape: tuple[int, ...]) -> set[int]:
+    """The numbers of values before which a row of some dimension can end."""
+    return {math.prod(shape[:k]) for k in range(len(shape) + 1)}
 
 
 def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:

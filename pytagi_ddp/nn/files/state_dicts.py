@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.listing import some
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.tensors import FIELDS, TensorSpec
@@ -116,10 +117,11 @@ def check_file(model: Network, values: dict[str, Any], what: str) -> Values:
 
 def put(model: Network, values: Values) -> None:
     """Sets the values of `check`; pending deltas are dropped."""
-    model.drop_deltas()
-    for spec, array in values:
-        model.kernels.array.copy(array, model.arena.values(spec))
-    model.arena.keep_state()
+    with held_back():  # all values change, or none
+        model.drop_deltas()
+        for spec, array in values:
+            model.kernels.array.copy(array, model.arena.values(spec))
+        model.arena.keep_state()
 
 
 def _checked(model: Network, values: dict[str, Any]) -> Values:
@@ -139,7 +141,8 @@ def _checked(model: Network, values: dict[str, Any]) -> Values:
             missing += [key] if tensors[0].kind == "learned" else []
             continue
         try:
-            checked += _fitting(key, tensors, given.pop(key))
+            parameters = model.arena.leaves[tensors[0].leaf].parameters
+            checked += _fitting(key, tensors, given.pop(key), getattr(parameters, "weight_shape", None))
         except ValueError as error:
             misfits.append(str(error))
     if missing or given:
@@ -151,7 +154,9 @@ def _checked(model: Network, values: dict[str, Any]) -> Values:
     return checked
 
 
-def _fitting(key: str, tensors: Sequence[TensorSpec], value: Sequence[ArrayLike]) -> Values:
+def _fitting(
+    key: str, tensors: Sequence[TensorSpec], value: Sequence[ArrayLike], weight_shape: tuple[int, ...] | None
+) -> Values:
     """The values of an entry, without the empty arrays that it may end with."""
     names, expected = ", ".join(spec.field for spec in tensors), max(len(FIELDS), len(tensors))
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
@@ -160,7 +165,8 @@ def _fitting(key: str, tensors: Sequence[TensorSpec], value: Sequence[ArrayLike]
         raise ValueError(f"{key}: expected {expected} arrays ({names}), got {len(value)}")
     found = []
     for spec, given in zip(tensors, value, strict=False):
-        array = flat_float32(given, f"{key} {spec.field}", spec.size)
+        shape = weight_shape if spec.field in FIELDS[:2] else None
+        array = flat_float32(given, f"{key} {spec.field}", spec.size, shape)
         spec.check(array, f"{key} {spec.field}")
         found.append((spec, array))
     for rest in value[len(tensors) :]:

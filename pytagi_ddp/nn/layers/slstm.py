@@ -1,5 +1,6 @@
 """LSTM with a record of its memory, for `Sequential.smoother`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,19 @@ Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 FIRST_CAPACITY = 64
 
 
+def _made(arrays: Iterable[Array]) -> Record:
+    """The record with these `Record.arrays`."""
+    *moments, cov_c, cov_h = arrays
+    return Record(tuple(moments[:4]), tuple(moments[4:]), cov_c, cov_h)
+
+
 class SLSTM(LSTM):
     """`LSTM` that records its memory, for `Sequential.smoother`.
 
     Each training step with one sample of one time step adds a step to the record: the moments of h and C before and
     after the observation, and their covariances with those of the previous step, for the weights of that forward pass.
-    Evaluation changes the memory but not the record. `Sequential.smoother` and a move to another device end a record; a
-    copy of the layer has none.
+    Evaluation changes the memory but not the record. `Sequential.smoother` and a move to another device end a record;
+    copies and pickles of the layer have it, too.
 
     Arguments and errors are those of `LSTM`.
 
@@ -87,18 +94,12 @@ class SLSTM(LSTM):
             if self.recorded:
                 for old, array in zip(self._record.arrays, new, strict=True):
                     self.kernels.array.copy(old[: self.recorded], array[: self.recorded])
-            self._record = Record(tuple(new[:4]), tuple(new[4:8]), *new[8:])
+            self._record = _made(new)
         return self._record
 
     def smooth(self) -> None:
         """Smooths the record into `smoothed`, and begins a new record."""
-        n = self.recorded
-        record = Record(
-            tuple(a[:n] for a in self._record.prior),
-            tuple(a[:n] for a in self._record.posterior),
-            self._record.cov_c[:n],
-            self._record.cov_h[:n],
-        )
+        record = _made(array[: self.recorded] for array in self._record.arrays)
         self.kernels.recurrent.smooth(record)
         mu_h, var_h, mu_c, var_c = (self.kernels.array.to_host(a) for a in record.posterior)
         self.smoothed, self.recorded = (mu_h, var_h, mu_c, var_c), 0
@@ -116,12 +117,22 @@ class SLSTM(LSTM):
         return mu_h, var_h, mu_c, var_c
 
     def _attach(self, kernels: Any) -> None:
-        moved = kernels.array is not getattr(self, "kernels", kernels).array
+        before = self.__dict__.get("kernels")
         super()._attach(kernels)
-        if moved:
+        if before is not None and kernels.array is not before.array:
             self.recorded = 0
+        elif before is None and self.recorded:  # a copy, whose record is on the host
+            given, new = self._record.arrays, [kernels.array.empty(array.shape) for array in self._record.arrays]
+            for source, target in zip(given, new, strict=True):
+                kernels.array.copy(source, target)
+            self._record = _made(new)
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
-        state.pop("_record", None)
-        return state | {"recorded": 0}
+        record = state.pop("_record", None)
+        if record is not None and self.recorded:
+            state["_record"] = _made(self.kernels.array.to_host(array[: self.recorded]) for array in record.arrays)
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state if "_record" in state else state | {"recorded": 0})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import NUMBERS, to_numpy
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
@@ -68,16 +69,24 @@ class FeatureDensity:
         Args:
             x: training inputs, or, without labels, a loader or an iterable of batches (x, labels), best without
                 augmentation.
-            labels: the class of each input.
+            labels: the class of each input; where it is missing (NaN or negative), the input is left out.
 
         Raises:
-            ValueError: numbers of inputs and labels that differ.
+            ValueError: numbers of inputs and labels that differ; no label at all. TypeError: an array without labels.
         """
+        if labels is None and hasattr(x, "dtype"):
+            raise TypeError("fit needs the class of each input: fit(x, labels), or batches (x, labels)")
         batches = [(x, labels)] if labels is not None else x
-        parts = [(self.features(inputs), np.asarray(seen).ravel()) for inputs, seen in batches if len(inputs)]
+        seen = [(inputs, to_numpy(some, "labels", text=True)) for inputs, some in batches if len(inputs)]
+        parts = [(self.features(inputs), some.ravel()) for inputs, some in seen]
         f, of_class = (np.concatenate(part) for part in zip(*parts, strict=True))
         if len(f) != len(of_class):
             raise ValueError(f"{len(f)} inputs and {len(of_class)} labels: each input needs one")
+        if of_class.dtype.kind in NUMBERS:
+            known = of_class >= 0
+            f, of_class = f[known], of_class[known]
+        if not len(f):
+            raise ValueError("no input has a label (NaN and negative numbers are missing ones)")
         classes, index = np.unique(of_class, return_inverse=True)
         self._means = np.stack([f[index == k].mean(0) for k in range(len(classes))])
         rest = f - self._means[index]

@@ -20,6 +20,7 @@ from pytagi_ddp.nn.core.stepping import cap_factor
 from pytagi_ddp.nn.core.table import columns
 
 DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
+CLEARLY = 0.99  # factor on variances that are smaller for another reason than rounding
 SATURATED = 0.01  # an output is saturated up to this |Jacobian|
 SNR_QUANTILES = (0.1, 0.5, 0.9)
 HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "90 %", "var/prior", "capped")
@@ -145,6 +146,16 @@ def _var_ratio(leaf: BaseLayer) -> float:
         for pair in ((leaf.var_w, leaf.var_b), prior_variances(leaf))
     )
     return now / prior if prior else math.nan
+
+
+def has_learnt(net: TrainableNetwork) -> bool:
+    """Whether variances of parameters are below those of the prior of a new network."""
+    pairs = ((leaf.var_w, leaf.var_b, *prior_variances(leaf)) for leaf in net.arena.leaves if leaf.parameters)
+    return any(
+        bool(np.any((now > 0) & (now < CLEARLY * prior)))
+        for var_w, var_b, prior_w, prior_b in pairs
+        for now, prior in ((var_w, prior_w), (var_b, prior_b))
+    )
 
 
 def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
