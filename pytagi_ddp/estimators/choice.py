@@ -13,6 +13,7 @@ import numpy as np
 from pytagi_ddp.estimators.encoding import encoding_of
 from pytagi_ddp.estimators.members import Training
 from pytagi_ddp.nn import Sequential
+from pytagi_ddp.warn import warn
 
 ENOUGH = 3000  # samples on which a choice is based: of a large table, those of some folds
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
@@ -87,6 +88,11 @@ class Choice:
         if training in self.losses or (self.losses and not self._has_time_for(training)):
             return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
+        if len(self.losses) == 1 and not self._has_time_for(training):
+            warn(
+                f"max_time is not sufficient for one kind of networks, whose training takes about "
+                f"{self._seconds_of(training):.0f} s: give fewer samples, epochs or networks (n_folds, n_seeds)"
+            )
 
     def _judged(self, networks: list[list[Sequential]]) -> float:
         """The mean loss of the samples on which the choice is based."""
@@ -150,6 +156,9 @@ class Choice:
     def _has_time_for(self, training: Training) -> bool:
         if math.isinf(self._end):
             return True
+        return perf_counter() + self._seconds_of(training) <= self._end
+
+    def _seconds_of(self, training: Training) -> float:
+        """The time of all networks of this kind, as the networks so far have taken."""
         networks = self._folds * self._count
-        seconds = networks * training.work(self._x.shape[1]) * self._spent / max(self._work, 1)
-        return perf_counter() + seconds <= self._end
+        return networks * training.work(self._x.shape[1]) * self._spent / max(self._work, 1)

@@ -3,6 +3,7 @@ encodings."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pytagi_ddp.estimators.inputs import is_missing
 from pytagi_ddp.warn import warn
 
 MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
+NUMERALS = 10  # numbers in a column of text that are suspicious
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
@@ -88,6 +90,9 @@ class Categories:
 
         Raises:
             ValueError: columns that X does not have.
+
+        Warns:
+            UserWarning: a column of text whose values are numbers.
         """
         columns = _columns_of(X, asked)
         if not columns:
@@ -96,6 +101,15 @@ class Categories:
         known: dict[int, list[Hashable]] = {}
         for k in columns:
             counts = Counter(key for key in _keys(X, k) if key is not None)
+            numbers = [key for key in counts if isinstance(key, str) and _is_number(key)]
+            if asked == "from_dtype" and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
+                others = [key for key in counts if key not in numbers]
+                but = f" (not {_shown(others)})" if others else ""
+                warn(
+                    f"column {_names(X)[k]!r} of X holds text, and {len(numbers)} of {len(counts)} different values "
+                    f"are numbers{but}: they are taken as categories. Convert it (pd.to_numeric(column, "
+                    "errors='coerce')), or name it in categorical_features"
+                )
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
         return cls(known, [k for k in range(X.shape[1]) if k not in known])
@@ -128,6 +142,13 @@ class Categories:
         if not self.known:
             return np.arange(inputs)
         return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _types(values: list[Hashable]) -> set[str]:

@@ -108,7 +108,12 @@ class LikelihoodNoise(Noise):
             return float(weights[rows] @ logs) - 2 * math.log(noise.slope) ** 2
 
         tried = (replace(fitted, centre=float(centre), slope=slope) for slope in SLOPES)
-        return max(tried, key=log_posterior).fitted(moments, y, weights)
+        best = max(tried, key=log_posterior)
+        if best.slope != 1 and not median:  # the mean prediction becomes that of the observations
+            predicted = best.distribution(y[rows], some, 0.0, 1.0).mean
+            rise = centre - np.log(np.average(predicted, weights=weights[rows]) + 1e-3)
+            best = replace(best, centre=best.centre + float(rise) / (1 - best.slope))
+        return best.fitted(moments, y, weights)
 
     def fitted(self, moments: Moments, y: np.ndarray, weights: np.ndarray, share: float = 1.0) -> LikelihoodNoise:
         """The noise that is most likely for one target of samples, given what networks predict for them.

@@ -4,12 +4,14 @@ A scorer is called with a fitted estimator, X and y, and returns a number; the l
 has its best value in between). The estimator is a `TAGIRegressor`, or a Pipeline or a search that ends with one.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
 from pytagi_ddp.estimators.distributions import EnsemblePrediction
@@ -18,12 +20,50 @@ from pytagi_ddp.estimators.inputs import checked_weights
 from pytagi_ddp.estimators.regressor import TAGIRegressor, observations
 
 COVERAGE = 0.9
+Score = Callable[..., float]
 
 
+class Requesting:
+    """A scorer that asks for `sample_weight`, or refuses it, where scikit-learn routes metadata.
+
+    Args:
+        score: the scorer. sample_weight: True, False, None (weights are an error) or the name of the weights.
+    """
+
+    def __init__(self, score: Score, sample_weight: bool | str | None = None):
+        self._score, self._asked = score, sample_weight
+        self.__name__ = score.__name__
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}.set_score_request(sample_weight={self._asked!r})"
+
+    def __call__(self, estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        return self._score(estimator, X, y, sample_weight)
+
+    def set_score_request(self, *, sample_weight: bool | str | None) -> "Requesting":
+        return Requesting(self._score, sample_weight)
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        request = MetadataRequest(owner=self.__name__)
+        request.score.add_request(param="sample_weight", alias=self._asked)
+        return request
+
+
+def routed(score: Score) -> Any:
+    """A scorer with `set_score_request`, as those of scikit-learn; it stays a function, which can be pickled."""
+    plain = Requesting(score)
+    score.set_score_request = plain.set_score_request  # type: ignore[attr-defined]
+    score.get_metadata_routing = plain.get_metadata_routing  # type: ignore[attr-defined]
+    return score
+
+
+@routed
 def log_likelihood_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Mean ln of the predicted density at the observations y, in units of y: see `TAGIRegressor.log_likelihood`.
 
         GridSearchCV(pipeline, grid, scoring=log_likelihood_scorer)
+
+    With metadata routing, `log_likelihood_scorer.set_score_request(sample_weight=True)` is given the weights.
 
     Args:
         estimator: fitted; a `TAGIRegressor`, or a Pipeline or a search that ends with one.
@@ -39,6 +79,7 @@ def log_likelihood_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_wei
     return _mean(logs.sum(1) if logs.ndim == 2 else logs, sample_weight)
 
 
+@routed
 def neg_crps_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Minus the mean continuous ranked probability score, in units of y: see `TAGIRegressor.crps`.
 
@@ -53,6 +94,7 @@ def neg_crps_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: A
     return -_mean(distribution.crps(observed), sample_weight)
 
 
+@routed
 def neg_interval_score_scorer(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> float:
@@ -76,6 +118,7 @@ def neg_interval_score_scorer(
     return -_mean(high - low + 2 / (1 - COVERAGE) * outside, sample_weight)
 
 
+@routed
 def coverage_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
     """Share of the observations that lie inside their central intervals of 90 %: 0.9 at best.
 

@@ -61,7 +61,7 @@ class NegativeBinomial(Likelihood):
     """Counts with mean M = exposure e^z and variance M + M^2/size: overdispersed, and `Poisson` for size to infinity.
 
     log p(y | z) = y z - (y + size) log(size + M) + const. Z and its errors are as for `Poisson`, for sizes from
-    0.1 to 100.
+    0.01 to 1000.
 
     Observes batch x outputs counts. Predicts counts; mean exposure e^(m + s/2).
 
@@ -73,7 +73,7 @@ class NegativeBinomial(Likelihood):
         ValueError: as `Poisson`; a size that is not positive.
     """
 
-    noise_parameters: ClassVar = {"size": (0.1, 100.0)}
+    noise_parameters: ClassVar = {"size": (0.01, 1000.0)}
 
     def __init__(self, size: float = 1.0, exposure: ArrayLike = 1.0):
         self.size, self.exposure = positive("size", self, size), _exposures(self, exposure)

@@ -16,7 +16,7 @@ class Gamma(Likelihood):
 
     log p(y | z) = -shape (z + y e^-z) + const. Z = E[p(y | z)] by nodes around the posterior's mode. Posterior moments
     have errors below 1e-3 of the prior's (1e-3 standard deviations, or of a larger shift; 1e-3 of the variance) for m
-    within +-50, s from 1e-6 to 1e4, shape from 0.1 to 100, y from 0.001 to 1000.
+    within +-50, s from 1e-6 to 1e4, shape from 0.01 to 3000, y from 0.001 to 1000.
 
     Observes batch x outputs positive numbers. Predicts positive numbers; mean e^(m + s/2).
 
@@ -27,7 +27,7 @@ class Gamma(Likelihood):
         ValueError: a shape that is not positive; in `observe`, a y that is not.
     """
 
-    noise_parameters: ClassVar = {"shape": (0.1, 100.0)}
+    noise_parameters: ClassVar = {"shape": (0.01, 3000.0)}
 
     def __init__(self, shape: float = 1.0):
         self.shape = positive("shape", self, shape)

@@ -483,7 +483,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Means and variances of the outputs for any number of samples, in evaluation mode, batch by batch.
 
         Args:
-            x: (n, ...) inputs; var_x: their variances, of the same shape.
+            x: (n, ...) inputs; var_x: their variances, of the same shape. In a network with a memory (an `LSTM` of one
+                time step), one sample continues from it, and each of several samples begins without.
             batch_size: samples in memory at a time. Afterwards `output_z_buffer` holds the last batch; or all samples,
                 if a recorded pass over as many samples was replayed.
 
@@ -509,10 +510,13 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         carried = self.kernels.array.snapshot(self.arena.carried)
+        apart = n > 1 and self.arena.carried.size > 0
         try:
             with self.passes.in_mode(training=False):
                 for i in range(0, n, batch_size):
                     rows = slice(i, i + batch_size)
+                    if apart:
+                        self.reset_lstm_states()
                     out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])
                     self.kernels.array.copy(out.mu, mu[rows])
                     self.kernels.array.copy(out.var, var[rows])

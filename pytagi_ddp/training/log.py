@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp import plot
-from pytagi_ddp.files import check_replaceable
+from pytagi_ddp.files import atomic_write, check_replaceable
 from pytagi_ddp.listing import some
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.training.trackers import Tracker, tracker_of
@@ -112,8 +113,9 @@ class Log(Callback):
         try:
             log = self.folder / LOG_NAME
             plot.learning_curves(figure.add_subplot(), log)
-            check_replaceable(self.folder / PLOT_NAME)
-            figure.savefig(self.folder / PLOT_NAME, dpi=150)
+            picture = io.BytesIO()
+            figure.savefig(picture, dpi=150, format="png")
+            atomic_write(self.folder / PLOT_NAME, picture.getvalue())
         except Exception as error:  # any error: the training is more important than its picture
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
             return None

@@ -178,3 +178,26 @@ def test_targets_without_noise_are_learnt(name):
         )
         < 0.3
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_counts_have_the_mean_of_the_data(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(1000, 3))
+    y = rng.poisson(0.02 * np.exp(0.5 * x[:, 0]))
+    options = {"n_folds": 3, "n_seeds": 1, "epochs": 15, "n_bins": 0, "hidden_layer_sizes": 30}
+    model = TAGIRegressor(likelihood="poisson", random_state=seed, **options).fit(x, y)
+    assert model.noise_.slope < 1
+    ratio = model.predict(rng.normal(size=(20_000, 3))).mean() / y.mean()
+    assert 0.85 < ratio < 1.15, "0.79 to 0.85 without the shift of the centre"
+
+
+def test_small_relative_noise_of_positive_numbers():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (1000, 2))
+    y = rng.gamma(2500, np.exp(x[:, 0]) / 2500)
+    options = {"n_folds": 3, "n_seeds": 1, "epochs": 40, "n_bins": 0, "hidden_layer_sizes": 50}
+    model = TAGIRegressor(likelihood="gamma", random_state=0, **options).fit(x[:500], y[:500])
+    low, high = model.predict_interval(x[500:], 0.5)
+    assert model.noise_.likelihood.shape > 300
+    assert 0.4 < np.mean((low <= y[500:]) & (y[500:] <= high)) < 0.85  # of 0.5

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from joblib import parallel_config
 from scipy.sparse import csc_array, csc_matrix, csr_array, csr_matrix
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
@@ -574,3 +575,26 @@ def test_an_estimator_of_version_0_2_0_goes_on(kind):
     np.testing.assert_array_equal(old.predict(x), model.predict(x))
     np.testing.assert_array_equal(old.partial_fit(x, y).predict(x), model.partial_fit(x, y).predict(x))
     assert clone(old).get_params()["n_bins"] == 0
+
+
+def test_scorers_are_given_weights_by_metadata_routing():
+    rng, odd = np.random.default_rng(0), np.arange(200) % 2
+    x = rng.normal(size=(200, 2))
+    y = x[:, 0] + np.where(odd, 3.0, 0.1) * rng.normal(size=200)
+    weights = np.where(odd, 0.0, 1.0)
+    options = {"epochs": 5, "n_folds": 2, "n_seeds": 1, "n_bins": 0, "random_state": 0}
+    asking = log_likelihood_scorer.set_score_request(sample_weight=True)
+    assert repr(pickle.loads(pickle.dumps(asking))) == repr(asking)
+    with config_context(enable_metadata_routing=True):
+        regressor = TAGIRegressor(10, **options).set_fit_request(sample_weight=True)
+        given = {"cv": 2, "params": {"sample_weight": weights}, "error_score": "raise"}
+        with pytest.raises(ValueError, match="sample_weight"):
+            cross_validate(regressor, x, y, scoring=log_likelihood_scorer, **given)
+        found = cross_validate(regressor, x, y, scoring=asking, return_estimator=True, return_indices=True, **given)
+        unweighted = log_likelihood_scorer.set_score_request(sample_weight=False)
+        plain = cross_validate(regressor, x, y, scoring=unweighted, **given)["test_score"]
+    for score, other, model, rows in zip(
+        found["test_score"], plain, found["estimator"], found["indices"]["test"], strict=True
+    ):
+        assert score == log_likelihood_scorer(model, x[rows], y[rows], weights[rows])
+        assert other == log_likelihood_scorer(model, x[rows], y[rows]) < score - 1

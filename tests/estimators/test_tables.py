@@ -184,3 +184,15 @@ def test_rare_categories_are_as_unknown_ones():
     names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
     model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
     assert len(model._x_mean) == 1 + 254
+
+
+def test_numbers_read_as_text_are_named():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    a = np.random.default_rng(0).normal(size=60)
+    table = pd.DataFrame({"b": a, "a": a.round(6).astype(str)})
+    table.loc[3, "a"] = "?"
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 1, "n_bins": 0, "random_state": 0}
+    with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '\?' \(str\)"):
+        TAGIRegressor(**options).fit(table, a)
+    TAGIRegressor(**options, categorical_features=["a"]).fit(table, a)  # as it was asked for: no warning
+    TAGIRegressor(**options).fit(table.assign(a=np.arange(60) % 7).astype({"a": str}), a)

@@ -65,3 +65,20 @@ def test_errors_say_what_is_missing():
         FeatureDensity(net).fit(np.ones((3, 2)), [0, 1])
     with pytest.raises(RuntimeError, match="fit"):
         FeatureDensity(net).distance(np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("missing", [np.nan, -1])
+def test_inputs_without_a_label_are_left_out(missing):
+    net = Sequential(Linear(2, 2))
+    x, labels = points(0)
+    given = labels.astype(float)
+    x[:50] += 50
+    given[:50] = missing
+    density, expected = FeatureDensity(net).fit(x, given), FeatureDensity(net).fit(x[50:], labels[50:])
+    np.testing.assert_array_equal(density.distance(x), expected.distance(x))
+    names = FeatureDensity(net).fit(x[50:], np.array(["a", "b", "c"])[labels[50:]])
+    np.testing.assert_array_equal(names.distance(x), expected.distance(x))
+    with pytest.raises(TypeError, match=r"needs the class of each input: fit\(x, labels\)"):
+        FeatureDensity(net).fit(x)
+    with pytest.raises(ValueError, match="no input has a label"):
+        FeatureDensity(net).fit(x, np.full(len(x), missing))

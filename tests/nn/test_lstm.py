@@ -114,6 +114,22 @@ def test_a_second_pass_back_takes_the_memory_where_the_first_one_does(kind, step
         assert len(net.smoother()[0]) == steps + 1
 
 
+def test_predictions_of_several_samples_do_not_depend_on_the_batch_size():
+    net = nn.Sequential(nn.LSTM(1, 8), nn.Linear(8, 1))
+    for k in range(5):
+        net([np.sin(k)])
+    memory = net.get_lstm_states()
+    x = np.full((5, 1), 0.5)
+    expected = net.predict(x)
+    for size in (1, 2, 4):
+        np.testing.assert_allclose(net.predict(x, batch_size=size), expected, rtol=1e-6)
+    assert np.ptp(expected[0]) < 1e-6
+    one = net.predict(x[:1])[0]
+    assert abs(one - expected[0][0]) > 1e-4, "one sample continues from the memory"
+    for before, after in zip(memory[0], net.get_lstm_states()[0], strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
 def test_variances_of_the_memory_do_not_become_negative(tmp_path):
     """Many outputs take away more than there is: 1e-5 is left then, and the memory can be kept."""
     manual_seed(2)

@@ -230,3 +230,32 @@ def test_attributes_that_are_not_there(net, of, name, remedy):
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'.*{remedy}"):
         setattr(of(net), name, 1)
     assert not hasattr(of(net), name)
+
+
+def test_arrays_of_another_shape_are_refused():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    layer = net.layers[0]
+    w = np.arange(6.0).reshape(2, 3)
+    for shape in ((3, 2), (6,), (6, 1), (3, 2, 1)):
+        layer.mu_w = w.reshape(shape)
+        np.testing.assert_array_equal(layer.mu_w, w.ravel())
+    with pytest.raises(
+        ValueError, match=r"mu_w has the shape \(3, 2\), or flat \(6,\), got \(2, 3\): is it transposed"
+    ):
+        layer.mu_w = w
+    state = net.state_dict()
+    state["Linear.1"] = (w.T, *state["Linear.1"][1:])
+    with pytest.raises(ValueError, match=r"Linear.1 mu_w has the shape \(2, 3\), .* got \(3, 2\)"):
+        net.load_state_dict(state)
+    conv = nn.Sequential(nn.Conv2d(3, 4, 2, in_width=5, in_height=5)).layers[0]
+    conv.var_w = np.ones((4, 12))
+    with pytest.raises(ValueError, match="is it transposed"):
+        conv.var_w = np.ones((2, 2, 3, 4))
+
+
+def test_an_operation_in_place_that_is_refused_says_so():
+    layer = nn.Sequential(nn.Linear(2, 3)).layers[0]
+    with pytest.raises(ValueError, match=r"must not be negative.* has changed var_w in place"):
+        layer.var_w -= 1
+    with pytest.raises(ValueError, match=r"negative, the smallest is -1\.0$"):
+        layer.var_w = np.full(6, -1.0)

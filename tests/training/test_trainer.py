@@ -9,7 +9,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Gaussian, Joint
-from pytagi_ddp.nn import DDPSequential, FSDPSequential
+from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
 from pytagi_ddp.training import CallbackError, Checkpoints, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
 
@@ -355,3 +355,28 @@ def test_data_and_networks_that_cannot_be():
         own.fit((X, LABELS), iter(cut(*TEST)))
     with pytest.raises(ValueError, match="evaluate needs a likelihood"):
         Trainer(network()).evaluate(TEST)
+
+
+def test_the_schedule_of_a_stream_stays():
+    net, (x, y) = network(1), (X, Y)
+    schedule = EvidenceSchedule(net)
+    twin = network(1)
+    for _ in range(2):
+        net.fit(x, y, Gaussian(0.5), epochs=1, batch_size=6)
+        twin.fit(x, y, Gaussian(0.5), epochs=1, batch_size=6, evidence=None)
+    assert net.schedule is schedule and state_of(net) == state_of(twin)
+    net.fit(x, y, Gaussian(0.5), epochs=2, evidence={"count": 1})
+    assert net.schedule.epochs == 2
+
+
+def test_a_network_that_knows_something_is_warned_about():
+    net = network(1)
+    other = network(1)
+    other.load_state_dict({key: (mu, 0.01 * var, *rest) for key, (mu, var, *rest) in net.state_dict().items()})
+    with pytest.warns(UserWarning, match=r"the network knows more than its prior.*Pass evidence=None"):
+        other.fit(X, Y, Gaussian(0.5), epochs=2)
+    other.fit(X, Y, Gaussian(0.5), epochs=2)  # the schedule knows of the first: no warning
+    net.fit(X, Y, Gaussian(0.5), epochs=2)
+    copied = network(1)
+    copied.params_from(net)
+    copied.fit(X, Y, Gaussian(0.5), epochs=2, evidence=None)

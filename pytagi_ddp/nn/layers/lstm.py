@@ -36,6 +36,9 @@ class LSTM(BaseLayer):
     evaluation (`predict` restores the earlier ones), and a backward pass updates them by the observation. A call with
     another number of samples sets them to 0. `Sequential.get_lstm_states` returns these moments.
 
+    The weights are a matrix (4 output_size, input_size + output_size): rows for the units of the gates f, i, c and o,
+    in this order, and columns for the inputs and then for h of the previous step. Biases are in the order of the rows.
+
     Args:
         input_size: features of a time step.
         output_size: hidden units.
