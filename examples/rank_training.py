@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from pytagi_ddp.distributed import init_device_mesh
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
-from pytagi_ddp.distributed.pipeline.schedule import bubble, draw
+from pytagi_ddp.distributed.pipeline.schedule import Timeline, bubble, draw
 from pytagi_ddp.nn import (
     DDPConfig,
     DDPSequential,
@@ -238,6 +238,7 @@ class Timelines(Callback):
     """Says how the stages of a pipeline share the parameters, and shows what each of them did when, and the bubble."""
 
     on_all_ranks = True
+    _lines: Sequence[Timeline] = ()  # none, if a training resumes near its end
 
     def fit_begin(self, trainer: Any) -> None:
         counts = trainer.ranks.all_gather_object(trainer.network.num_parameters)
@@ -249,7 +250,7 @@ class Timelines(Callback):
             self._lines = trainer.net.timelines()
 
     def fit_end(self, trainer: Any) -> None:
-        if trainer.ranks.rank == 0:
+        if trainer.ranks.rank == 0 and self._lines:
             print(f"{draw(self._lines)}\nbubble: {bubble(self._lines):.1%} of the time", flush=True)
 
 
