@@ -1,8 +1,7 @@
 """Observations at an output N(m, s): dm = d log Z/dm and ds = d^2 log Z/dm^2, Z = E[p(y | z)].
 
-The posterior moments of the output are m + s dm and s + s^2 ds. Each formula of `LIKELIHOODS` takes (m, s, y, a, b, w),
-where a and b are parameters of the observation, and w is its weight: Z = E[p(y | z)^w]. It returns (dm, ds) without the
-Jacobian, which `seen` applies.
+The posterior moments of the output are m + s dm and s + s^2 ds. Each formula of `LIKELIHOODS` takes (m, s, y, a, b),
+where a and b are parameters of the observation, and returns (dm, ds) without the Jacobian, which `weighed` applies.
 
 Sources: Minka (2001), "A family of algorithms for approximate Bayesian inference" (moments of tilted Gaussians);
 Takahasi & Mori (1974), "Double exponential formulas for numerical integration" (the trapezoid rule after a change of
@@ -33,30 +32,18 @@ MOST, NEWTON, LEAST_RATIO = 20, 6, f(1.01)
 NODES, STUDENT_NODES = 72, 64
 LAST, STUDENT_LAST = f(NODES - 1), f(STUDENT_NODES - 1)
 LEAST_OMEGA = f(1e-37)
-LEAST_SHARE = f(1e-30)  # where a weight of 0 would be divided by 0
 TRIALS, LOG_TRIALS = f(1e12), f(math.log(1e12))
 
 
 @formula
-def seen(m, s, j, w, dm, ds):
-    """The deltas (j dm, j^2 ds) through the Jacobian j; 0 for the weight 0.
+def weighed(m, s, j, weight, dm, ds):
+    """The deltas of an observation with this weight for an output with Jacobian j: w j dm, w j^2 ds.
 
     Moments or deltas that are not finite give NaN, which the parameter step reports.
     """
-    g, h = (j * dm if w > ZERO else ZERO), (j * j * ds if w > ZERO else ZERO)
+    g, h = weight * j * dm, weight * j * j * ds
     known = math.isfinite(abs(m) + s) and math.isfinite(g) and math.isfinite(h)
     return (g if known else NAN), (h if known else NAN)
-
-
-@formula
-def powered(s, w, dm, ds):
-    """The deltas (c dm, c ds) of p(y | z)^w from those of p(y | z), c = w/(1 - (w - 1) s ds).
-
-    The observation acts like a Gaussian one of the precision -ds/(1 + s ds), which w multiplies. This is exact where
-    p(y | z) is Gaussian, and c = 1 for w = 1. Where ds > 0 (a density that is not log-concave), c = w.
-    """
-    c = w / at_least(ONE - (w - ONE) * s * at_most(ds, ZERO), LEAST_SHARE)
-    return c * dm, c * ds
 
 
 @formula
@@ -71,20 +58,19 @@ def mills(x):
 
 
 @formula
-def gaussian_observation(m, s, y, v, unused, w):
-    """y = z + noise of variance v: dm = (y - m)/(s + v/w), ds = -1/(s + v/w)."""
-    dm, ds = observation_delta(m, s, ONE, y, v)
-    return powered(s, w, dm, ds)
+def gaussian_observation(m, s, y, v, unused):
+    """y = z + noise of variance v: dm = (y - m)/(s + v), ds = -1/(s + v)."""
+    return observation_delta(m, s, ONE, y, v)
 
 
 @formula
-def given_observation(m, s, y, dm, ds, w):
+def given_observation(m, s, y, dm, ds):
     """Given deltas."""
-    return powered(s, w, dm, ds)
+    return dm, ds
 
 
 @formula
-def interval_observation(m, s, low, high, v, w):
+def interval_observation(m, s, low, high, v):
     """low < z + e <= high, e ~ N(0, v): Z = Phi(b) - Phi(a), a and b the bounds less m, over sqrt(s + v).
 
     dm = (phi(a) - phi(b))/Z/sqrt(s + v), ds = ((a phi(a) - b phi(b))/Z - (..)^2)/(s + v), from Mills' ratios in the
@@ -112,17 +98,17 @@ def interval_observation(m, s, low, high, v, w):
         over = ONE / (ONE - ta - tb)
         g = (pa - pb) * over
         h = (a * pa - b * pb) * over - g * g
-    return powered(s, w, (-g if left else g) * scale, h * scale * scale)
+    return (-g if left else g) * scale, h * scale * scale
 
 
 @formula
-def laplace_observation(m, s, y, b, unused, w):
+def laplace_observation(m, s, y, b, unused):
     """y = z + e with the density exp(-|e|/b)/(2 b): two exponentially tilted tails, by Mills' ratios.
 
-    The power w divides b by w. With u = |y - m|/sqrt(s), t = sqrt(s)/b, R1 = R(t - u), R2 = R(t + u), r = R2/R1:
+    With u = |y - m|/sqrt(s), t = sqrt(s)/b, R1 = R(t - u), R2 = R(t + u), r = R2/R1:
     sqrt(s) dm = +-t (1 - r)/(1 + r), s ds = 4 t^2 r/(1 + r)^2 - 2 t/(R1 + R2).
     """
-    s, b = at_least(s, LEAST_VAR), b / at_least(w, LEAST_SHARE)
+    s = at_least(s, LEAST_VAR)
     sd = math.sqrt(s)
     u, t = abs(y - m) / sd, sd / b
     r2, e2 = mills(t + u)
@@ -138,7 +124,7 @@ def laplace_observation(m, s, y, b, unused, w):
 
 
 @formula
-def student_observation(m, s, y, scale, nu, w):
+def student_observation(m, s, y, scale, nu):
     """y = z + e, e Student's t with this scale and nu degrees of freedom, a mixture of Gaussians of variance scale^2/l.
 
     l ~ Gamma(nu/2, rate nu/2), by the trapezoid rule in log l. With q = 1/(s + scale^2/l) under the posterior of l,
@@ -156,12 +142,12 @@ def student_observation(m, s, y, scale, nu, w):
         if logs > top:
             shrink = exp(top - logs)
             total, first, second, top = total * shrink, first * shrink, second * shrink, logs
-        p = exp(logs - top)
-        total += p
-        first += p * q
-        second += p * q * q
+        w = exp(logs - top)
+        total += w
+        first += w * q
+        second += w * q * q
     first, second = first / total, second / total
-    return powered(s, w, e * first, e * e * (second - first * first) - first)
+    return e * first, e * e * (second - first * first) - first
 
 
 @formula
@@ -261,36 +247,31 @@ def node_moments(m, s, y, n):
 
 
 @formula
-def binomial_observation(m, s, y, trials, shift, w):
-    """y successes in `trials` trials with the log odds z + shift. The power w is that of w y successes in w trials.
+def binomial_observation(m, s, y, trials, shift):
+    """y successes in `trials` trials with the log odds z + shift.
 
     Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes in y + r trials, shift -log r. A
     Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of many trials with
     small odds, for c e^z up to 1e12.
     """
-    w = at_least(w, LEAST_SHARE)
-    return node_moments(m + shift, s, w * y, w * trials)
+    return node_moments(m + shift, s, y, trials)
 
 
 @formula
-def gamma_observation(m, s, y, shape, unused, w):
-    """y ~ Gamma with mean e^z and this shape k, density ~ exp(-k z - k y e^-z): a Poisson likelihood of -z.
-
-    The power w multiplies k.
-    """
-    shape = at_least(w, LEAST_SHARE) * shape
+def gamma_observation(m, s, y, shape, unused):
+    """y ~ Gamma with mean e^z and this shape k, density ~ exp(-k z - k y e^-z): a Poisson likelihood of -z."""
     dm, ds = node_moments(math.log(shape * y) - LOG_TRIALS - m, s, shape, TRIALS)
     return -dm, ds
 
 
 @formula
-def class_deltas(p, hit, s, w):
-    """Deltas of the logit of a class with the probability p: w (hit - p)/(1 + w s h), -w h/(1 + w s h), h = p (1 - p).
+def class_deltas(p, hit, s):
+    """Deltas of the logit of a class with the probability p: (hit - p)/(1 + s h), -h/(1 + s h), h = p (1 - p).
 
     hit: 1 for the class that was observed, 0 for the others.
     """
     h = p * (ONE - p)
-    over = w / (ONE + w * s * h)
+    over = ONE / (ONE + s * h)
     return (hit - p) * over, -h * over
 
 

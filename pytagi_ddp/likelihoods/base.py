@@ -152,11 +152,11 @@ class Likelihood(ABC):
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0) -> None:
         """Fills the deltas at the output of `net`, which has been called.
 
-            dm = J d log Z/dm,    ds = J^2 d^2 log Z/dm^2,    Z = E[p(y | z)^w]
+            dm = w J d log Z/dm,    ds = w J^2 d^2 log Z/dm^2
 
-        Where the power w has no closed form (`Categorical`, `Censored`, `Ordinal`, `StudentT`, `Custom`, and the
-        probit), the observation acts like a Gaussian one, whose precision w multiplies. `HeteroscedasticGaussian`
-        multiplies its deltas by w.
+        A weight multiplies the deltas. For small steps this is the power w of the likelihood. Where one observation
+        tells much (s is large compared with the noise), w > 1 overshoots: the mean goes beyond the observation. For the
+        exact power, divide the noise variance of a `Gaussian` by w.
 
         Args:
             net: a `Sequential`, `DDPSequential`, `FSDPSequential`, `PipelineSequential` (where the outputs are on

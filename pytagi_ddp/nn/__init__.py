@@ -10,7 +10,7 @@ from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.deferred import deferred_init
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
-from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.core.state import Delta, Shape, State
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.nn.layers.activation import (
@@ -97,6 +97,7 @@ __all__ = [
     "SLinear",
     "Saved",
     "Sequential",
+    "Shape",
     "Sigmoid",
     "Softmax",
     "Softplus",

@@ -46,9 +46,9 @@ class Checkpoints(Callback):
         ValueError: numbers below 1; options that need a folder.
 
     In `fit_begin`, as the cause of a `CallbackError`:
-        OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load` and `check_folder`.
+        OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load` and `CheckpointManager.check_folder`.
         ValueError: all epochs of the checkpoint in `resume` are done; a folder for a new training that has checkpoints
-            of another one.
+        of another one.
     """
 
     on_all_ranks = True

@@ -11,7 +11,7 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.bounds import at_least
-from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, seen
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
 from pytagi_ddp.kernels.formulas.normal import exp
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
@@ -34,9 +34,9 @@ def _observe(mu, var, jcb, y, a, b, weight, delta_mu, delta_var, first):
             k, i = first + o, row * outputs + o
             dm, ds = ZERO, ZERO
             if y[row, o] == y[row, o]:
-                m, s, w = mu[row, k], var[row, k], weight[i * step_w]
-                g, h = observation(m, s, y[row, o], a[i * step_a], b[i * step_b], w)
-                dm, ds = seen(m, s, jcb[row, k], w, g, h)
+                m, s = mu[row, k], var[row, k]
+                g, h = observation(m, s, y[row, o], a[i * step_a], b[i * step_b])
+                dm, ds = weighed(m, s, jcb[row, k], weight[i * step_w], g, h)
             delta_mu[row, k], delta_var[row, k] = dm, ds
 
 
@@ -96,8 +96,8 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classe
             p, e = delta_mu[row, first:end], delta_var[row, first:end]
             label, w = index[row], weight[row * step]
             for k in range(classes):
-                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k], w)
-                dm, ds = seen(m[k], s[k], j[k], w, dm, ds)
+                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k])
+                dm, ds = weighed(m[k], s[k], j[k], w, dm, ds)
                 p[k], e[k] = (dm, ds) if label >= 0 else (ZERO, ZERO)
 
 

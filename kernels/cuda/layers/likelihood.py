@@ -21,7 +21,7 @@ from pytagi_ddp.kernels.cuda.runtime.compile import (
 from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.bounds import at_least
-from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, seen
+from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
 from pytagi_ddp.kernels.formulas.normal import exp
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
@@ -41,9 +41,8 @@ def _kernel_of(name: str, observation: Callable) -> Kernel:
             k = row * width + first + o
             dm, ds = ZERO, ZERO
             if y[i] == y[i]:
-                w = weight[i * step_w]
-                g, h = observation(mu[k], var[k], y[i], a[i * step_a], b[i * step_b], w)
-                dm, ds = seen(mu[k], var[k], jcb[k], w, g, h)
+                g, h = observation(mu[k], var[k], y[i], a[i * step_a], b[i * step_b])
+                dm, ds = weighed(mu[k], var[k], jcb[k], weight[i * step_w], g, h)
             delta_mu[k], delta_var[k] = dm, ds
 
     return kernel(*[floats] * 9, *[int32] * 7, threads=THREADS, name=f"likelihood_{name}")(observe)
@@ -99,9 +98,8 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
                 delta_mu[i] = (kept * delta_mu[i] if turn > 0 else ZERO) + share * delta_var[i]
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
-            w = weight[row * step_w]
-            dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i], w)
-            delta_mu[i], delta_var[i] = seen(mu[i], var[i], jcb[i], w, dm, ds)
+            dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i])
+            delta_mu[i], delta_var[i] = weighed(mu[i], var[i], jcb[i], weight[row * step_w], dm, ds)
 
 
 def observe(

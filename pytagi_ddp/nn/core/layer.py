@@ -175,10 +175,15 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def build(self, shape: Shape) -> Shape:
         """Sets the shape of the input, a result of `input_shape`; returns that of the output."""
         self.in_shape = shape
-        self.out_shape = self._infer_output(shape)
+        self.out_shape = self.infer_output(shape)
         return self.out_shape
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
+        """The shape of the output, from that of the input; by default the same. A layer that changes it overrides this.
+
+        Raises:
+            ValueError: an input that does not fit.
+        """
         return shape
 
     @property

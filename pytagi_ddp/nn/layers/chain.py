@@ -85,7 +85,7 @@ class Reorder(BaseLayer):
     needs_variances = False
     spares_deltas = True
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return shape.ordered(not shape.channels_last)
 
     def _transpose(self, source: Array, out: Array, channels_last: bool) -> Array:

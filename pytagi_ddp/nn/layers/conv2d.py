@@ -41,5 +41,5 @@ class Conv2d(Convolution):
         inputs, outputs = self._channels
         return outputs, inputs
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return self.window.slide(shape, self._channels[1])

@@ -39,6 +39,6 @@ class ConvTranspose2d(Convolution):
     def _weight_channels(self) -> tuple[int, int]:
         return self._channels
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         height, width = map(self.window.spread, (shape.height, shape.width))
         return Shape.of_image(self._channels[1], height, width)

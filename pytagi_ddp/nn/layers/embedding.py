@@ -86,7 +86,7 @@ class Embedding(BaseLayer):
             raise ValueError(f"Embedding of {self.in_shape} categories cannot take an input of {shape}")
         return shape
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(shape.size, self.embedding_dim)
 
     def check_input(self, values: np.ndarray) -> None:

@@ -81,7 +81,7 @@ class PiecewiseLinearEncoding(BaseLayer):
             raise ValueError(f"{self.name} has edges for {len(self.edges)} inputs, and cannot take an input of {shape}")
         return shape.ordered(channels_last=False)
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(self.steps, sum(self._bins))
 
     def forward(self, state: State, saved: Saved) -> State:

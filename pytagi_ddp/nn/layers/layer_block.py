@@ -42,7 +42,7 @@ class LayerBlock(LayerSequence, BaseLayer):
     def default_input_shape(self) -> Shape | None:
         return self.chain.default_input_shape()
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         like = self.out_like
         if like is None:
             return self.chain.build(shape, None, first_in_place=False)

@@ -99,7 +99,7 @@ class Linear(BaseLayer):
             raise ValueError(f"{self.get_layer_info()} needs {self.input_size} inputs, the layer before gives {shape}")
         return shape.ordered(channels_last=False)
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(self.steps, self.output_size)
 
     def forward(self, state: State, saved: Saved) -> State:

@@ -169,7 +169,7 @@ class LSTM(BaseLayer):
             )
         return shape.ordered(channels_last=False)
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return Shape.of_sequence(1 if self.last_timestep else self.seq_len, self.output_size)
 
     def state_tensors(self) -> tuple[TensorSpec, ...]:

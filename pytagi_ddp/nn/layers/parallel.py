@@ -157,7 +157,7 @@ class Parallel(BaseLayer):
         parts = [_part(whole, n) for n in self.split]
         return parts, Parts.of(whole, [part.size for part in parts])
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         for branch in self._branches:
             branch.out_like = None
         slots, (parts, self._in_parts) = self._slots, self._inputs_of(shape)

@@ -28,7 +28,7 @@ class _Pool2d(WindowView, BaseLayer):
     def input_shape(self, shape: Shape) -> Shape:
         return as_image(self.name, shape, 0, 0, 0).ordered(channels_last=True)
 
-    def _infer_output(self, shape: Shape) -> Shape:
+    def infer_output(self, shape: Shape) -> Shape:
         return self.window.slide(shape, shape.channels)
 
     @property
