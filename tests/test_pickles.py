@@ -244,6 +244,7 @@ NOT_PICKLED = {
     "EarlyStopping": "belongs to a training",
     "Log": "belongs to a training",
     "Progress": "belongs to a training",
+    "Shape": "a tuple of numbers",
     "State": "a tuple of arrays",
     "Delta": "a tuple of arrays",
 }

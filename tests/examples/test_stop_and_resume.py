@@ -182,7 +182,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path):
     result = start(*job, np=2).finish(SECONDS)
     what = "FileNotFoundError: [Errno 2] No such file or directory: '/proc/none'"
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert result.stderr.count(f"error: the callback Checkpoints failed in epoch_end: {what}") == 1
+    assert result.stderr.count(f"error: the callback Checkpoints failed in fit_begin: {what}") == 1
 
 
 def test_a_pipeline_takes_other_steps_than_replicas_and_shards(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import nn
 from tests.nn.networks import assert_matches_reference, pass_through, random_batch, randomise
+from tests.nn.test_precision import needs_bfloat16
 
 NETWORKS = {
     "batch norm of images": lambda bias: [
@@ -165,7 +166,7 @@ def test_settings_are_looked_at_when_they_are_assigned():
     "change",
     [
         lambda net: setattr(net, "checkpoint_blocks", True),
-        lambda net: setattr(net, "precision", "mixed"),
+        pytest.param(lambda net: setattr(net, "precision", "mixed"), marks=needs_bfloat16),
     ],
     ids=["checkpoint_blocks", "precision"],
 )
