@@ -102,7 +102,7 @@ class Categories:
         for k in columns:
             counts = Counter(key for key in _keys(X, k) if key is not None)
             numbers = [key for key in counts if isinstance(key, str) and _is_number(key)]
-            if asked == "from_dtype" and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
+            if isinstance(asked, str) and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
                 others = [key for key in counts if key not in numbers]
                 but = f" (not {_shown(others)})" if others else ""
                 warn(

@@ -194,5 +194,6 @@ def test_numbers_read_as_text_are_named():
     options = {"n_folds": 2, "n_seeds": 1, "epochs": 1, "n_bins": 0, "random_state": 0}
     with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '\?' \(str\)"):
         TAGIRegressor(**options).fit(table, a)
-    TAGIRegressor(**options, categorical_features=["a"]).fit(table, a)  # as it was asked for: no warning
+    for asked in (["a"], np.array([False, True])):  # no warning
+        TAGIRegressor(**options, categorical_features=asked).fit(table, a)
     TAGIRegressor(**options).fit(table.assign(a=np.arange(60) % 7).astype({"a": str}), a)

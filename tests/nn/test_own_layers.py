@@ -293,3 +293,18 @@ def test_the_page_says_what_is_so(capsys, monkeypatch):
     assert found["error"] < 0.06 and found["rmse"] < 0.05
     assert "RMSE 0.0" in capsys.readouterr().out
     assert sys.modules[Sine.__module__].Sine is Sine  # pickles find it
+
+
+def test_the_prior_of_a_layer_is_found_without_draws_from_the_users_generator():
+    class Draws(Scale):
+        def init_weight_bias(self):
+            self.set_prior(np.random.normal(size=4), np.ones(4))  # noqa: NPY002
+
+    net = nn.Sequential(nn.Linear(2, 4), Draws(), nn.Linear(4, 1))
+    before = np.random.get_state()  # noqa: NPY002
+    nn.EvidenceSchedule(net, 3, 2)
+    net.forget_evidence(2)
+    net([[1.0, 2.0]])
+    after = np.random.get_state()  # noqa: NPY002
+    assert before[2] == after[2]
+    np.testing.assert_array_equal(before[1], after[1])

@@ -146,6 +146,14 @@ def test_a_copy_within_a_series_has_the_record(copied):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_layer_without_its_network_keeps_the_record():
+    net = train(several_outputs(), *[1] * 3)
+    twin = nn.Sequential(*copy.deepcopy(copy.deepcopy(net.layers)))
+    expected, found = net.smoother(), twin.smoother()
+    assert expected[0].size == 3 * 3
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_what_is_asked_too_early():
     net = several_outputs()
     for call in (net.smoother, nn.Sequential(nn.LSTM(2, 2)).smoother):

@@ -25,10 +25,12 @@ def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     given: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     new = object.__new__(type(leaf))  # not a copy, which would copy the parameters
     new.__dict__.update(leaf.__dict__, _set_prior=lambda prior, weight_shape: given.append(prior))
-    state = np.random.get_state()  # noqa: NPY002 - a layer of your own may draw from it
+    draws = not type(leaf).__module__.startswith("pytagi_ddp.")  # a layer of your own may, from NumPy's generator
+    state = np.random.get_state() if draws else None  # noqa: NPY002
     with deferred_init():  # means that would be drawn are zeros
         new.init_weight_bias()
-    np.random.set_state(state)  # noqa: NPY002
+    if state is not None:
+        np.random.set_state(state)  # noqa: NPY002
     return given[0]
 
 

@@ -131,7 +131,8 @@ class SLSTM(LSTM):
         state = super().__getstate__()
         record = state.pop("_record", None)
         if record is not None and self.recorded:
-            state["_record"] = _made(self.kernels.array.to_host(array[: self.recorded]) for array in record.arrays)
+            to_host = self.kernels.array.to_host if "kernels" in self.__dict__ else np.array  # of a copy, before a pass
+            state["_record"] = _made(to_host(array[: self.recorded]) for array in record.arrays)
         return state
 
     def __setstate__(self, state: dict) -> None:

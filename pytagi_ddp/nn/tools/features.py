@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.arrays import NUMBERS, to_numpy
+from pytagi_ddp.arrays import NUMBERS, is_table, to_numpy
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
@@ -74,7 +74,7 @@ class FeatureDensity:
         Raises:
             ValueError: numbers of inputs and labels that differ; no label at all. TypeError: an array without labels.
         """
-        if labels is None and hasattr(x, "dtype"):
+        if labels is None and (hasattr(x, "dtype") or is_table(x)):
             raise TypeError("fit needs the class of each input: fit(x, labels), or batches (x, labels)")
         batches = [(x, labels)] if labels is not None else x
         seen = [(inputs, to_numpy(some, "labels", text=True)) for inputs, some in batches if len(inputs)]
