@@ -32,6 +32,14 @@ def nodes(hydra):
         yield nodes
 
 
+def left_on(nodes) -> list[int]:
+    """Returns the processes that stay on the nodes: one that just ends has lost its memory before its namespace."""
+    deadline = time.monotonic() + 2.0
+    while (left := nodes.processes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
 @pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
 def test_two_nodes_train_as_one_host_does(nodes, np, options):
     program = partial(programs.train, options=options)
@@ -90,7 +98,7 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
         result = job.finish(20)  # also fails if a process is left
         assert time.monotonic() - start < 1.0 + SOON
         assert result.returncode != 0
-        assert nodes.processes() == []
+        assert left_on(nodes) == []
         for first in (0, np // 2):  # one rank, at least, of either node
             said = "".join((tmp_path / str(rank)).read_text() for rank in range(first, first + np // 2))
             assert "has waited 1.0 s in all_reduce #" in said
