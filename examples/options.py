@@ -208,7 +208,7 @@ def job_parser(
     text = "on SIGTERM or SIGUSR1 (to mpirun or any rank) write one at the end of the step, and end with code 0"
     add("--checkpoint-on-signal", action="store_true", help=text)
     add("--keep-last", type=positive_int, metavar="N", help="checkpoints to keep (3)")
-    text = "continue from this checkpoint or the newest of this folder; without PATH, of --checkpoint-dir"
+    text = "continue from this checkpoint or the newest of this folder; without PATH, of --checkpoint-dir, if any"
     add("--resume", nargs="?", const=True, metavar="PATH", help=text)
     text = "resume although the global batch, the seed, the data or another setting differ"
     add("--allow-changes", action="store_true", help=text)

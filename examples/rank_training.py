@@ -126,7 +126,7 @@ def train_and_test(
             args.checkpoint_every,
             args.keep_last or 3,
             args.checkpoint_on_signal,
-            resume=(args.checkpoint_dir if args.resume is True else args.resume) or False,
+            resume=args.resume or False,
             settings=run_settings(args, train_set),
             allow_changes=args.allow_changes,
         ),

@@ -1,4 +1,4 @@
-"""A classifier in PyTorch, trained for a given time: an ordinary softmax network, or one with MC dropout.
+"""A classifier in PyTorch: an ordinary softmax network, or one with MC dropout.
 
 Source of the latter: Gal & Ghahramani (2016), "Dropout as a Bayesian approximation", ICML.
 """
@@ -17,19 +17,23 @@ from benchmarks.peers.torch_sgd import LAYERS
 from benchmarks.workloads import Head
 from pytagi_ddp.data import BatchLoader
 
-RATE = 1e-3  # of Adam, at the start
+ADAM_RATE, SGD_RATE = 1e-3, 0.03  # at the start
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
 
 
 class TorchClassifier:
-    """Cross-entropy, Adam, and a rate that falls to 0 over the time given.
+    """Cross-entropy, by Adam or by SGD with momentum, with a rate that falls to 0 over the training.
 
     Args:
         make: gives the network, as `benchmarks.workloads` does. shape: (C, H, W) of an image.
         dropout: share of units dropped before each dense layer but one that sees pixels; 0: none.
         seed: of the first weights and of what is dropped.
+        sgd: instead of Adam.
     """
 
-    def __init__(self, make: Callable[[Any, Head], Any], shape: tuple[int, ...], dropout: float, seed: int):
+    def __init__(
+        self, make: Callable[[Any, Head], Any], shape: tuple[int, ...], dropout: float, seed: int, sgd: bool = False
+    ):
         torch.set_num_threads(1)
         torch.manual_seed(seed)
         layers = list(make(LAYERS, lambda inputs: [LAYERS.Linear(inputs, 10)]))
@@ -37,20 +41,23 @@ class TorchClassifier:
             if isinstance(layers[k], nn.Sequential):  # a dense layer, see LAYERS
                 layers.insert(k, nn.Dropout(dropout))
         self._net = nn.Sequential(*layers).to(memory_format=torch.channels_last)
-        self._shape, self._dropout = shape, dropout
+        self._shape, self._dropout, self._sgd = shape, dropout, sgd
 
-    def train(self, loader: BatchLoader, seconds: float, rate: float = RATE) -> int:
-        """Trains for the given CPU time in seconds; returns the number of steps."""
-        optimizer = torch.optim.Adam(self._net.parameters(), rate)
+    def train(self, loader: BatchLoader, seconds: float, epochs: int | None = None) -> int:
+        """Trains for the given epochs; None: for the given CPU time. Returns the number of steps."""
+        rate = SGD_RATE if self._sgd else ADAM_RATE
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(self._net.parameters(), rate)
+        if self._sgd:
+            optimizer = torch.optim.SGD(self._net.parameters(), rate, MOMENTUM, weight_decay=WEIGHT_DECAY)
         self._net.train()
         start, steps, epoch = time.process_time(), 0, 0
         while True:
             loader.set_epoch(epoch)
             for x, labels in loader:
-                used = (time.process_time() - start) / seconds
-                if used >= 1:
+                done = steps / (epochs * len(loader)) if epochs else (time.process_time() - start) / seconds
+                if done >= 1:
                     return steps
-                optimizer.param_groups[0]["lr"] = rate * (1 - used)
+                optimizer.param_groups[0]["lr"] = rate * (1 - done)
                 optimizer.zero_grad(set_to_none=True)
                 nn.functional.cross_entropy(self._net(self._images(x)), torch.from_numpy(labels)).backward()
                 optimizer.step()

@@ -3,9 +3,10 @@
 Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
 test set (AUROC): by the entropy of the class probabilities, and by variance. For each network with the categorical
 likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the last posterior and
-by the average of those after the last steps; and for the same networks in PyTorch, ordinary and with MC dropout, which
-are trained on the same images for the CPU time that this library took with the evidence-weighted step. One thread. Each
-run that is done is a line of JSON: a run that ends early continues where it was.
+by the average of those after the last steps; and for the same networks in PyTorch, by Adam, by SGD with momentum, and
+with MC dropout, which are trained on the same images for the CPU time that this library took with the evidence-weighted
+step, or for as many epochs. One thread. Each run that is done is a line of JSON: a run that ends early continues where
+it was.
 """
 
 from __future__ import annotations
@@ -112,7 +113,13 @@ ONE_HOT: dict[str, tuple[type[nn.BaseLayer], float]] = {
     "Remax": (nn.Remax, 0.03),
     "closed-form softmax": (nn.ClosedFormSoftmax, 0.01),
 }
-TORCH = {"softmax, PyTorch": 0.0, "MC dropout, PyTorch": DROPOUT}
+TORCH = {  # share of dropout, and whether SGD
+    "softmax, PyTorch": (0.0, False),
+    "SGD with momentum, PyTorch": (0.0, True),
+    "MC dropout, PyTorch": (DROPOUT, False),
+}
+IN_TIME = tuple(TORCH)  # for the time of the evidence-weighted step; the others for as many epochs
+TORCH |= {f"{name}, same epochs": options for name, options in TORCH.items()}
 METHODS = (EVIDENCE, TREE, *ONE_HOT, *TORCH)
 AVERAGED = "{}, averaged"
 
@@ -182,10 +189,13 @@ def train_tagi(
     return predict, net, average
 
 
-def train_torch(job: Job, method: str, loader: BatchLoader, seconds: float, seed: int) -> tuple[Predict, int]:
-    """Trains in PyTorch; how many steps it took."""
-    classifier = torch_classifier()(job.make, loader.dataset.images.shape[1:], TORCH[method], seed)
-    steps = classifier.train(loader, seconds)
+def train_torch(
+    job: Job, method: str, loader: BatchLoader, epochs: int, seconds: float, seed: int
+) -> tuple[Predict, int]:
+    """Trains in PyTorch, for `epochs` or for `seconds` of CPU time; how many steps it took."""
+    dropout, sgd = TORCH[method]
+    classifier = torch_classifier()(job.make, loader.dataset.images.shape[1:], dropout, seed, sgd)
+    steps = classifier.train(loader, seconds, None if method in IN_TIME else epochs)
 
     def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         p = classifier.probabilities(x, SAMPLES)
@@ -247,7 +257,7 @@ def measure(
     start = time.process_time()
     try:
         if method in TORCH:
-            predict, steps = train_torch(job, method, loader, seconds, seed)
+            predict, steps = train_torch(job, method, loader, epochs, seconds, seed)
             used = {"cpu_seconds": time.process_time() - start, "epochs_seen": steps / len(loader)}
             return {method: used | score(predict, evaluated, shown)}
         predict, net, average = train_tagi(job, method, loader, epochs, seed)
@@ -363,7 +373,7 @@ def main(argv: list[str] | None = None) -> None:
                 if any(one["seed"] == seed for one in of(done, kind, method)):
                     continue
                 taken = [one["cpu_seconds"] for one in of(done, kind, EVIDENCE) if "failed" not in one]
-                if method in TORCH and not taken:
+                if method in IN_TIME and not taken:
                     sys.exit(f"error: PyTorch gets the time of the {EVIDENCE}, of which no run of {name} is done")
                 try:
                     scores = measure(job, method, (train, test), epochs, seed, statistics.median(taken or [0.0]))

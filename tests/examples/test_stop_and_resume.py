@@ -78,9 +78,9 @@ def check_same_end(whole, folder, log):
 
 
 def test_resumed_after_an_epoch(whole, tmp_path):
-    job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path]
-    train(tmp_path, *job, "--epochs", 1)
-    log = train(tmp_path, *job, "--resume")
+    job = [*AVERAGED, "--batch-size", 8, "--checkpoint-dir", tmp_path, "--resume"]
+    train(tmp_path, *job, "--epochs", 1)  # there is no checkpoint: it begins
+    log = train(tmp_path, *job)
     assert [(record["event"], record.get("epoch")) for record in log] == [
         ("start", None),
         ("epoch", 1),
