@@ -17,7 +17,7 @@ from benchmarks.peers.torch_sgd import LAYERS
 from benchmarks.workloads import Head
 from pytagi_ddp.data import BatchLoader
 
-ADAM_RATE, SGD_RATE = 1e-3, 0.03  # at the start
+ADAM_RATE, SGD_RATE = 1e-3, 0.01  # at the start
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
 
 
