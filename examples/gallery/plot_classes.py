@@ -5,10 +5,9 @@ Classes, and where the network does not know them
 How to learn classes, and three pictures that show how far to trust the probabilities: where in the plane the network is
 unsure (entropy), whether its probabilities agree with how often it is right (reliability), and how many errors are left
 if it may refuse the points that it doubts (rejection).
-"""
 
-# %%
-# The data: each class is one of the three arms of a spiral.
+The data: each class is one of the three arms of a spiral.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,47 +28,33 @@ def spiral(rng, n):
 
 rng = np.random.default_rng(0)
 x, label = spiral(rng, 200)
+x_new, label_new = spiral(rng, 1000)
 
 # %%
-# The network has an output for each class, and `Categorical` observes a label through a softmax of them.
+# The network has an output for each class, and `Categorical` observes a label through a softmax of them. Its
+# ``predict`` turns means and variances of the outputs into class probabilities.
 
 pytagi_ddp.manual_seed(0)
 net = Sequential(Linear(2, 64), MixtureReLU(), Linear(64, 64), MixtureReLU(), Linear(64, 3))
 likelihood = Categorical(3)
 net.fit(x, label, likelihood, epochs=40, batch_size=15)
 
-# %%
-# The likelihood turns means and variances of the outputs into class probabilities. Entropy is drawn as a share of ln 3,
-# its largest value.
-
-
-def probabilities(points):
-    """Class probabilities (points, 3)."""
-    return likelihood.prediction(*net.predict(points)).probabilities
-
-
 side = np.linspace(-1.6, 1.6, 161)
-grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-p = probabilities(grid)
-entropy = metric.entropy(p) / np.log(3)
+plane = np.stack(np.meshgrid(side, side), -1)
+entropy = metric.entropy(likelihood.predict(net, plane.reshape(-1, 2)).probabilities)
+p = likelihood.predict(net, x_new).probabilities
+wrong, doubt = p.argmax(1) != label_new, 1 - p.max(1)
 
-x_new, label_new = spiral(rng, 1000)
-p_new = probabilities(x_new)
-right = p_new.argmax(1) == label_new
-doubt = 1 - p_new.max(1)
-
-figure, (plane, diagram, curve) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-shades = plane.pcolormesh(side, side, entropy.reshape(161, 161), cmap="magma", vmin=0, vmax=1, shading="nearest")
-for k in range(3):
-    plane.plot(*x[label == k].T, ".", markersize=3, label=f"class {k}")
-plane.set(aspect="equal", title="entropy of the prediction")
-figure.colorbar(shades, ax=plane, shrink=0.8, label="share of ln 3")
-plot.reliability(diagram, p_new, label_new)
-plot.rejection(curve, doubt, ~right)
+figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+shades = left.pcolormesh(side, side, entropy.reshape(161, 161), cmap="magma", vmin=0, vmax=np.log(3))
+left.scatter(*x.T, 3, [f"C{k}" for k in label])
+left.set(aspect="equal", title="entropy of the prediction")
+figure.colorbar(shades, ax=left, shrink=0.8)
+plot.reliability(middle, p, label_new)
+plot.rejection(right, doubt, wrong)
 plt.show()
 
 # %%
 # The share of errors among all new points, and among the half that the network is surest of:
 
-surest = doubt <= np.median(doubt)
-print(f"{np.mean(~right):.1%} of all, {np.mean(~right[surest]):.1%} of the surest half")
+print(f"{wrong.mean():.1%} of all, {wrong[doubt <= np.median(doubt)].mean():.1%} of the surest half")

@@ -2,25 +2,20 @@
 A layer of your own
 ===================
 
-How to write a layer in NumPy: an activation, and a layer with parameters. Both work in every network, with blocks,
-copies and files, and on many ranks.
-"""
+How to write a layer in NumPy: an activation, and a layer with parameters. Both work in every network.
 
-# %%
-# A layer maps moments to moments. ``forward`` takes the means ``mu`` and the variances ``var`` of its input, (samples,
-# units), and gives those of its output. An activation also gives its Jacobian J. Here sin z is linearised around the
-# mean m of z ~ N(m, s):
-#
-#     mean sin m, variance J² s, J = cos m
-#
-# The next layer applies this Jacobian, so an activation has no backward pass. ``var`` is None if inputs are known
-# exactly, and ``jcb`` is None if no activation precedes this one; otherwise the Jacobians are multiplied.
+A layer maps moments to moments. ``forward`` takes the means ``mu`` and the variances ``var`` of its input, (samples,
+units), and gives those of its output. An activation also gives its Jacobian J. Here sin z is linearised around the mean
+m of z ~ N(m, s): mean sin m, variance J² s, J = cos m. The next layer applies this Jacobian, so an activation has no
+backward pass. ``var`` is None if inputs are known exactly, and ``jcb`` is None if no activation precedes this one;
+otherwise the Jacobians are multiplied.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import pytagi_ddp
-from pytagi_ddp import nn
+from pytagi_ddp import metric, nn, plot
 from pytagi_ddp.likelihoods import Gaussian
 
 
@@ -35,15 +30,12 @@ class Sine(nn.Activation):
 
 # %%
 # A layer with parameters has a prior and a backward pass. This one multiplies each unit z ~ N(m, s) by an uncertain
-# factor w ~ N(µ, σ²), independent of it. The product has the exact moments
-#
-#     mean µ m, variance (µ² + σ²) s + σ² m²
+# factor w ~ N(µ, σ²), independent of it: mean µ m, variance (µ² + σ²) s + σ² m².
 #
 # ``backward`` gets the deltas dm and ds of the output. For each parameter it sums A dm and A² ds over the batch, where
 # A is the derivative of the output by the parameter: here m. (With ``saved.accumulate`` it adds to the sums of the
-# passes before.) ``step`` then changes the parameters of all layers in the same way. For the input it gives A dm and
-# A² ds, where A is the derivative by the input, µ, times the Jacobian of the activation in front. ``saved`` is the
-# context of one pass through the layer: what ``backward`` needs of ``forward`` is kept in attributes of it.
+# passes before.) For the input it gives A dm and A² ds, where A is the derivative by the input, µ, times the Jacobian
+# of the activation in front. What it needs of ``forward`` is kept in attributes of ``saved``.
 
 
 class Scale(nn.BaseLayer):
@@ -72,42 +64,27 @@ class Scale(nn.BaseLayer):
 
 
 # %%
-# A layer whose constructor takes arguments returns them from ``settings()``, as a dictionary: files and ranks compare
-# them. The moments are checked by sampling:
+# The moments are checked by sampling. Then a network with both layers learns a periodic function.
 
 pytagi_ddp.manual_seed(0)
 net = nn.Sequential(nn.Linear(1, 100), Sine(), Scale(), nn.Linear(100, 1))
 scale = net.layers[2]
-
 rng = np.random.default_rng(0)
 mu, var = rng.normal(size=(1, 100)), rng.uniform(0.1, 1, (1, 100))
 samples = rng.normal(mu, np.sqrt(var), (20_000, 100)) * rng.normal(scale.mu_w, np.sqrt(scale.var_w), (20_000, 100))
-out = scale.forward(nn.State(mu, var), nn.Saved(scale))
-error = np.abs(samples.var(0) / out.var - 1).max()
+error = np.abs(samples.var(0) / scale.forward(nn.State(mu, var), nn.Saved(scale)).var - 1).max()
 print(f"variances of {len(samples)} samples differ by at most {100 * error:.0f} %")
 
-# %%
-# The network learns a periodic function from noisy observations.
-
-x = rng.uniform(-2, 2, (400, 1))
-y = np.sin(3 * x) + 0.5 * x + rng.normal(0, 0.1, x.shape)
+x, places = rng.uniform(-2, 2, 400), np.linspace(-2, 2, 200)
+y, truth = (np.sin(3 * where) + 0.5 * where for where in (x, places))
+y += rng.normal(0, 0.1, x.shape)
 net.fit(x, y, Gaussian(0.1), epochs=30, batch_size=10, evidence=None)
-
-grid = np.linspace(-2, 2, 200)[:, None]
-mean, variance = (moments[:, 0] for moments in net.predict(grid))
-std = np.sqrt(variance + 0.1**2)
-rmse = np.sqrt(np.mean((mean - np.sin(3 * grid[:, 0]) - 0.5 * grid[:, 0]) ** 2))
+mean, variance = net.predict(places)
+rmse = metric.rmse(mean, truth)
 print(f"RMSE {rmse:.3f}, with noise of 0.1 on each observation")
 
 figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
 axes.plot(x, y, ".", color="0.7", markersize=3, label="observations")
-axes.plot(grid, mean, label="mean")
-axes.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, alpha=0.2, label="±2 standard deviations")
+plot.band(axes, places, mean, variance + 0.1**2, "mean, 2 std of an observation")
 axes.legend()
 plt.show()
-
-# %%
-# The passes of the library's own layers are recorded, and replayed without Python. A network with such a layer runs
-# layer by layer in Python, and copies the results of the layer. This takes some tenths of a millisecond per step. If a
-# class follows the rules for layers in ``CONTRIBUTING.md``, it may set ``replayable = True`` in its body. Derived
-# classes that compute in another way do not inherit this.
