@@ -65,7 +65,7 @@ def exact(net: nn.Sequential, count: float = 1.0) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("epochs", [1, 2, 5, 20])
 def test_the_posterior_is_bayes_after_any_number_of_epochs(epochs):
     net = linear()
-    nn.EvidenceSchedule(net, STEPS, epochs, count=1, first=1, last=1)
+    nn.EvidenceSchedule(net, STEPS, epochs, count=1, first=1, last=1, warm_up=0)
     mean, var = exact(net)
     m, s = learn(net, epochs)
     np.testing.assert_allclose(s, var, rtol=0.01)
@@ -93,7 +93,7 @@ def test_plain_epochs_and_forgetting_count_data_again(factor, too_small):
     np.testing.assert_allclose(s / var, 1 - too_small, atol=0.02)
 
 
-@pytest.mark.parametrize("epochs", [6, 12])
+@pytest.mark.parametrize("epochs", [8, 16])
 def test_a_cold_posterior(epochs):
     """Each sample counts three times. The deltas of a step weigh w/(s + v), which is a little less than w/v."""
     net = linear()
@@ -218,7 +218,7 @@ def test_a_layer_whose_means_are_drawn_elsewhere_is_pulled_to_0():
 
 def test_rates_and_weights():
     net = network()
-    schedule = nn.EvidenceSchedule(net, steps_per_epoch=2, epochs=3, count=5, first=1, last=0.4)
+    schedule = nn.EvidenceSchedule(net, steps_per_epoch=2, epochs=3, count=5, first=1, last=0.4, warm_up=0)
     assert net.schedule is schedule and schedule.net is net
     found = []
     for _ in range(8):
@@ -232,14 +232,28 @@ def test_rates_and_weights():
     schedule.epochs = 8
     assert schedule.weight == pytest.approx(5 * (1 - 0.6 * 8 / 16))
     assert (
-        repr(schedule)
-        == "EvidenceSchedule(steps_per_epoch=2, epochs=8, count=5.0, first=1.0, last=0.4, prior_factor=1.0, steps=8)"
+        repr(schedule) == "EvidenceSchedule(steps_per_epoch=2, epochs=8, count=5.0, first=1.0, last=0.4, warm_up=0.0, "
+        "prior_factor=1.0, steps=8)"
     )
+
+
+def test_the_weight_rises_in_the_warm_up_and_then_falls():
+    net = network()
+    schedule = nn.EvidenceSchedule(net, steps_per_epoch=2, epochs=5, count=3, first=1, last=0.2, warm_up=0.4)
+    found = []
+    for _ in range(11):
+        found.append((schedule.weight / 3, schedule.rate))
+        train(net, 3)
+    a = [1 / 4, 2 / 4, 3 / 4, 1, 1, *(1 - 0.8 * k / 6 for k in range(1, 6)), 0.2]
+    rates = [0 if k < 2 else a_k / (2 + a_k) for k, a_k in enumerate(a)]
+    np.testing.assert_allclose(found, list(zip(a, rates, strict=True)), rtol=1e-12)
+    stream = nn.EvidenceSchedule(net, warm_up=0.4)
+    assert (stream.weight, stream.rate) == (1, 0)
 
 
 def test_defaults():
     schedule = nn.EvidenceSchedule(network(), 10, 2)
-    assert (schedule.count, schedule.first, schedule.last, schedule.prior_factor) == (8, 0.5, 0.2, 1)
+    assert tuple(schedule.state_dict().values()) == (10, 2, 8, 1, 0.02, 0.2, 1, 0)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -279,6 +293,7 @@ BAD = [
     ({"steps_per_epoch": 3, "epochs": 2, "count": np.nan}, ValueError, "count .* finite and not negative, got nan"),
     ({"steps_per_epoch": 3, "epochs": 2, "count": "8"}, TypeError, "count .* is a number, got '8'"),
     ({"steps_per_epoch": 3, "epochs": 2, "prior_factor": 0}, ValueError, "prior_factor .* above 0"),
+    ({"steps_per_epoch": 3, "epochs": 2, "warm_up": 1}, ValueError, "warm_up .* share .* below 1, got 1"),
     ({"steps_per_epoch": 3, "epochs": 2, "last": -0.1}, ValueError, "last .* not negative, got -0.1"),
     ({"steps_per_epoch": 3, "epochs": 2, "first": 0.2, "last": 0.5}, ValueError, "falls from first to last, got first"),
 ]
@@ -292,7 +307,8 @@ def test_arguments_that_mean_nothing(arguments, kind, message):
     assert net.schedule is None
     with pytest.raises(kind, match=message):
         nn.EvidenceSchedule(net, 3, 2).load_state_dict(
-            {"steps_per_epoch": None, "count": 1, "first": 1, "last": 0, "prior_factor": 1, "steps": 0} | arguments
+            {"steps_per_epoch": None, "count": 1, "first": 1, "last": 0, "warm_up": 0, "prior_factor": 1, "steps": 0}
+            | arguments
         )
 
 
@@ -373,8 +389,9 @@ def test_state_dict():
         "steps_per_epoch": 3,
         "epochs": 2,
         "count": 4,
-        "first": 0.5,
-        "last": 0.2,
+        "first": 1,
+        "last": 0.02,
+        "warm_up": 0.2,
         "prior_factor": 1,
         "steps": 4,
     }

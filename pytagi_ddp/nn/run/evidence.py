@@ -12,8 +12,9 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Array
 
-COUNT, FIRST, LAST, PRIOR_FACTOR = 8.0, 0.5, 0.2, 1.0
-SETTINGS = ("steps_per_epoch", "epochs", "count", "first", "last", "prior_factor")
+COUNT, FIRST, LAST, WARM_UP, PRIOR_FACTOR = 8.0, 1.0, 0.02, 0.2, 1.0
+NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
+SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
 
 
 class HasSchedule(Protocol):
@@ -54,16 +55,18 @@ class EvidenceSchedule:
                 net.step()  # also pulls the parameters towards their prior, and advances the schedule
 
     Without it, each epoch counts the same data as new evidence: variances fall like 1/epochs, and learning freezes.
-    Let an epoch have N steps, and let a number a decrease linearly from `first` to `last` over the training. The
-    evidence of a batch (its deltas) has the weight count a. After a step, the precision tau = 1/S of every parameter
-    N(m, S) is pulled towards that of its prior N(m0, 1/tau0), with the rate r:
+    Let an epoch have N steps. A number a increases linearly from 0 to `first` during the share `warm_up` of the
+    training, and then decreases linearly to `last`. The evidence of a batch (its deltas) has the weight count a. After
+    a step, the precision tau = 1/S of every parameter N(m, S) is pulled towards that of its prior N(m0, 1/tau0), with
+    the rate r:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
     and r = 0 in the first epoch. An epoch adds count a E, for the evidence E of all samples. The pull removes as much
     if tau = tau0 + count E: the posterior in which the likelihood has the power `count`. count = 1 is Bayes' rule. A
     larger count gives a cold posterior, which predicts better in most networks. A large a learns fast; a small one
-    averages over more batches.
+    averages over more batches. The first steps linearise the network where it has learnt nothing, so they get little
+    weight.
 
     m0 and tau0 follow from the arguments of the layer: m0 = 0, or 1 for the scales of BatchNorm2d, LayerNorm and
     RMSNorm; tau0 is divided by `prior_factor`. The pull does not change frozen layers, parameters of variance 0,
@@ -92,12 +95,13 @@ class EvidenceSchedule:
         steps_per_epoch: N, the steps in which all samples are seen once; with several ranks, those of each rank.
         epochs: planned number of epochs; None: every sample is seen once.
         count: how often a sample counts; None: 8, and 1 without epochs.
-        first, last: a at the first step and after the last planned one.
+        first, last: a after the warm-up and after the last planned step.
+        warm_up: share of the planned steps in which a increases, from 0 to below 1.
         prior_factor: factor on the variance of the prior towards which parameters are pulled. A factor above 1 lets a
             network with a small prior (gains below 1) learn larger parameters.
 
     Attributes:
-        steps_per_epoch, epochs, count, first, last, prior_factor: as given; they can be assigned.
+        steps_per_epoch, epochs, count, first, last, warm_up, prior_factor: as given; they can be assigned.
         steps: steps taken so far.
         weight: the weight of the evidence in the coming step, count a; `count` without epochs.
         rate: r of the coming step, for one process or the sum over ranks; 0 in the first epoch and without epochs.
@@ -115,7 +119,8 @@ class EvidenceSchedule:
 
     steps_per_epoch = Setting[int | None]()
     epochs = Setting[int | None]()
-    count, first, last, prior_factor = Setting[float](), Setting[float](), Setting[float](), Setting[float]()
+    count, first, last = Setting[float](), Setting[float](), Setting[float]()
+    warm_up, prior_factor = Setting[float](), Setting[float]()
 
     def __init__(
         self,
@@ -126,6 +131,7 @@ class EvidenceSchedule:
         count: float | None = None,
         first: float = FIRST,
         last: float = LAST,
+        warm_up: float = WARM_UP,
         prior_factor: float = PRIOR_FACTOR,
     ):
         network = getattr(net, "model", net)
@@ -135,21 +141,24 @@ class EvidenceSchedule:
                 f"{type(net).__name__}"
             )
         own_count = 1.0 if epochs is None else COUNT
-        settings = (steps_per_epoch, epochs, own_count if count is None else count, first, last, prior_factor)
+        numbers = (own_count if count is None else count, first, last, warm_up, prior_factor)
         self._net: ref[HasSchedule] | None = None
         self._settings: dict[str, Any] = {}
-        self._set(dict(zip(SETTINGS, settings, strict=True)))
+        self._set(dict(zip(SETTINGS, (steps_per_epoch, epochs, *numbers), strict=True)))
         self.made = np.zeros(1, np.int64)  # number of steps, in an array so that the fast path of a step can count
         self._unseen: tuple[Array | None, Array | None] | None = None  # of the last step: arguments of `moves_on`
         network.schedule = self
 
     def _set(self, settings: Mapping[str, Any]) -> None:
-        """Sets all settings after a check, and the numbers for each step: (N, planned steps, first, last, count)."""
+        """Sets all settings after a check, and the numbers for each step: (N, planned steps, warm-up, first, last)."""
         before, self._settings = self._settings, checked_settings(settings)
-        n, epochs, count, first, last, prior_factor = self._settings.values()
+        n, epochs, _, first, last, warm_up, prior_factor = self._settings.values()
         if (net := self.net) is not None and before["prior_factor"] != prior_factor:
             net.schedule = self  # so that its steps use the new prior
-        self._plan = (math.inf, math.inf, 1.0, 1.0, count) if epochs is None else (n, n * epochs, first, last, count)
+        if epochs is None:
+            self._plan = (math.inf, math.inf, 0.0, 1.0, 1.0)
+        else:
+            self._plan = (n, n * epochs, warm_up * n * epochs, first, last)
 
     @property
     def net(self) -> HasSchedule | None:
@@ -197,8 +206,7 @@ class EvidenceSchedule:
 
     @property
     def weight(self) -> float:
-        _, planned, first, last, count = self._plan
-        return count * (first + (last - first) * min(self.steps / planned, 1.0))
+        return self.count * self._share(self.steps)
 
     @property
     def rate(self) -> float:
@@ -206,12 +214,18 @@ class EvidenceSchedule:
 
     def rate_among(self, ranks: int) -> float:
         """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
-        steps = self.steps
-        n, planned, first, last, _ = self._plan
-        if steps < n:
-            return 0.0
-        a = first + (last - first) * steps / planned if steps < planned else last
-        return a / (ranks * n + a)
+        steps, n = self.steps, self._plan[0]
+        a = self._share(steps)
+        return 0.0 if steps < n else a / (ranks * n + a)
+
+    def _share(self, steps: int) -> float:
+        """a of the step after `steps` of them; 1 without epochs."""
+        _, planned, rising, first, last = self._plan
+        if steps + 1 < rising:
+            return first * (steps + 1) / rising
+        if steps >= planned:
+            return last
+        return first + (last - first) * max(steps - rising, 0.0) / (planned - rising)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and number of steps, as values for JSON."""
@@ -261,7 +275,7 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("steps_per_epoch", "epochs"):
         found[name] = None if values[name] is None else whole_number(name, values[name])
-    for name in ("count", "first", "last", "prior_factor"):
+    for name in NUMBERS:
         value = values[name]
         if not isinstance(value, Real) or isinstance(value, bool):
             raise TypeError(f"{name} of an EvidenceSchedule is a number, got {value!r:.50}")
@@ -277,6 +291,10 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("count and first of an EvidenceSchedule must be above 0: else nothing is learnt")
     if found["prior_factor"] == 0:
         raise ValueError("prior_factor of an EvidenceSchedule must be above 0: a prior without variance knows all")
+    if found["warm_up"] >= 1:
+        raise ValueError(
+            f"warm_up of an EvidenceSchedule is a share of the planned steps, from 0 to below 1, got {found['warm_up']}"
+        )
     if found["last"] > found["first"]:
         raise ValueError(
             f"an EvidenceSchedule falls from first to last, got first={found['first']} and last={found['last']}"
