@@ -78,7 +78,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--model", choices=MODELS, default="mlp", help="network (mlp)")
     add("--epochs", type=positive_int, default=2, help="passes over the data (2)")
     add("--batch-size", type=positive_int, default=32, help="images per rank and step (32)")
-    add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0, rates=(0.5, 0.2))
+    add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0)
     add("--seed", type=natural, default=0, help="of everything that is drawn (0)")
     add("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
     add("--data-dir", metavar="DIR", help="where MNIST is, or is downloaded to")

@@ -11,6 +11,7 @@ from typing import Any
 from examples.option_types import factor, natural, positive_float, positive_int, share
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES
+from pytagi_ddp.nn.run.evidence import FIRST, LAST
 from pytagi_ddp.training.trackers import TRACKERS
 
 DESCRIPTION = """\
@@ -20,7 +21,7 @@ Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downl
 set of ten shapes instead."""
 
 # Residual networks begin with small parameters, and learn large ones (benchmarks/quality/README.md, "CIFAR-10").
-COUNT, PRIOR_FACTOR, RATES = 40.0, 100.0, (1.0, 0.02)
+COUNT, PRIOR_FACTOR = 40.0, 100.0
 GAINS = {"categorical": 0.3, "hierarchical": 0.1, "remax": 0.1}
 OF_PIPELINES = {"micro_batches": 8, "schedule": "1F1B", "balance": "time", "recompute": False, "pipelines": 1}
 YES_OR_NO = argparse.BooleanOptionalAction
@@ -55,7 +56,6 @@ def add_observation_options(
     falls: bool = True,
     count: float = COUNT,
     prior_factor: float = PRIOR_FACTOR,
-    rates: tuple[float, float] = RATES,
 ) -> None:
     """Adds options for the way in which labels are observed, with these defaults; falls: sigma_v may fall."""
     add = training.add_argument
@@ -65,8 +65,8 @@ def add_observation_options(
     add("--count", type=positive_float, help=f"{text} ({count:g})")
     text = "of the categorical head: factor on the variance of the prior to which steps pull"
     add("--prior-factor", type=positive_float, help=f"{text} ({prior_factor:g})")
-    text = "of the categorical head: share of the posterior that an epoch learns anew, at the beginning and at the end"
-    add("--rates", type=positive_float, nargs=2, metavar=("FIRST", "LAST"), help=f"{text} ({rates[0]:g} {rates[1]:g})")
+    text = "of the categorical head: share of the posterior that an epoch learns anew, after a warm-up and at the end"
+    add("--rates", type=positive_float, nargs=2, metavar=("FIRST", "LAST"), help=f"{text} ({FIRST:g} {LAST:g})")
     add("--sigma-v", type=positive_float, help=f"of the other heads: standard deviation of a label ({sigma_v})")
     of_numbers = {"sigma_v": sigma_v, "forget": forget}
     if falls:
@@ -75,7 +75,7 @@ def add_observation_options(
         of_numbers |= {"sigma_v_min": sigma_v, "sigma_v_decay": 0.9}
     text = "of the other heads: before each of the first 70 %% of the epochs but the first, earlier evidence counts"
     add("--forget", type=factor, metavar="FACTOR", help=f"{text} 1/FACTOR ({forget:g})")
-    of_classes = {"count": count, "prior_factor": prior_factor, "rates": rates}
+    of_classes = {"count": count, "prior_factor": prior_factor, "rates": (FIRST, LAST)}
     training.set_defaults(of_numbers=of_numbers, of_classes=of_classes)
 
 

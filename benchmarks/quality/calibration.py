@@ -29,7 +29,7 @@ from benchmarks.quality.done import append, read, with_error
 from benchmarks.report import table
 from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn, tree_head
 from examples.classifier import HierarchicalHead, RemaxHead
-from examples.options import COUNT, PRIOR_FACTOR, RATES
+from examples.options import COUNT, PRIOR_FACTOR
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
@@ -103,7 +103,7 @@ JOBS = {
     "mnist-mlp": Job(mnist_mlp, load_mnist, of_digits, 5, 0.3, 0.1),
     "cifar-cnn": Job(cifar_cnn, load_cifar10, of_objects, 10, 0.3, 0.2, 1.0, 10_000),
     "mnist-cnn": Job(mnist_cnn, load_mnist, of_digits, 2, 0.1, 0.1),
-    "resnet8": Job(resnet8, load_cifar10, of_objects, 10, 0.05, 0.2, 1.0, 10_000, COUNT, PRIOR_FACTOR, RATES),
+    "resnet8": Job(resnet8, load_cifar10, of_objects, 10, 0.05, 0.2, 1.0, 10_000, COUNT, PRIOR_FACTOR),
 }
 EVIDENCE = "categorical, evidence-weighted step"
 TREE = "hierarchical softmax"

@@ -26,7 +26,8 @@ def branin(places):
 # learns smooth functions from few points. Each sample counts eight times (``evidence``), however many epochs are run.
 #
 # The next place is where the function may be smallest: where its mean minus two standard deviations is. This is a place
-# where the mean is low, or little is known. Candidates are random places, and places near the best ones.
+# where the mean is low, or little is known. Candidates are random places, and places near the best ones. Each place is
+# chosen by a new network, so that an error of one network does not repeat itself.
 
 
 def inputs(places):
@@ -38,7 +39,7 @@ rng = np.random.default_rng(0)
 places = rng.random((10, 2))
 while len(places) < 40:
     logs = np.log(branin(places))
-    pytagi_ddp.manual_seed(0)
+    pytagi_ddp.manual_seed(len(places))
     net = Sequential(Linear(14, 50), ReLU(), Linear(50, 50), ReLU(), Linear(50, 1))
     y = (logs - logs.mean()) / logs.std()
     net.fit(inputs(places), y, Gaussian(0.05), epochs=100, batch_size=8, evidence={"count": 8})
