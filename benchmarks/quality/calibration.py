@@ -37,7 +37,7 @@ from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
-from pytagi_ddp.nn.run.evidence import FIRST, LAST
+from pytagi_ddp.nn.run.evidence import FIRST, LAST, WARM_UP
 
 LAST_STEPS = 0.2  # what share of all steps an average is of
 STATISTICS = 40  # batches that give BatchNorm2d its statistics
@@ -53,7 +53,8 @@ class Job(NamedTuple):
 
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
-    evidence_count, prior_factor, rates: `count`, `prior_factor`, and `first` and `last`, of the `EvidenceSchedule`.
+    evidence_count, prior_factor, rates, warm_up: `count`, `prior_factor`, `first` and `last`, `warm_up` of the
+    `EvidenceSchedule`.
     """
 
     make: Callable[[Any, Head], Any]
@@ -67,6 +68,7 @@ class Job(NamedTuple):
     evidence_count: float = 8.0
     prior_factor: float = 1.0
     rates: tuple[float, float] = (FIRST, LAST)
+    warm_up: float = WARM_UP
     batch: int = 32
 
 
@@ -137,8 +139,9 @@ def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
     """One of this library's ways to learn classes, for a given number of steps per epoch."""
     if method == EVIDENCE:
         net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
-        options = {"first": job.rates[0], "last": job.rates[1], "prior_factor": job.prior_factor}
-        schedule = nn.EvidenceSchedule(net, steps, epochs, count=job.evidence_count, **options)
+        options = {"first": job.rates[0], "last": job.rates[1], "warm_up": job.warm_up}
+        options |= {"count": job.evidence_count, "prior_factor": job.prior_factor}
+        schedule = nn.EvidenceSchedule(net, steps, epochs, **options)
 
         def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mu, var = net.predict(x)
@@ -272,7 +275,7 @@ def measure(
 
 
 Kind = tuple[str, int, int, str]  # job, training images, epochs, and what a trial changes
-TRIAL = ("held_out", "batch_size", "count", "rates", "prior_factor")  # options
+TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor")  # options
 
 
 def kind_of(one: dict[str, Any]) -> Kind:
@@ -323,7 +326,9 @@ def report(done: list[dict[str, Any]]) -> str:
 
 def changed(job: Job, args: argparse.Namespace) -> Job:
     """The job with the constants that were given."""
-    names = {"count": "evidence_count", "prior_factor": "prior_factor", "rates": "rates", "batch_size": "batch"}
+    names = {"count": "evidence_count", "batch_size": "batch"} | {
+        name: name for name in ("prior_factor", "rates", "warm_up")
+    }
     given = {names[option]: value for option, value in vars(args).items() if option in names and value is not None}
     return job._replace(**given)
 
@@ -349,6 +354,7 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--batch-size", type=int, help="images of a step")
     trial.add_argument("--count", type=float, help="of the evidence-weighted step, as --rates and --prior-factor")
     trial.add_argument("--rates", type=float, nargs=2, metavar=("FIRST", "LAST"))
+    trial.add_argument("--warm-up", type=float)
     trial.add_argument("--prior-factor", type=float)
     parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)

@@ -16,6 +16,9 @@ class EarlyStopping(Callback):
     If a training is resumed from a checkpoint, there is a warning: the count starts again at 0, and earlier epochs are
     neither compared nor restored.
 
+    With an `EvidenceSchedule` steps are large until late in the training, and the metric varies from epoch to epoch.
+    The last, small steps improve it most. A `patience` of a quarter of the epochs rarely ends a training before them.
+
     Args:
         patience: number of successive epochs without improvement after which the training ends.
         metric: one of the trainer's `results`. None: "val_nll", and "train_nll" without validation data.

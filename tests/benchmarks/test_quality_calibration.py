@@ -53,22 +53,24 @@ def test_runs_are_done_once_and_reported(small, tmp_path, capsys):
 
 def test_trials_have_other_constants_and_images_and_are_runs_of_their_own(small, monkeypatch, tmp_path, capsys):
     options = ["--method", calibration.EVIDENCE, "--seed", "0", "--results", str(tmp_path / "done.jsonl")]
-    trial = [*options, "--held-out", "50", "--rates", "1", "0.5", "--batch-size", "8"]
+    trial = [*options, "--held-out", "50", "--rates", "1", "0.5", "--warm-up", "0", "--batch-size", "8"]
     given = []
 
     def measure(job, method, data, *rest):
-        given.append((job.evidence_count, job.rates, job.prior_factor, job.batch, *map(len, data)))
+        given.append((job.evidence_count, job.rates, job.warm_up, job.prior_factor, job.batch, *map(len, data)))
         return {method: {"failed": "not finite"}}
 
     monkeypatch.setattr(calibration, "measure", measure)
     calibration.main([*trial, "--count", "3"])
-    assert given == [(3, [1, 0.5], 1, 8, 150, 50)]
+    assert given == [(3, [1, 0.5], 0, 1, 8, 150, 50)]
     calibration.main([*trial, "--count", "3"])
     assert len(given) == 1  # it is done
     calibration.main([*trial, "--count", "4"])
     calibration.main(options)
     assert [(one[0], one[-1]) for one in given] == [(3, 50), (4, 50), (8, 100)]
-    assert "; trial: held out 50, batch size 8, count 4.0, rates [1.0, 0.5]; AUROC" in capsys.readouterr().out
+    assert (
+        "; trial: held out 50, batch size 8, count 4.0, rates [1.0, 0.5], warm up 0.0; AUROC" in capsys.readouterr().out
+    )
 
 
 def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):
