@@ -69,7 +69,7 @@ class Job(NamedTuple):
     prior_factor: float = 1.0
     rates: tuple[float, float] = (FIRST, LAST)
     warm_up: float = WARM_UP
-    batch: int = 32
+    batch_size: int = 32
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -252,7 +252,7 @@ def measure(
     """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
-    loader = batches(train, job.batch, seed=seed)
+    loader = batches(train, job.batch_size, seed=seed)
     if method in TORCH:
         torch_classifier()
     shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
@@ -326,10 +326,9 @@ def report(done: list[dict[str, Any]]) -> str:
 
 def changed(job: Job, args: argparse.Namespace) -> Job:
     """The job with the constants that were given."""
-    names = {"count": "evidence_count", "batch_size": "batch"} | {
-        name: name for name in ("prior_factor", "rates", "warm_up")
-    }
-    given = {names[option]: value for option, value in vars(args).items() if option in names and value is not None}
+    given = {name: getattr(args, name) for name in TRIAL[1:] if getattr(args, name) is not None}
+    if "count" in given:
+        given["evidence_count"] = given.pop("count")
     return job._replace(**given)
 
 

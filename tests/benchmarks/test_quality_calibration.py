@@ -57,7 +57,7 @@ def test_trials_have_other_constants_and_images_and_are_runs_of_their_own(small,
     given = []
 
     def measure(job, method, data, *rest):
-        given.append((job.evidence_count, job.rates, job.warm_up, job.prior_factor, job.batch, *map(len, data)))
+        given.append((job.evidence_count, job.rates, job.warm_up, job.prior_factor, job.batch_size, *map(len, data)))
         return {method: {"failed": "not finite"}}
 
     monkeypatch.setattr(calibration, "measure", measure)
