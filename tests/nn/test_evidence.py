@@ -244,7 +244,7 @@ def test_the_weight_rises_in_the_warm_up_and_then_falls():
     for _ in range(11):
         found.append((schedule.weight / 3, schedule.rate))
         train(net, 3)
-    a = [1 / 4, 2 / 4, 3 / 4, 1, 1, *(1 - 0.8 * k / 6 for k in range(1, 6)), 0.2]
+    a = [*(0.1 + 0.9 * k / 4 for k in range(4)), *(1 - 0.8 * k / 6 for k in range(6)), 0.2]
     rates = [0 if k < 2 else a_k / (2 + a_k) for k, a_k in enumerate(a)]
     np.testing.assert_allclose(found, list(zip(a, rates, strict=True)), rtol=1e-12)
     stream = nn.EvidenceSchedule(net, warm_up=0.4)

@@ -13,6 +13,7 @@ import numpy as np
 from pytagi_ddp.kernels.tensors import Array
 
 COUNT, FIRST, LAST, WARM_UP, PRIOR_FACTOR = 8.0, 1.0, 0.02, 0.2, 1.0
+AT_START = 0.1  # share of `first` at which a warm-up begins
 NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
 SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
 
@@ -55,10 +56,10 @@ class EvidenceSchedule:
                 net.step()  # also pulls the parameters towards their prior, and advances the schedule
 
     Without it, each epoch counts the same data as new evidence: variances fall like 1/epochs, and learning freezes.
-    Let an epoch have N steps. A number a increases linearly from 0 to `first` during the share `warm_up` of the
-    training, and then decreases linearly to `last`. The evidence of a batch (its deltas) has the weight count a. After
-    a step, the precision tau = 1/S of every parameter N(m, S) is pulled towards that of its prior N(m0, 1/tau0), with
-    the rate r:
+    Let an epoch have N steps. A number a increases linearly from a tenth of `first` to `first` during the share
+    `warm_up` of the training, and then decreases linearly to `last`. The evidence of a batch (its deltas) has the
+    weight count a. After a step, the precision tau = 1/S of every parameter N(m, S) is pulled towards that of its prior
+    N(m0, 1/tau0), with the rate r:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
@@ -221,11 +222,11 @@ class EvidenceSchedule:
     def _share(self, steps: int) -> float:
         """a of the step after `steps` of them; 1 without epochs."""
         _, planned, rising, first, last = self._plan
-        if steps + 1 < rising:
-            return first * (steps + 1) / rising
+        if steps < rising:
+            return first * (AT_START + (1 - AT_START) * steps / rising)
         if steps >= planned:
             return last
-        return first + (last - first) * max(steps - rising, 0.0) / (planned - rising)
+        return first + (last - first) * (steps - rising) / (planned - rising)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and number of steps, as values for JSON."""
