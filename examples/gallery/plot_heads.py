@@ -57,5 +57,6 @@ plt.show()
 # %%
 # On the left, a point on the diagonal means that of answers given with a probability of 80 %, about 80 % are right;
 # larger dots stand for more answers. The first two heads are mostly above the diagonal: they are less sure than they
-# could be. All four know which answers to refuse: the surest half has almost no errors. Errors of one seed do not tell
-# the heads apart. But the first two have no settings. So begin with `Categorical`, the default of `net.fit`.
+# could be. All four know which answers to refuse: the surest half has almost no errors. `Remax` depends most on the
+# seed: with the next three it has 4.2, 3.2 and 3.2 % errors. The first two have no settings. So begin with
+# `Categorical`, the default of `net.fit`.
