@@ -68,5 +68,5 @@ for panels, (name, x) in zip(grid, {"image": new, "noise": noisy, "attack": atta
 plt.show()
 
 # %%
-# The attack turns all images, and noise of the same size none. Neither measure protects against it. The standard
+# The attack turns all images, and noise of the same size turns one. Neither measure protects against it. The standard
 # deviation is even smaller than before: to the network, the attacked images are more familiar.

@@ -101,7 +101,7 @@ class Trainer:
         batch_size: samples of a step on each rank (or in each pipeline), for arrays.
         seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 2 for numbers), prior_factor,
-            first, last, and steps_per_epoch for an iterable without a length. None: none.
+            first, last, warm_up, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
         bn_batches: number of training batches from which the statistics of BatchNorm2d are computed before each
             evaluation; 0: the running statistics are used.
