@@ -17,7 +17,7 @@ class EarlyStopping(Callback):
     neither compared nor restored.
 
     With an `EvidenceSchedule` steps are large until late in the training, and the metric varies from epoch to epoch.
-    The last, small steps improve it most. A `patience` of a quarter of the epochs rarely ends a training before them.
+    The last, small steps improve it most: choose a `patience` with which the training can reach them.
 
     Args:
         patience: number of successive epochs without improvement after which the training ends.
