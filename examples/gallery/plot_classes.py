@@ -54,7 +54,4 @@ plot.reliability(middle, p, label_new)
 plot.rejection(right, doubt, wrong)
 plt.show()
 
-# %%
-# The share of errors among all new points, and among the half that the network is surest of:
-
-print(f"{wrong.mean():.1%} of all, {wrong[doubt <= np.median(doubt)].mean():.1%} of the surest half")
+print(f"errors: {wrong.mean():.1%} of all, {wrong[doubt <= np.median(doubt)].mean():.1%} of the surest half")

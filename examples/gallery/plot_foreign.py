@@ -67,5 +67,4 @@ plt.show()
 # 0.5 if it says nothing, and 0 if it is the wrong way round. Entropy recognises what lies between the classes: shuffled
 # pixels and noise. It says little about digits on their side, which the network takes for other digits. The variance
 # notices only images that are too bright: it grows with the size of the features, and the other images make small ones.
-# The distance tells all four kinds from digits: features that are small, large or in unusual combinations are all
-# unlikely. No score is a guarantee: other images may escape all three.
+# The distance tells all four kinds from digits, as features that are small, large or combined unusually are unlikely.

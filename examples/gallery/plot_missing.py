@@ -63,5 +63,4 @@ plt.show()
 # %%
 # With 60 % missing in each column, one row in 39 is complete. A network that learns only from these has large errors,
 # but says so by wide error bars. Gaps filled with means are worse in another way: the network believes them like
-# measurements, and its error bars become narrow around a wrong curve. Gaps have to occur at random: if just the large
-# values are missing, nothing in the data says so.
+# measurements, and its error bars become narrow around a wrong curve. Gaps have to occur at random.

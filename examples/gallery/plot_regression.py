@@ -3,9 +3,8 @@ Error bars that grow where there are no data
 ============================================
 
 The first example: how a network learns a curve, and what its error bars say. A network with one hidden layer learns
-from noisy points between -3 and 3, with a gap between them. The variance of its output says where it may be trusted.
-
-The data: 197 points of a sine, with a noise of standard deviation 0.1, and none between 0 and 1.5.
+from 197 points of a sine between -3 and 3, with a gap between 0 and 1.5, and a noise of standard deviation 0.1. The
+variance of its output says where it may be trusted.
 """
 
 import matplotlib.pyplot as plt

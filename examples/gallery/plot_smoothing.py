@@ -48,8 +48,7 @@ for k in range(passes):
     smoothed = net.smoother()
 
 # %%
-# Filter, with the observation of each step, and smoother of the last pass. Gaps are grey. The prints say how well both
-# agree with the signal without noise, in the gaps and where it was observed.
+# Filter, with the observation of each step, and smoother of the last pass, compared with the signal. Gaps are grey.
 
 gain = np.where(hidden, 0, var / (var + likelihood.sigma**2))
 found = {"filter": (mu + gain * (np.nan_to_num(y) - mu), (1 - gain) * var), "smoother": smoothed}

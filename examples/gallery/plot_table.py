@@ -49,5 +49,4 @@ plt.show()
 
 # %%
 # On the right, points on the dashed line mean that intervals hold what they should. With 100 observations these shares
-# have a standard error of up to 0.05. ``python -m benchmarks.quality uci`` of the repository measures nine other tables
-# (`load_uci`), on which such methods are compared.
+# have a standard error of up to 0.05.

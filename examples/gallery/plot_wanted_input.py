@@ -69,5 +69,4 @@ for name, *numbers in zip(cases, misses, predicted, np.sqrt(var_out.max(1)), str
     print("{}: misses by {:.3f}, predicted {:.3f} (+- {:.3f})".format(name, *numbers))
 
 # %%
-# The prints say by how much the hand misses the wanted place, and by how much the network predicts that it does. A
-# predicted miss that is large beside its standard deviation says that no such input was found.
+# A predicted miss that is many times its standard deviation says that no such input was found.
