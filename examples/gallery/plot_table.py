@@ -30,11 +30,11 @@ print(f"mean log-likelihood {regressor.log_likelihood(x_test, y_test).mean():.2f
 # predictions of samples that the networks had not seen, since errors of samples that they had learnt are too small.
 
 levels = np.linspace(0.05, 0.95, 19)
-ends = [regressor.predict_interval(x_test, level) for level in levels]
-held = [np.mean((low <= y_test) & (y_test <= high)) for low, high in ends]
-low, high = regressor.predict_interval(x_test, 0.9)
+prediction = regressor.predict_distribution(x_test)
+held = [prediction.coverage(y_test, level) for level in levels]
+low, high = prediction.interval(0.9)
 order, place = np.argsort(y_test), np.arange(len(y_test))
-print(f"{np.mean((low <= y_test) & (y_test <= high)):.0%} of the observations are in their intervals of 90 %")
+print(f"{prediction.coverage(y_test, 0.9):.0%} of the observations are in their intervals of 90 %")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(2, 1))
 left.vlines(place, low[order], high[order], color="C0", alpha=0.5, label="interval of 90 %")

@@ -102,6 +102,21 @@ class Prediction(ABC):
             raise ValueError(f"an interval needs a level between 0 and 1, got {level}")
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
+    def coverage(self, y: ArrayLike, level: float = 0.9) -> float:
+        """Share of the observations y inside their central intervals: about `level` if the predictions are calibrated.
+
+        Missing observations do not count. Intervals of counts and classes include their bounds, and contain more.
+
+        Raises:
+            ValueError: another number of observations, or all are missing.
+        """
+        low, high = self.interval(level)
+        values = observed_as(y, self.mean)
+        known = ~np.isnan(self.log_prob(y))
+        if not known.any():
+            raise ValueError("coverage needs an observation, and all of y are missing")
+        return float(((low <= values) & (values <= high))[known].mean())
+
     def crps(self, y: ArrayLike) -> np.ndarray:
         """Continuous ranked probability score of each observation, in the unit of y; smaller is better.
 

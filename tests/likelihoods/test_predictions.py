@@ -117,6 +117,20 @@ def test_wide_and_narrow_outputs_keep_their_probabilities():
     assert rare.log_prob([[1.0]])[0, 0] == pytest.approx(-40, abs=1e-4)
 
 
+def test_coverage_is_the_share_of_known_observations_inside():
+    gaussian = lk.Gaussian(0.5).prediction(M, S)
+    low, high = gaussian.interval(0.6)
+    y = np.array([low[0, 0] + 1e-9, np.nan, high[2, 0] + 1e-9])
+    assert gaussian.coverage(y, 0.6) == 0.5
+    assert gaussian.coverage(y, 0.61) == 1
+    assert lk.Ordinal(4).prediction(M, S).coverage([-1, 3, 0], 0.1) == 0  # the medians are 2, 1 and 3
+    assert lk.Poisson(4).prediction(M, S).coverage(np.full((3, 1), 10**6)) == 0
+    with pytest.raises(ValueError, match="all of y are missing"):
+        gaussian.coverage(np.full(3, np.nan))
+    with pytest.raises(ValueError, match="give one for each"):
+        gaussian.coverage(np.zeros(2))
+
+
 def test_classes():
     prediction = lk.Categorical(3).prediction(np.array([[2.0, 0, -1], [0, 0, 0]]), np.full((2, 3), 0.5))
     p = prediction.probabilities
@@ -193,9 +207,7 @@ def test_predictions_are_calibrated(name):
     y = DRAWN[name](f, rng).astype(float)
     net = trained(KINDS[name], x[:600], y[:600], 1)
     prediction = KINDS[name].predict(net, x[600:])
-    low, high = prediction.interval(0.9)
-    inside = ((y[600:] >= low) & (y[600:] <= high)).mean()
-    assert 0.84 < inside < 0.98
+    assert 0.84 < prediction.coverage(y[600:], 0.9) < 0.98
     assert np.corrcoef(prediction.quantile(0.5)[:, 0], f[600:, 0])[0, 1] > 0.85
 
 
