@@ -21,7 +21,7 @@ from pytagi_ddp.kernels.formulas.update import observation_delta
 f = np.float32
 ZERO, HALF, ONE, TWO, THREE, FOUR, SIX, TWELVE = f(0), f(0.5), f(1), f(2), f(3), f(4), f(6), f(12)
 FIVE, SEVEN, TEN, NAN = f(5), f(7), f(10), f(np.nan)
-TENTH, TWELFTH = f(0.1), f(1 / 12)
+TENTH, TWELFTH, QUARTER = f(0.1), f(1 / 12), f(0.25)
 ROOT_HALF_PI = f(math.sqrt(math.pi / 2))
 FAR = f(1e12)  # replaces an infinite bound of an interval
 LEAST_VAR = f(1e-12)  # replaces a variance of 0
@@ -264,15 +264,46 @@ def gamma_observation(m, s, y, shape, unused):
     return -dm, ds
 
 
-@formula
-def class_deltas(p, hit, s):
-    """Deltas of the logit of a class with the probability p: (hit - p)/(1 + s h), -h/(1 + s h), h = p (1 - p).
+# The expected probabilities p of classes with the logits N(m, s) solve
+#
+#     ln p_k + s_k p_k = m_k + s_k/2 - c,    sum_k p_k = 1,
+#
+# the minimum of a convex function, sum_k (p_k ln p_k + s_k p_k^2/2 - (m_k + s_k/2) p_k). Newton's method finds it. With
+# the residual r = m + s/2 - ln p - s p, and v = 1/(1 + s p), ln p rises by d = v (r - c); c = sum(p v r)/sum(p v) keeps
+# the sum of p. `grown` keeps steps from going too far; afterwards p is divided by its sum.
 
-    hit: 1 for the class that was observed, 0 for the others.
+
+@formula
+def class_start(m, top, s):
+    """Logarithm of the first p, up to a constant; top: the largest m of the row."""
+    return (m - top) / (ONE + QUARTER * s)
+
+
+@formula
+def class_residual(p, log_p, m, top, s):
+    """(r, v) of a class, see above; m and top: as of `class_start`."""
+    return (m - top) + s * (HALF - p) - log_p, ONE / (ONE + s * p)
+
+
+@formula
+def grown(d):
+    """The factor of p for a step d of ln p: 1 + d in the direction in which ln p + s p is concave, else 1/(1 - d)."""
+    return ONE + d if d > ZERO else ONE / (ONE - d)
+
+
+# The update of all logits by the curvature H = diag(p) - p p' of the softmax: deltas (I + H S)^-1 (y - p), and the
+# diagonal of -(I + H S)^-1 H. With d = 1/(1 + s p), B = sum p d, q = p d/B and A = sum s p d (y - p), they are:
+
+
+@formula
+def class_deltas(p, hit, s, a, b):
+    """Deltas of the logit of a class: d (y - p) + q A, -p d (1 - q); the first ones of all classes have the sum 0.
+
+    hit: y, 1 for the class that was observed, 0 for the others. a, b: A and B.
     """
-    h = p * (ONE - p)
-    over = ONE / (ONE + s * h)
-    return (hit - p) * over, -h * over
+    d = ONE / (ONE + s * p)
+    q = p * d / b
+    return d * (hit - p) + q * a, -p * d * (ONE - q)
 
 
 LIKELIHOODS: dict[str, Callable] = {

@@ -25,6 +25,12 @@ C0, C1, C2 = f(0.0008557811961509287), f(0.00019765163597185165), f(-0.007653720
 C3, C4, C5 = f(0.020975351333618164), f(-0.02652965486049652), f(-0.00397551991045475)
 C6, C7, C8 = f(0.09451497346162796), f(-0.23504725098609924), f(0.7209628820419312)
 
+ROOT_HALF_BITS = np.int32(0x3F3504F3)  # of sqrt(1/2)
+MANTISSA = np.int32(0x7FFFFF)
+L0, L1, L2, L3 = f(3.3333331174e-1), f(-2.4999993993e-1), f(2.0000714765e-1), f(-1.6668057665e-1)
+L4, L5, L6, L7 = f(1.4249322787e-1), f(-1.2420140846e-1), f(1.1676998740e-1), f(-1.1514610310e-1)
+L8 = f(7.0376836292e-2)
+
 TANH_SMALL = f(0.625)
 T1, T2, T3, T4, T5 = (
     f(-3.33332819e-1),
@@ -44,6 +50,17 @@ def exp(x):
     r = x - nf * LN2_HIGH - nf * LN2_LOW
     p = ONE + r * (ONE + r * (E2 + r * (E3 + r * (E4 + r * (E5 + r * E6)))))
     return p * np.int32((n + BIAS) << SHIFT).view(f)
+
+
+@formula
+def log(x):
+    """ln x of a normal, positive float32, within 2 ulp (absolute 1e-7 near 1)."""
+    bits = f(x).view(np.int32) - ROOT_HALF_BITS
+    n = bits >> SHIFT
+    r = np.int32((bits & MANTISSA) + ROOT_HALF_BITS).view(f) - ONE  # in [sqrt(1/2) - 1, sqrt(2) - 1]
+    p = L0 + r * (L1 + r * (L2 + r * (L3 + r * (L4 + r * (L5 + r * (L6 + r * (L7 + r * L8)))))))
+    nf = f(n)
+    return nf * LN2_HIGH + (r + (nf * LN2_LOW + r * r * (r * p - HALF)))
 
 
 @formula

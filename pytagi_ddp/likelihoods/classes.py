@@ -24,29 +24,32 @@ from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-STEPS = 3
+TURNS, SMALL = 100, 1e-9  # most steps to expected probabilities, and the change that ends them
+LEAST = 1e-300  # probability
 LEAST_DISTANCE = 1e-3  # of cut points that are estimated
 
 
 class Categorical(Likelihood):
     """One of n classes, P(k | z) = softmax(z)_k; the network ends with n linear outputs.
 
-    With y = 1 for the class that was observed and 0 for the others,
+    p are the expected probabilities, the solution of p = softmax(m + s (1/2 - p)): E[exp(z_k - ln sum e^z)] with the
+    logarithm replaced by its tangent. An observation, y = 1 for its class and 0 for the others, is a Kalman update of
+    all logits with the curvature H = diag(p) - p p' of the softmax at p, S = diag(s):
 
-        dm = (y - p)/(1 + s h),    ds = -h/(1 + s h),    h = p (1 - p),
+        dm = (I + H S)^-1 (y - p),    ds = -diag((I + H S)^-1 H)
 
-    a Kalman update of each logit with the curvature of the softmax at p. p are the expected probabilities, the fixed
-    point of p = softmax(m + s (1/2 - p)): E[exp(z_k - log sum e^z)] with the logarithm replaced by its tangent. Three
-    half steps p <- p/2 + softmax(..)/2 from softmax(m) find it. This is an approximation: it neglects the correlations
-    between logits that an observation causes.
+    With d = 1/(1 + s p), B = sum p d, q = p d/B and A = sum s p d (y - p), these are dm = d (y - p) + q A and
+    ds = -p d (1 - q). The sum of dm is 0, as a number that is added to all logits changes no probability.
+
+    This is an approximation: if s is large, p are nearer to equal probabilities than the means over z ~ N(m, s).
 
     Observes one class for each sample, 0 to n - 1; -1 or NaN is missing. Predicts p (`probabilities`).
 
     Args:
         n: number of classes, at least 2.
 
-    Source: MacKay (1992), "The evidence framework applied to classification networks", for expected probabilities;
-    Knowles & Minka (2011), "Non-conjugate variational message passing", for the tangent.
+    Source: Knowles & Minka (2011), "Non-conjugate variational message passing", for the tangent; Böhning (1992),
+    "Multinomial logistic regression algorithm", for the curvature.
     """
 
     def __init__(self, n: int):
@@ -64,10 +67,7 @@ class Categorical(Likelihood):
         outputs.kernels.likelihood.categorical(outputs.state, labels, weights, outputs.first, self.n, outputs.delta)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        p = _softmax(mu)
-        for _ in range(STEPS):
-            p = 0.5 * (p + _softmax(mu + var * (0.5 - p)))
-        return ClassPrediction(p)
+        return ClassPrediction(expected_softmax(mu, var))
 
 
 class Bernoulli(Likelihood):
@@ -220,6 +220,24 @@ def _classes(n: int) -> int:
 def _softmax(z: np.ndarray) -> np.ndarray:
     e = np.exp(z - z.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
+
+
+def expected_softmax(mu: np.ndarray, var: np.ndarray) -> np.ndarray:
+    """The fixed point of p = softmax(mu + var (1/2 - p)), by Newton's method as in `kernels.formulas.likelihood`."""
+    m = (mu - mu.max(-1, keepdims=True)).reshape(-1, mu.shape[-1])
+    s = var.reshape(m.shape)
+    p, rows = np.maximum(_softmax(m / (1 + s / 4)), LEAST), np.arange(len(m))
+    for _ in range(TURNS):
+        old, v = p[rows], 1 / (1 + s[rows] * p[rows])
+        r = m[rows] + s[rows] * (0.5 - old) - np.log(old)
+        c = (old * v * r).sum(1, keepdims=True) / (old * v).sum(1, keepdims=True)
+        d = v * (r - c)
+        new = old * np.where(d > 0, 1 + d, 1 / (1 - np.minimum(d, 0)))
+        p[rows] = np.maximum(new / new.sum(1, keepdims=True), LEAST)
+        rows = rows[(np.abs(p[rows] - old).max(1) > SMALL) | (d.max(1) > 1)]
+        if not rows.size:
+            break
+    return p.reshape(mu.shape)
 
 
 def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

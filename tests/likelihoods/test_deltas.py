@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import wrightomega
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
@@ -176,25 +178,40 @@ def test_ordinal_levels_are_intervals():
 
 
 def expected_softmax(m, s):
-    softmax = lambda z: np.exp(z - z.max()) / np.exp(z - z.max()).sum()  # noqa: E731
-    p = softmax(m)
-    for _ in range(3):
-        p = 0.5 * (p + softmax(m + s * (0.5 - p)))
-    return p
+    """p with ln p + s p = m + s/2 - c, by Wright's omega function and the c at which their sum is 1."""
+
+    def p(c):
+        return wrightomega(np.log(s) + m - m.max() + s / 2 - c) / s
+
+    span = 60 + s.max() + np.ptp(m)
+    return p(brentq(lambda c: p(c).sum() - 1, -span, span, xtol=1e-13))
 
 
 @few
 @given(st.lists(st.tuples(MEANS, VARIANCES), min_size=2, max_size=12), st.integers(0, 11))
 def test_categorical(outputs, label):
+    """The update of all logits by the curvature of the softmax at its expected probabilities."""
     m, s = (np.float32(part).astype(float) for part in zip(*outputs, strict=True))
     label %= len(m)
     p = expected_softmax(m, s)
-    h = p * (1 - p)
+    curvature = np.diag(p) - np.outer(p, p)
+    told_apart = np.linalg.inv(np.eye(len(m)) + curvature * s)
     dm, ds = told(lk.Categorical(len(m)), m, s, [label])
-    np.testing.assert_allclose(dm[0], (np.eye(len(m))[label] - p) / (1 + s * h), rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(ds[0], -h / (1 + s * h), rtol=1e-3, atol=1e-5)
+    deviations = np.sqrt(np.minimum(s, 1))
+    np.testing.assert_allclose(deviations * dm[0], deviations * (told_apart @ (np.eye(len(m))[label] - p)), atol=5e-3)
+    np.testing.assert_allclose(s * ds[0], -s * np.diag(told_apart @ curvature), atol=5e-3)
+    assert abs(dm[0].sum()) < 1e-5  # what is common to all logits is not observed
     found = lk.Categorical(len(m)).prediction([m], [s]).probabilities[0]
-    np.testing.assert_allclose(found, p, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found, p, atol=1e-7)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+@pytest.mark.parametrize("var", [0.1, 5, 20, 1000])
+def test_the_largest_mean_has_the_largest_probability(classes, var):
+    m = np.random.default_rng(0).normal(size=(50, classes))
+    p = lk.Categorical(classes).prediction(m, np.full(m.shape, float(var))).probabilities
+    np.testing.assert_array_equal(p.argmax(1), m.argmax(1))
+    np.testing.assert_allclose(p.sum(1), 1)
 
 
 def test_expected_probabilities_are_near_those_of_samples():

@@ -11,13 +11,22 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.bounds import at_least
-from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
-from pytagi_ddp.kernels.formulas.normal import exp
+from pytagi_ddp.kernels.formulas.likelihood import (
+    LIKELIHOODS,
+    class_deltas,
+    class_residual,
+    class_start,
+    grown,
+    weighed,
+)
+from pytagi_ddp.kernels.formulas.normal import exp, log
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
-STEPS = 3  # steps of the fixed-point iteration of the probabilities
+TURNS = 30  # most steps to the probabilities of a row
+SMALL, NARROW = np.float32(1e-3), np.float32(1 / 16)  # a change of p_k below SMALL/(1 + NARROW s_k) ends them
+LEAST = np.float32(1e-37)  # probability
 BLOCK = 16  # rows
 
 _express = load("runtime._express")
@@ -59,44 +68,79 @@ _LOOPS = {name: _loop_of(name, formula) for name, formula in LIKELIHOODS.items()
 def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
     rows, width = mu.shape
     step, end = min(1, weight.size - 1), first + classes
-    whole = width if classes == width else 0  # then exponentials of all rows are vectorised together
+    whole = width if classes == width else 0  # then functions of all rows are vectorised together
     for block in prange((rows + BLOCK - 1) // BLOCK):
         begin, stop = block * BLOCK, min(rows, block * BLOCK + BLOCK)
         together = delta_var.reshape(-1)[begin * whole : stop * whole]
-        for turn in range(STEPS + 1):
-            kept = HALF if turn > 0 else ZERO  # the first turn computes softmax(m)
+        for row in range(begin, stop):
+            m, s, e, top = mu[row, first:end], var[row, first:end], delta_var[row, first:end], LOWEST
+            for k in range(classes):
+                top = at_least(m[k], top)
+            for k in range(classes):
+                e[k] = class_start(m[k], top, s[k])
+            top = LOWEST
+            for k in range(classes):
+                top = at_least(e[k], top)
+            for k in range(classes):
+                e[k] -= top
+            if whole == 0:
+                for k in range(classes):
+                    e[k] = exp(e[k])
+        for i in range(together.size):
+            together[i] = exp(together[i])
+        for row in range(begin, stop):
+            p, e, total = delta_mu[row, first:end], delta_var[row, first:end], ZERO
+            for k in range(classes):
+                total += e[k]
+            for k in range(classes):
+                p[k] = at_least(e[k] / total, LEAST)
+        found, all_found = 0, (1 << (stop - begin)) - 1  # a bit for each row
+        for _turn in range(TURNS):
+            if found == all_found:
+                break
             for row in range(begin, stop):
-                m, e, top = mu[row, first:end], delta_var[row, first:end], LOWEST
-                if turn == 0:
-                    p = delta_mu[row, first:end]
-                    for k in range(classes):
-                        e[k] = m[k]
-                        p[k] = ZERO
+                p, e = delta_mu[row, first:end], delta_var[row, first:end]
                 for k in range(classes):
-                    top = at_least(e[k], top)
-                for k in range(classes):
-                    e[k] -= top
+                    e[k] = p[k]
                 if whole == 0:
                     for k in range(classes):
-                        e[k] = exp(e[k])
+                        e[k] = log(e[k])
             for i in range(together.size):
-                together[i] = exp(together[i])
+                together[i] = log(together[i])
             for row in range(begin, stop):
+                if found >> (row - begin) & 1:
+                    continue
                 m, s = mu[row, first:end], var[row, first:end]
                 p, e = delta_mu[row, first:end], delta_var[row, first:end]
-                total = ZERO
+                top, of_v, of_r, total, change = LOWEST, ZERO, ZERO, ZERO, ZERO
                 for k in range(classes):
+                    top = at_least(m[k], top)
+                for k in range(classes):
+                    e[k], v = class_residual(p[k], e[k], m[k], top, s[k])
+                    of_v += p[k] * v
+                    of_r += p[k] * v * e[k]
+                c = of_r / of_v
+                for k in range(classes):
+                    d = (e[k] - c) / (ONE + s[k] * p[k])
+                    e[k] = p[k] * grown(d)
                     total += e[k]
-                share = (ONE - kept) / total
+                    change = at_least(d - ONE, change)
                 for k in range(classes):
-                    p[k] = kept * p[k] + share * e[k]
-                    e[k] = m[k] + s[k] * (HALF - p[k])
+                    new = at_least(e[k] / total, LEAST)
+                    change = at_least(abs(new - p[k]) * (ONE + NARROW * s[k]), change)
+                    p[k] = new
+                if change <= SMALL:
+                    found |= 1 << (row - begin)
         for row in range(begin, stop):
             m, s, j = mu[row, first:end], var[row, first:end], jcb[row, first:end]
             p, e = delta_mu[row, first:end], delta_var[row, first:end]
-            label, w = index[row], weight[row * step]
+            label, w, a, b = index[row], weight[row * step], ZERO, ZERO
             for k in range(classes):
-                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k])
+                part = p[k] / (ONE + s[k] * p[k])
+                a += s[k] * part * ((ONE if label == k else ZERO) - p[k])
+                b += part
+            for k in range(classes):
+                dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k], a, b)
                 dm, ds = weighed(m[k], s[k], j[k], w, dm, ds)
                 p[k], e[k] = (dm, ds) if label >= 0 else (ZERO, ZERO)
 
@@ -114,8 +158,7 @@ def observe(
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
     """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
-    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
-    weight: one for each row, or one for all.
+    p is found by Newton's method, to about 1e-4 (see `class_residual`). weight: one for each row, or one for all.
     """
     _categorical(*output, index, weight, *delta[:2], first, classes)
     if not _express.has_categorical():

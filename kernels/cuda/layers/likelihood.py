@@ -21,14 +21,23 @@ from pytagi_ddp.kernels.cuda.runtime.compile import (
 from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.bounds import at_least
-from pytagi_ddp.kernels.formulas.likelihood import LIKELIHOODS, class_deltas, weighed
-from pytagi_ddp.kernels.formulas.normal import exp
+from pytagi_ddp.kernels.formulas.likelihood import (
+    LIKELIHOODS,
+    class_deltas,
+    class_residual,
+    class_start,
+    grown,
+    weighed,
+)
+from pytagi_ddp.kernels.formulas.normal import exp, log
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS, ROW_THREADS = block_size(128), block_size(64)
-ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
-STEPS = 3  # steps of the fixed-point iteration of the probabilities
+TURNS = 30  # most steps to the probabilities of a row
+SMALL, NARROW = np.float32(1e-3), np.float32(1 / 16)  # a change of p_k below SMALL/(1 + NARROW s_k) ends them
+LEAST = np.float32(1e-37)  # probability
 
 
 def _kernel_of(name: str, observation: Callable) -> Kernel:
@@ -68,8 +77,8 @@ def _block_largest(value, scratch):
 
 @kernel(*[floats] * 3, ints, *[floats] * 3, *[int32] * 4, threads=ROW_THREADS)
 def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first, classes, step_w):
-    tops = cuda.shared.array(ROW_THREADS, float32)
-    sums = cuda.shared.array(ROW_THREADS, float32)
+    scratch = cuda.shared.array(ROW_THREADS, float32)
+    second = cuda.shared.array(ROW_THREADS, float32)
     row, thread = cuda.blockIdx.x, cuda.threadIdx.x
     start = row * width + first
     label = index[row]
@@ -77,28 +86,55 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
         for k in range(thread, classes, ROW_THREADS):
             delta_mu[start + k], delta_var[start + k] = ZERO, ZERO
     else:
-        for turn in range(STEPS + 1):
-            kept = HALF if turn > 0 else ZERO  # the first turn computes softmax(m)
-            top = LOWEST
-            for k in range(thread, classes, ROW_THREADS):
-                i = start + k
-                e = mu[i] + (var[i] * (HALF - delta_mu[i]) if turn > 0 else ZERO)
-                delta_var[i] = e
-                top = at_least(top, e)
-            top = _block_largest(top, tops)
-            total = ZERO
-            for k in range(thread, classes, ROW_THREADS):
-                i = start + k
-                e = exp(delta_var[i] - top)
-                delta_var[i] = e
-                total += e
-            share = (ONE - kept) / block_sum(total, sums, ROW_THREADS)
-            for k in range(thread, classes, ROW_THREADS):
-                i = start + k
-                delta_mu[i] = (kept * delta_mu[i] if turn > 0 else ZERO) + share * delta_var[i]
+        top, highest = LOWEST, LOWEST
+        for k in range(thread, classes, ROW_THREADS):
+            top = at_least(mu[start + k], top)
+        top = _block_largest(top, scratch)
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
-            dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i])
+            delta_var[i] = class_start(mu[i], top, var[i])
+            highest = at_least(delta_var[i], highest)
+        highest, total = _block_largest(highest, second), ZERO
+        for k in range(thread, classes, ROW_THREADS):
+            i = start + k
+            delta_mu[i] = exp(delta_var[i] - highest)
+            total += delta_mu[i]
+        total = block_sum(total, scratch, ROW_THREADS)
+        for k in range(thread, classes, ROW_THREADS):
+            delta_mu[start + k] = at_least(delta_mu[start + k] / total, LEAST)
+        turn, change = 0, ONE
+        while turn < TURNS and not change <= SMALL:
+            of_v, of_r, total, change = ZERO, ZERO, ZERO, ZERO
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                delta_var[i], v = class_residual(delta_mu[i], log(delta_mu[i]), mu[i], top, var[i])
+                of_v += delta_mu[i] * v
+                of_r += delta_mu[i] * v * delta_var[i]
+            c = block_sum(of_r, second, ROW_THREADS) / block_sum(of_v, scratch, ROW_THREADS)
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                d = (delta_var[i] - c) / (ONE + var[i] * delta_mu[i])
+                delta_var[i] = delta_mu[i] * grown(d)
+                total += delta_var[i]
+                change = at_least(d - ONE, change)
+            total = block_sum(total, second, ROW_THREADS)
+            for k in range(thread, classes, ROW_THREADS):
+                i = start + k
+                p = at_least(delta_var[i] / total, LEAST)
+                change = at_least(abs(p - delta_mu[i]) * (ONE + NARROW * var[i]), change)
+                delta_mu[i] = p
+            change = _block_largest(change, scratch)
+            turn += 1
+        a, b = ZERO, ZERO
+        for k in range(thread, classes, ROW_THREADS):
+            i = start + k
+            part = delta_mu[i] / (ONE + var[i] * delta_mu[i])
+            a += var[i] * part * ((ONE if k == label else ZERO) - delta_mu[i])
+            b += part
+        a, b = block_sum(a, second, ROW_THREADS), block_sum(b, scratch, ROW_THREADS)
+        for k in range(thread, classes, ROW_THREADS):
+            i = start + k
+            dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i], a, b)
             delta_mu[i], delta_var[i] = weighed(mu[i], var[i], jcb[i], weight[row * step_w], dm, ds)
 
 
@@ -117,8 +153,7 @@ def observe(
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
     """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
-    p starts at softmax(m) and takes three half steps towards the fixed point of p = softmax(m + s (1/2 - p)).
-    weight: one for each row, or one for all.
+    p is found by Newton's method, to about 1e-4 (see `class_residual`). weight: one for each row, or one for all.
     """
     rows, width = output.mu.shape
     sizes = width, first, classes, min(1, weight.size - 1)

@@ -536,7 +536,7 @@ def test_likelihoods(kind):
         assert np.isfinite(delta.mu[3:, first : first + outputs]).all()
 
 
-@pytest.mark.parametrize("classes", sizes([1, 37], [64, 65, 300]))
+@pytest.mark.parametrize("classes", sizes([2, 37], [64, 65, 300]))
 def test_categorical_likelihood(classes):
     rows = 4
     output = State(normal(rows, classes + 3), uniform(rows, classes + 3, high=9), normal(rows, classes + 3, seed=1))
