@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,6 +140,8 @@ class Likelihood(ABC):
         net.backward()
         net.step()
         prediction = likelihood.predict(net, x)
+
+    Its settings can be assigned, as in `likelihood.sigma = 0.1`.
 
     Attributes:
         outputs: number of outputs of a row (a sample, or a time step of it) that one observation uses; None: each
@@ -384,7 +387,22 @@ class Likelihood(ABC):
 
     def _settings(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        own = vars(self)
+        return {name: own[name] for name in inspect.signature(type(self)).parameters if name in own}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assigns an attribute. A new value of a constructor's argument is checked, and all that depends on it follows.
+
+        A subclass with a constructor of its own may assign twice in it, and there nothing follows.
+        """
+        made_by = getattr(type(self).__init__, "__module__", "")
+        made = name in vars(self) and made_by.startswith(__name__.rpartition(".")[0])
+        if made and name in self._settings():
+            vars(self).update(vars(self._with(**{name: value})))
+        elif made and name == "outputs":
+            raise AttributeError(f"the outputs of a {type(self).__name__} are fixed: make a new one")
+        else:
+            super().__setattr__(name, value)
 
     @abstractmethod
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:

@@ -396,6 +396,50 @@ def test_other_mistakes():
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
 
 
+class Doubled(lk.Gaussian):
+    def __init__(self, sigma):
+        super().__init__(sigma)
+        self.sigma = 2 * self.sigma
+
+
+SETTINGS = [
+    (lk.Gaussian(), "sigma", 0.1),
+    (lk.LogNormal(), "sigma", 0.1),
+    (lk.Censored(), "upper", 0.5),
+    (lk.StudentT(), "df", 9),
+    (lk.Laplace(), "scale", 3),
+    (lk.Gamma(), "shape", 9),
+    (lk.Poisson(), "exposure", np.array([2.0, 3.0])),
+    (lk.NegativeBinomial(), "size", 9),
+    (lk.Bernoulli(), "link", "probit"),
+    (lk.Ordinal(3), "cuts", [0.0, 2.0]),
+    (lk.HierarchicalCategorical(3), "n", 4),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "name", "value"), SETTINGS)
+def test_a_setting_that_is_assigned_is_that_of_a_new_likelihood(likelihood, name, value):
+    new = type(likelihood)(**likelihood._settings() | {name: value})
+    setattr(likelihood, name, value)
+    assert repr(likelihood) == repr(new)
+    width = new.outputs or 1
+    m, s, y = np.full((2, width), 0.3), np.ones((2, width)), np.ones((2, 1))
+    np.testing.assert_array_equal(told(likelihood, m, s, y), told(new, m, s, y))
+    with pytest.raises((ValueError, TypeError)):
+        setattr(likelihood, name, NAN)
+    np.testing.assert_array_equal(told(likelihood, m, s, y), told(new, m, s, y))
+
+
+def test_what_can_be_assigned_to_parts_and_subclasses():
+    part = lk.Gaussian()
+    joint = lk.Joint(part, lk.Poisson())
+    part.sigma = 0.1
+    assert "0.1" in repr(joint)
+    with pytest.raises(AttributeError, match="outputs of a Joint are fixed"):
+        joint.outputs = 3
+    assert Doubled(1).sigma == 2
+
+
 class Steps:
     """Training steps of a small network, with the deltas that each of them started from."""
 
