@@ -14,8 +14,10 @@ from pytagi_ddp.data.sampler import IndexBatch
 
 
 def each_part(function: Callable[[Any], Any], y: Any) -> Any:
-    """`function` of observations, or of each part of a tuple of them that is not None."""
-    return tuple(None if part is None else function(part) for part in y) if isinstance(y, tuple) else function(y)
+    """`function` of observations, or of each part of a tuple of them that is not None; a part may be a tuple, too."""
+    if isinstance(y, tuple):
+        return tuple(None if part is None else each_part(function, part) for part in y)
+    return function(y)
 
 
 class ArrayLoader(RankBatches):
@@ -25,8 +27,8 @@ class ArrayLoader(RankBatches):
 
     Args:
         x: Inputs, (samples, ...): an array, or another argument of `to_numpy` (tensors of PyTorch, tables of pandas).
-        y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint`, batches have a tuple. Its parts may
-            be None.
+        y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint` or limits of `Censored`, batches
+            have a tuple. Its parts may be None.
         batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As in `BatchLoader`.
 
     Raises:
@@ -47,12 +49,15 @@ class ArrayLoader(RankBatches):
     ) -> None:
         self.x = to_numpy(x, "x")
         self.y: Any = each_part(lambda part: to_numpy(part, "y"), y)
-        for array in (self.x, *(self.y if isinstance(self.y, tuple) else (self.y,))):
-            if array is not None and not array.ndim:
+        several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
+
+        def check(array: np.ndarray) -> None:
+            if not array.ndim:
                 raise ValueError("x and y need a first dimension, which counts samples")
-            if array is not None and len(array) != len(self.x):
-                several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
+            if len(array) != len(self.x):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
+
+        each_part(check, (self.x, self.y))
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import (
+    SCORE,
     GaussianPrediction,
     LogNormalPrediction,
     Prediction,
@@ -174,12 +176,12 @@ class Censored(Likelihood):
     def bounds(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """(low, high) of observations."""
         if isinstance(y, tuple):
-            low, high = (np.asarray(part, np.float64) for part in y)
+            low, high = (np.asarray(to_numpy(part, "y"), np.float64) for part in y)
             missing = np.isnan(low) | np.isnan(high)
             if np.any(low > high):
                 raise ValueError("Censored observes (low, high) with low <= high")
             return np.where(missing, np.nan, low), np.where(missing, np.nan, high)
-        values = np.asarray(y, np.float64)
+        values = np.asarray(to_numpy(y, "y"), np.float64)
         below, above = values <= self.lower, values >= self.upper
         low = np.where(below, -np.inf, np.where(above, self.upper, values))
         return low, np.where(above, np.inf, np.where(below, self.lower, values))
@@ -206,6 +208,20 @@ class CensoredPrediction(GaussianPrediction):
         exact = super().log_prob(np.where(low == high, low, self.mean))
         between = log_interval((low - self.mean) / self._sd, (high - self.mean) / self._sd)
         return np.where(low == high, exact, np.where(np.isnan(low), np.nan, between))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        return super().cdf(_numbers(y, "cdf"))
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        return super().crps(_numbers(y, "crps"))
+
+    crps.__doc__ = SCORE
+
+
+def _numbers(y: ArrayLike, what: str) -> ArrayLike:
+    if isinstance(y, tuple):
+        raise TypeError(f"{what} takes numbers, and not a pair (low, high), of which log_prob is the score")
+    return y
 
 
 def log_interval(a: np.ndarray, b: np.ndarray) -> np.ndarray:

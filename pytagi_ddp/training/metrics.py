@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.likelihoods.gaussian import CensoredPrediction
 from pytagi_ddp.likelihoods.prediction import BinaryPrediction
 
 AT_ONCE = 1 << 14  # outputs
@@ -18,11 +19,14 @@ Metric = Callable[[Any, Any], ArrayLike]
 
 
 def standard_metrics(prediction: Any) -> dict[str, Metric]:
-    """The metrics of predictions of this kind: "nll", and "error" for classes or "rmse" for numbers."""
+    """The metrics of predictions of this kind: "nll", and "error" for classes or "rmse" for numbers.
+
+    Of `Censored`, whose predictions are without limits, it is "nll" alone: observations are limits.
+    """
     found: dict[str, Metric] = {"nll": negative_log_likelihood}
     if hasattr(prediction, "probabilities"):
         found["error"] = is_wrong
-    elif hasattr(prediction, "mean"):
+    elif hasattr(prediction, "mean") and not isinstance(prediction, CensoredPrediction):
         found["rmse"] = squared_error
     return found
 
@@ -36,7 +40,8 @@ def is_wrong(prediction: Any, y: Any) -> np.ndarray:
     p = prediction.probabilities
     chosen = p > 0.5 if isinstance(prediction, BinaryPrediction) else p.argmax(-1)
     observed = to_numpy(y, "y").reshape(chosen.shape)
-    return np.where(observed >= 0, chosen != observed, np.nan)
+    true = observed > 0.5 if isinstance(prediction, BinaryPrediction) else observed  # of shares, too
+    return np.where(observed >= 0, chosen != true, np.nan)
 
 
 def squared_error(prediction: Any, y: Any) -> np.ndarray:

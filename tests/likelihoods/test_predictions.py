@@ -156,6 +156,9 @@ def test_probabilities_of_limits():
     assert np.isnan(found[2])
     between = censored.log_prob((np.full((3, 1), 0.2), np.full((3, 1), 0.9)))
     np.testing.assert_allclose(np.exp(between), full.cdf(0.9) - full.cdf(0.2))
+    for score in (censored.cdf, censored.crps):
+        with pytest.raises(TypeError, match="log_prob is the score"):
+            score((np.zeros((3, 1)), np.ones((3, 1))))
 
 
 def test_a_prediction_without_outputs_for_it():

@@ -8,7 +8,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Bernoulli, Categorical, Gaussian, Joint
+from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
 from pytagi_ddp.training import CallbackError, Checkpoints, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
@@ -295,6 +295,17 @@ def test_tables_and_several_observations():
     one.fit(X, (None, Y), both, epochs=1)
     same.fit(X, (np.full(len(X), -1), Y), both, epochs=1)
     assert state_of(one) == state_of(same), "a part that is not observed"
+
+
+def test_limits_of_observations_are_learnt_and_have_no_rmse():
+    limits = np.where(Y > 0, -np.inf, Y), Y
+    joint, both = Joint(Censored(0.1), Gaussian(0.1)), (limits, Y)
+    for likelihood, y in ((Censored(0.1), limits), (Censored(0.1, upper=0), Y), (joint, both)):
+        net = network(likelihood.outputs or 1)
+        history = net.fit(X, y, likelihood, epochs=4, batch_size=6, validation=(X, y))
+        assert history[-1]["val_nll"] < history[0]["val_nll"] and "val_rmse" not in history[0]
+        expected = -likelihood.predict(net, X).log_prob(y).mean()
+        assert history[-1]["val_nll"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_likelihood_is_chosen_where_only_one_can_be_meant():
