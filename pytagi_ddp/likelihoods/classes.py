@@ -77,7 +77,7 @@ class Bernoulli(Likelihood):
     below 1e-3 of the prior's for m within +-50 and s from 1e-6 to 1e4.
 
     Observes batch x outputs numbers, 1 or 0 (with "logit" also a share between them); NaN or -1 is missing. Predicts
-    the probability of a 1 (`probabilities`).
+    the probability of a 1 (`probabilities`). `log_prob` of a share y is y log P(1) + (1 - y) log P(0).
 
     Args:
         link: "logit" or "probit".

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.arrays import to_numpy
+
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
 NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
 BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
@@ -325,6 +327,8 @@ class LinkedPrediction(Prediction):
     def log_prob(self, y: Any) -> np.ndarray:
         values = observed_as(y, self._m)
         known = np.isfinite(values) & (values >= 0)
+        if self.discrete:
+            known &= values == np.floor(values)
         safe = np.where(known, values, 1.0)
         found = log_expectation(lambda z: self._log_density(safe, z), self._m, self._s)
         return np.where(known, found, np.where(np.isnan(values), np.nan, -np.inf))
@@ -386,7 +390,15 @@ class ClassPrediction(Prediction):
         return self._probabilities @ np.arange(self._probabilities.shape[-1]) ** 2 - self.mean**2
 
     def log_prob(self, y: Any) -> np.ndarray:
-        return self._of_class(y, np.log(np.maximum(self._probabilities, 1e-300)))
+        classes = observed_as(y, self._probabilities[..., 0])
+        if np.any(classes < np.ceil(classes)):
+            raise ValueError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
+        return self._of_class(classes, np.log(np.maximum(self._probabilities, 1e-300)))
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        return super().crps(without_missing(y, self.mean))
+
+    crps.__doc__ = Prediction.crps.__doc__
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         return self._of_class(y, np.cumsum(self._probabilities, -1))
@@ -431,12 +443,23 @@ class BinaryPrediction(Prediction):
         return self._p * np.exp(self._log_zero)
 
     def log_prob(self, y: Any) -> np.ndarray:
-        values = observed_as(y, self._p)
-        found = np.where(values > 0.5, self._log_one, self._log_zero)
-        return np.where((values == 0) | (values == 1), found, np.nan)
+        """log P(y) of 0 and 1; y log P(1) + (1 - y) log P(0) of a share; NaN where y is missing.
+
+        Raises:
+            ValueError: other numbers.
+        """
+        values = without_missing(y, self._p)
+        if np.any((values < 0) | (values > 1)):
+            raise ValueError("y must hold 0 and 1, or shares between them (NaN or -1: missing), got other numbers")
+        return values * self._log_one + (1 - values) * self._log_zero
+
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        return super().crps(without_missing(y, self._p))
+
+    crps.__doc__ = Prediction.crps.__doc__
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        values = observed_as(y, self._p)
+        values = without_missing(y, self._p)
         return np.where(values < 0, 0.0, np.where(values < 1, np.exp(self._log_zero), 1.0)) + 0 * values
 
     def quantile(self, q: float) -> np.ndarray:
@@ -509,11 +532,19 @@ def observed_as(y: Any, mean: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: another number of observations.
     """
-    values = np.asarray(y, np.float64)
+    values = np.asarray(to_numpy(y, "y"), np.float64)
     if values.size == mean.size and values.ndim:
         return values.reshape(mean.shape)
-    if 0 < values.ndim <= mean.ndim and mean.size > 1 and np.broadcast_shapes(values.shape, mean.shape) != mean.shape:
+    several = values.ndim > mean.ndim or mean.size <= 1
+    pairs = zip(values.shape[::-1], mean.shape[::-1], strict=False)
+    if not all(own in (1, of_mean) or (several and of_mean == 1) for own, of_mean in pairs):
         raise ValueError(
             f"y has the shape {values.shape}, and predictions have {mean.shape}: give one for each of them"
         )
     return values
+
+
+def without_missing(y: Any, mean: np.ndarray) -> np.ndarray:
+    """`observed_as`, with NaN for the class -1."""
+    values = observed_as(y, mean)
+    return np.where(values == -1, np.nan, values)

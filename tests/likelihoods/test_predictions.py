@@ -147,6 +147,46 @@ def test_classes():
     assert lk.Ordinal(4).prediction(np.zeros((2, 3)), np.ones((2, 3))).probabilities.shape == (2, 3, 4)
 
 
+CLASSES = {
+    "Bernoulli": lk.Bernoulli().prediction(M, S),
+    "Ordinal": lk.Ordinal(3).prediction(M, S),
+    "Categorical": lk.Categorical(3).prediction(np.eye(3), np.ones((3, 3))),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_missing_class_has_no_score(name):
+    for score in ("log_prob", "pdf", "cdf", "crps"):
+        found = getattr(CLASSES[name], score)([-1, np.nan, 1])
+        assert np.isnan(found.ravel()).tolist() == [True, True, False], score
+
+
+@pytest.mark.parametrize("name", [*KINDS, "Categorical"])
+def test_a_masked_observation_has_no_score(name):
+    prediction = CLASSES[name] if name in CLASSES else KINDS[name].prediction(M, S)
+    y = np.ma.masked_array([1, 9999, 1], mask=[False, True, False])
+    for score in ("log_prob", "pdf", "cdf", "crps"):
+        found = getattr(prediction, score)(y)
+        assert np.isnan(found.ravel()).tolist() == [False, True, False], score
+
+
+def test_a_share_has_the_mean_score_of_its_observations():
+    yes_or_no = CLASSES["Bernoulli"]
+    zero, one, part = (yes_or_no.log_prob(y) for y in (0, 1, 0.25))
+    np.testing.assert_allclose(part, 0.75 * zero + 0.25 * one)
+    np.testing.assert_allclose(one, np.log(yes_or_no.probabilities))
+
+
+def test_impossible_observations():
+    for counts in (lk.Poisson(), lk.NegativeBinomial()):
+        assert (counts.prediction(M, S).log_prob([1.5, np.inf, -2]) == -np.inf).all()
+    for name, y in (("Bernoulli", 2), ("Ordinal", 1.5), ("Categorical", 0.5)):
+        with pytest.raises(ValueError, match=r"shares|fractions"):
+            CLASSES[name].log_prob([y, 0, 0])
+        with pytest.raises(ValueError, match=r"y has the shape \(2,\), and predictions have \(3"):
+            CLASSES[name].log_prob([0, 1])
+
+
 def test_probabilities_of_limits():
     censored = lk.Censored(0.5, lower=0).prediction(M, S)
     full = lk.Gaussian(0.5).prediction(M, S)

@@ -297,6 +297,14 @@ def test_tables_and_several_observations():
     assert state_of(one) == state_of(same), "a part that is not observed"
 
 
+def test_shares_are_learnt():
+    shares, net = 1 / (1 + np.exp(-Y)), network(1)
+    found = net.fit(X, shares, Bernoulli(), epochs=4, batch_size=6, validation=(X, shares))[-1]
+    p = Bernoulli().predict(net, X).probabilities[:, 0]
+    assert found["val_nll"] == pytest.approx(-(shares * np.log(p) + (1 - shares) * np.log(1 - p)).mean(), rel=1e-5)
+    assert found["val_error"] == pytest.approx(((p > 0.5) != (shares > 0.5)).mean())
+
+
 def test_limits_of_observations_are_learnt_and_have_no_rmse():
     limits = np.where(Y > 0, -np.inf, Y), Y
     joint, both = Joint(Censored(0.1), Gaussian(0.1)), (limits, Y)
