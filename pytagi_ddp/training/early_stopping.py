@@ -13,6 +13,8 @@ from pytagi_ddp.warn import warn
 class EarlyStopping(Callback):
     """Ends the training when a metric has not improved for `patience` epochs, and restores the best epoch.
 
+    An epoch in which the metric is NaN is no improvement, and there is a warning.
+
     If a training is resumed from a checkpoint, there is a warning: the count starts again at 0, and earlier epochs are
     neither compared nor restored.
 
@@ -24,7 +26,7 @@ class EarlyStopping(Callback):
         metric: one of the trainer's `results`. None: "val_nll", and "train_nll" without validation data.
         least: a value is an improvement if it is below the best one by more than this.
         largest: whether larger values are better.
-        restore: whether the parameters and statistics of the best epoch are restored at the end.
+        restore: whether the parameters, statistics and likelihood of the best epoch are restored at the end.
 
     Attributes:
         best: the best value. best_epoch: its epoch, counted from 1; 0: there is none.
@@ -63,6 +65,8 @@ class EarlyStopping(Callback):
         if metric not in results:
             raise ValueError(f"there is no metric {metric!r}; there are {', '.join(map(repr, results))}")
         value = results[metric]
+        if math.isnan(value):
+            warn(f"EarlyStopping: {metric!r} is NaN in epoch {trainer.epoch}: no observation has a score")
         sign = -1 if self.largest else 1
         if self.best_epoch == 0 or sign * value < sign * self.best - self.least or math.isnan(self.best):
             self.best, self.best_epoch = value, trainer.epoch

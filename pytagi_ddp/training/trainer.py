@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from copy import copy
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -289,17 +290,18 @@ class Trainer:
         self._resumed_within = position.batch > 0 or bool(position.samples)
 
     def keep(self) -> Any:
-        """A copy of the evaluated parameters and statistics of this epoch, or this rank's part of them."""
+        """A copy of what was evaluated in this epoch: parameters, statistics (or this rank's part) and likelihood."""
         if isinstance(self.net, ShardedNetwork):
-            return [(part, self.net.to_host(part.array)) for part in self.net.slices()]
-        return self.net.state_dict() if self._evaluated is None else self._evaluated
+            return [(part, self.net.to_host(part.array)) for part in self.net.slices()], self._scored_with
+        return self.net.state_dict() if self._evaluated is None else self._evaluated, self._scored_with
 
     def put_back(self, kept: Any) -> None:
         """Restores what `keep` returned; on all ranks."""
+        state, self.likelihood = kept
         if isinstance(self.net, ShardedNetwork):
-            self.net.take(kept)
+            self.net.take(state)
         else:
-            self.net.load_state_dict(kept)
+            self.net.load_state_dict(state)
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
@@ -344,6 +346,7 @@ class Trainer:
         outputs = self._outputs()
         if self.likelihood is None:
             self.likelihood = choose_likelihood(self._train, outputs)
+        self._scored_with: Any = self.likelihood
         self._find_metrics(outputs)
         self._sums = self._new_sums()
         self._plan()
@@ -454,6 +457,7 @@ class Trainer:
                 self._evaluated = self.net.state_dict()
         else:
             self._validate(validation)
+        self._scored_with = copy(self.likelihood)  # callbacks may change it
         self.epoch, self.batch, self._first = self.epoch + 1, 0, 0
         self.history.append(self.results)
         self._call("epoch_end")

@@ -15,7 +15,7 @@ from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
 from tests.mpi.run import MpiJob, mpirun
-from tests.training.data import LABELS, TEST, X, network, on_ranks, shares, state_of
+from tests.training.data import LABELS, TEST, X, Y, network, on_ranks, shares, state_of
 
 
 class Seen(Callback):
@@ -255,7 +255,10 @@ def test_early_stopping_restores_the_best_epoch(way, ranks):
         ({}, [0.5, 0.4, 0.4, 0.3], 4, 4),
         ({"largest": True}, [0.5, 0.4, 0.6, 0.5, 0.5, 0.9], 5, 3),
         ({"least": 0.2}, [0.5, 0.4, 0.35, 0.1], 3, 1),
-        ({}, [np.nan, 0.4, np.nan, np.nan, 0.1], 4, 2),
+        pytest.param(
+            *({}, [np.nan, 0.4, np.nan, np.nan, 0.1], 4, 2),
+            marks=pytest.mark.filterwarnings("ignore:EarlyStopping. 'metric' is NaN"),
+        ),
     ],
 )
 def test_what_counts_as_better(options, values, epochs, best):
@@ -275,6 +278,32 @@ def test_early_stopping_watches_the_validation():
         network().fit(X, LABELS, epochs=1, callbacks=[EarlyStopping(metric="loss")])
     with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
         EarlyStopping(0)
+
+
+class Widens(Callback):
+    def __init__(self, in_place):
+        self._in_place = in_place
+
+    def epoch_end(self, trainer):
+        if self._in_place:
+            trainer.likelihood.sigma *= 2
+        else:
+            trainer.likelihood = Gaussian(2 * trainer.likelihood.sigma)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_early_stopping_restores_the_likelihood(in_place):
+    stopping, values = EarlyStopping(2, "metric"), Values([0.5, 0.3, 0.4, 0.5])
+    callbacks = [values, Widens(in_place), stopping]
+    trainer = Trainer(network(1), Gaussian(0.1), epochs=4, batch_size=6, callbacks=callbacks)
+    history = trainer.fit((X, Y), (X, Y))
+    assert trainer.likelihood.sigma == 0.2
+    assert trainer.evaluate((X, Y))["nll"] == history[1]["val_nll"] != history[0]["val_nll"]
+
+
+def test_early_stopping_warns_where_nothing_is_scored():
+    with pytest.warns(UserWarning, match="'val_nll' is NaN in epoch 1"):
+        network(1).fit(X, Y, Gaussian(0.1), epochs=1, validation=(X, np.nan * Y), callbacks=[EarlyStopping()])
 
 
 def test_the_average_is_what_is_restored():
