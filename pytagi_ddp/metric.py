@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 ROUNDING = 1e-3  # by this much, probabilities in float32 may exceed 1 through rounding
+SUMS = 0.01  # by this much, sums of many probabilities of few bits may differ from 1
 
 
 class HRCSoftmaxMetric:
@@ -157,7 +158,7 @@ def reliability_bins(
     The answer for a sample is its most probable class, and the confidence is the probability of that class.
 
     Args:
-        probabilities: (N, K), each from 0 to 1 and not NaN.
+        probabilities: (N, K), each from 0 to 1 and not NaN; or one column (N, 1) with those of the class 1, of two.
         label: N true classes.
         bins: Of [0, 1].
 
@@ -170,7 +171,7 @@ def reliability_bins(
 
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
-    p, truth = _numbers("probabilities", probabilities), to_numpy(label, "label", text=True).ravel()
+    p, truth = _of_all_classes(probabilities), to_numpy(label, "label", text=True).ravel()
     if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
@@ -197,7 +198,7 @@ def calibration_error(probabilities: ArrayLike, label: ArrayLike, bins: int = 10
     is not a measure of the share of right answers.
 
     Args:
-        probabilities: (N, K). label: N true classes. bins: Of [0, 1].
+        probabilities: (N, K), or (N, 1) of the class 1. label: N true classes. bins: Of [0, 1].
 
     Raises:
         ValueError: As `reliability_bins`.
@@ -210,16 +211,22 @@ def entropy(probabilities: ArrayLike) -> np.ndarray:
     """Entropy of class probabilities, -sum_k p_k ln p_k: from 0 (certain) to ln K (equal probabilities).
 
     Args:
-        probabilities: (..., K), each from 0 to 1; 0 ln 0 is 0.
+        probabilities: (..., K), each from 0 to 1, with sums of 1; 0 ln 0 is 0. Or (..., 1), of the class 1 of two.
 
     Returns:
         Array (...) in nats.
 
     Raises:
-        ValueError: A probability that is not in [0, 1], or NaN.
+        ValueError: A probability that is not in [0, 1], or NaN; a sum that is not about 1.
     """
-    p = _numbers("probabilities", probabilities)
+    p = _of_all_classes(probabilities)
     _check_probabilities(p, "probabilities")
+    sums = p.sum(-1)
+    if not np.all(np.abs(sums - 1) <= SUMS):
+        raise ValueError(
+            f"probabilities of all classes sum to 1, got sums from {sums.min():g} to {sums.max():g}; give those of the "
+            "class 1 of two as one column, p[..., None]"
+        )
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
 
@@ -244,6 +251,12 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
     low = np.sort(low)
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return float(below.mean() / (2 * low.size))
+
+
+def _of_all_classes(probabilities: ArrayLike) -> np.ndarray:
+    """(..., K) probabilities as float64; from (..., 1) of the class 1, those of both classes."""
+    p = _numbers("probabilities", probabilities)
+    return np.concatenate([1 - p, p], -1) if p.shape[-1:] == (1,) else p
 
 
 def _check_probabilities(values: np.ndarray, name: str) -> None:

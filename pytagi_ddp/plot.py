@@ -149,7 +149,7 @@ def reliability(
     on the diagonal. The legend has the `metric.calibration_error`.
 
     Args:
-        probabilities: (n, classes). labels: n class numbers. bins: of [0, 1].
+        probabilities: (n, classes), or (n, 1) of the class 1. labels: n class numbers. bins: of [0, 1].
 
     Raises:
         ValueError: sizes that do not fit, no sample, or values that are not probabilities.

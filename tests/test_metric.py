@@ -130,6 +130,16 @@ def test_entropy():
             metric.entropy([0.5, wrong])
     with pytest.raises(ValueError, match=r"probabilities from 0\.5 to 1\.5; divide means"):
         metric.entropy([0.5, 1.5])  # what a ClosedFormSoftmax may give; ln 1.5 > 0 would be taken off
+    with pytest.raises(ValueError, match=r"sums from 1 to 1\.8; give those of the class 1 of two"):
+        metric.entropy([[0.9, 0.9], [0.5, 0.5]])
+
+
+def test_one_column_has_the_probabilities_of_the_class_1():
+    column, label = PROBABILITIES[:, 1:], np.array([0, 1, 1, 1])
+    np.testing.assert_allclose(metric.entropy(column), metric.entropy(PROBABILITIES))
+    assert metric.calibration_error(column, label) == pytest.approx(metric.calibration_error(PROBABILITIES, label))
+    with pytest.raises(ValueError, match="probabilities are from 0 to 1"):
+        metric.calibration_error([[1.5]], [1])
 
 
 def test_probabilities_of_few_bits_count_as_they_are():
