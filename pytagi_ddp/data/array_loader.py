@@ -48,8 +48,11 @@ class ArrayLoader(RankBatches):
         evaluation: bool = False,
     ) -> None:
         self.x = to_numpy(x, "x")
-        self.y: Any = each_part(lambda part: to_numpy(part, "y"), y)
         several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
+        try:
+            self.y: Any = each_part(lambda part: to_numpy(part, "y"), y)
+        except ValueError as error:
+            raise ValueError(f"{error}{several}") from None
 
         def check(array: np.ndarray) -> None:
             if not array.ndim:

@@ -126,5 +126,8 @@ def _logarithms(likelihood: Poisson | NegativeBinomial, shape: tuple[int, ...]) 
     """Logarithms of the exposures, for outputs (samples, ..., outputs)."""
     logs = np.log(likelihood.exposure)
     if logs.size not in (1, shape[0], np.prod(shape)):
-        raise ValueError(f"there are {logs.size} exposures for {shape[0]} samples: give one for each")
+        raise ValueError(
+            f"there are {logs.size} exposures for {shape[0]} samples: give one for each. (A Trainer and net.fit have "
+            "one likelihood for all batches: there, give the logarithms to the network as an input)"
+        )
     return logs.reshape(shape if logs.size == np.prod(shape) else (-1, *(1,) * (len(shape) - 1)))

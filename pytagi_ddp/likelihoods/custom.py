@@ -64,4 +64,7 @@ class Custom(Likelihood):
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         if self._predictive is None:
             raise TypeError("Custom can only predict if it is given a function for that: Custom(function, prediction)")
-        return self._predictive(mu, var)
+        found = self._predictive(mu, var)
+        if not hasattr(found, "log_prob"):
+            raise TypeError(f"the prediction of Custom returns a Prediction, got {found!r:.60}")
+        return found

@@ -157,6 +157,8 @@ class Trainer:
             raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")
         if average_last and isinstance(net, ShardedNetwork):
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
+        if not isinstance(evidence, Mapping | None):
+            raise TypeError(f'evidence is options by name, as {{"count": 8}}, or None; got {evidence!r:.60}')
         if forget != 1 and (evidence is not None or not forget >= 1):
             raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
         if likelihood is not None and (isinstance(likelihood, type) or not hasattr(likelihood, "prediction")):
@@ -446,6 +448,8 @@ class Trainer:
         share = reduced / seconds
         found, (seen, seconds, share) = self._sums.over_ranks(self.ranks, self._sums.samples, seconds, share)
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
+        if seen and np.isnan(found["nll"]) and not self.history:
+            warn("there was no observation in this epoch: all were missing, or have no score")
         self.results = {"epoch": self.epoch + 1, **{f"train_{name}": value for name, value in found.items()}}
         self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
         self._call("evaluation_begin")

@@ -394,6 +394,8 @@ def test_other_mistakes():
         lk.Poisson([1, 0])
     with pytest.raises(TypeError, match="can only predict"):
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
+    with pytest.raises(TypeError, match="the prediction of Custom returns a Prediction, got"):
+        lk.Custom(lambda m, s, y: (0, 0), lambda m, s: (m, s)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
 
 
 class Doubled(lk.Gaussian):

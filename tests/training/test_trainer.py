@@ -8,7 +8,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint
+from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
 from pytagi_ddp.training import CallbackError, Checkpoints, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
@@ -341,6 +341,7 @@ def test_else_the_message_says_which_to_give(outputs, y):
         ({"likelihood": 0.1}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got 0.1"),
         ({"likelihood": Gaussian}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got <class"),
         ({"callbacks": ["log"]}, "callbacks are instances of Callback, got 'log'"),
+        ({"evidence": 1}, r'evidence is options by name, as {"count": 8}, or None; got 1'),
         ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
     ],
 )
@@ -361,6 +362,12 @@ def test_data_and_networks_that_cannot_be():
         network().fit(X, LABELS[:60])
     with pytest.raises(ValueError, match="y has 2: observations of several kinds are a tuple of arrays"):
         network().fit(X, [LABELS, LABELS], likelihood=Joint(Categorical(2), Gaussian()))
+    with pytest.raises(ValueError, match=r"inhomogeneous .*: observations of several kinds are a tuple of arrays"):
+        network().fit(X, [LABELS, np.stack([Y, Y], 1)], likelihood=Joint(Categorical(2), Gaussian()))
+    with pytest.raises(ValueError, match=r"61 exposures for 1 samples.* net.fit have one likelihood for all batches"):
+        network(1).fit(X, LABELS, likelihood=Poisson(np.ones(61)))
+    with pytest.warns(UserWarning, match="no observation in this epoch"):
+        network(1).fit(X, np.nan * Y, likelihood=Gaussian(), epochs=1)
     with pytest.raises(ValueError, match=r"y must be a tuple or list with one entry .*fit\(x, \(labels, numbers\)\)"):
         network().fit(X, LABELS, likelihood=Joint(Categorical(2), Gaussian()))
     with pytest.raises(ValueError, match="average_last needs all parameters on each rank, and a FSDPSequential"):
