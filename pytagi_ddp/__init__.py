@@ -26,14 +26,30 @@ moved.install()
 fitting.provide(lambda: import_module(f"{__name__}.training.trainer").fit)
 
 if TYPE_CHECKING:
-    from pytagi_ddp import checkpoint, data, distributed, estimators, likelihoods, models, plot, training  # noqa: F401
+    from pytagi_ddp import (  # noqa: F401
+        checkpoint,
+        data,
+        distributed,
+        estimators,
+        forecasting,
+        likelihoods,
+        models,
+        onnx,
+        plot,
+        training,
+    )
 
     __version__: str
 else:
+    _LATER = ["checkpoint", "data", "distributed", "estimators", "forecasting", "likelihoods", "models", "onnx"]
+    _LATER += ["plot", "training"]
+
+    def __dir__():
+        return [*__all__, *_LATER, "__version__", "arrays", "tagi_utils"]
 
     def __getattr__(name):
         """Packages that are imported at their first use, and `__version__`, which is set in pyproject.toml."""
-        if name in ("checkpoint", "data", "distributed", "estimators", "likelihoods", "models", "plot", "training"):
+        if name in _LATER:
             return import_module(f"{__name__}.{name}")
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -130,9 +130,15 @@ def test_all_that_is_public_has_an_entry(name):
     module = importlib.import_module(f"pytagi_ddp.{name}")
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     names = getattr(module, "__all__", [key for key in own if not key.startswith("_")])
-    assert names
+    assert set(names) <= set(dir(module))
     entries = documented()
     assert [key for key in names if id(getattr(module, key)) not in entries] == []
+
+
+def test_public_modules_are_attributes_of_the_package():
+    program = f"import pytagi_ddp as p; print([n for n in {MODULES} if n not in dir(p) or not hasattr(p, n)], dir(p))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout.startswith("[]") and "import_module" not in found.stdout
 
 
 def groups() -> types.ModuleType:

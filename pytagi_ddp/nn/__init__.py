@@ -123,6 +123,9 @@ if TYPE_CHECKING:
     )
 else:  # hidden from type checkers: by it, every name would exist
 
+    def __dir__():
+        return __all__
+
     def __getattr__(name):
         """Imports wrappers for many ranks at their first use, so that `import pytagi_ddp` stays fast."""
         if name in __all__:  # and not here yet
