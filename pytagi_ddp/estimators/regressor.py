@@ -88,7 +88,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
             one for each. Predictions are then Gaussian. None: the noise is learnt, as above.
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
-            are samples, and larger only far from them and with missing inputs.
+            are samples, and larger only far from them and with missing inputs. In `partial_fit` without `fit` the noise
+            does not depend on the inputs.
         student_t: whether the degrees of freedom are learnt. If not, predictions are Gaussian.
         likelihood: None: as above. A name: the kind of y, by a class of `pytagi_ddp.likelihoods`. "gaussian",
             "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
@@ -258,10 +259,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         The first call of a new estimator sets the means and standard deviations by which all samples are standardised:
         give it about a hundred samples. Unless `sigma_v` is given, the variance of the noise is estimated from the
-        errors of the last batches, which are predicted before they are learnt, and predictions are Gaussian. After
-        `fit`, the noise of `fit` is kept. Unless `sigma_v` is given, an observation that is more than five standard
-        deviations from its prediction counts as five in the noise, and is learnt as if the standard deviation of its
-        noise were a fifth of the distance: the larger the distance, the smaller its effect.
+        errors of the last batches, which are predicted before they are learnt. It is one for all inputs, and
+        predictions are Gaussian. After `fit`, the noise of `fit` is kept. Unless `sigma_v` is given, an observation
+        that is more than five standard deviations from its prediction counts as five in the noise, and is learnt as if
+        the standard deviation of its noise were a fifth of the distance: the larger the distance, the smaller its
+        effect.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers, or (n, targets). sample_weight: as in `fit`.
