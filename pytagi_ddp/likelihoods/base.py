@@ -390,19 +390,21 @@ class Likelihood(ABC):
         own = vars(self)
         return {name: own[name] for name in inspect.signature(type(self)).parameters if name in own}
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Assigns an attribute. A new value of a constructor's argument is checked, and all that depends on it follows.
+    if not TYPE_CHECKING:  # otherwise mypy would accept assignments to unknown attributes
 
-        A subclass with a constructor of its own may assign twice in it, and there nothing follows.
-        """
-        made_by = getattr(type(self).__init__, "__module__", "")
-        made = name in vars(self) and made_by.startswith(__name__.rpartition(".")[0])
-        if made and name in self._settings():
-            vars(self).update(vars(self._with(**{name: value})))
-        elif made and name == "outputs":
-            raise AttributeError(f"the outputs of a {type(self).__name__} are fixed: make a new one")
-        else:
-            super().__setattr__(name, value)
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Assigns an attribute. A new value of a setting is checked, and all that depends on it follows.
+
+            A subclass with a constructor of its own may assign twice in it, and there nothing follows.
+            """
+            made_by = getattr(type(self).__init__, "__module__", "")
+            made = name in vars(self) and made_by.startswith(__name__.rpartition(".")[0])
+            if made and name in self._settings():
+                vars(self).update(vars(self._with(**{name: value})))
+            elif made and name == "outputs":
+                raise AttributeError(f"the outputs of a {type(self).__name__} are fixed: make a new one")
+            else:
+                super().__setattr__(name, value)
 
     @abstractmethod
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
