@@ -13,7 +13,7 @@ from pytagi_ddp.warn import warn
 class EarlyStopping(Callback):
     """Ends the training when a metric has not improved for `patience` epochs, and restores the best epoch.
 
-    An epoch in which the metric is NaN is no improvement, and there is a warning.
+    If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement.
 
     If a training is resumed from a checkpoint, there is a warning: the count starts again at 0, and earlier epochs are
     neither compared nor restored.
