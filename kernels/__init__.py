@@ -9,6 +9,7 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 from pytagi_ddp import cuda as devices
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.protocol import Kernels
 
 PRECISIONS = ("float32", "mixed")
@@ -33,6 +34,7 @@ def get_kernels(device: str, precision: str = "float32") -> Kernels:
 
 
 @cache
+@held_back(always=True)  # no later import would mend a part of Numba
 def _kernels(device: str, precision: str) -> Kernels:
     if device == "cpu":
         package = import_module("pytagi_ddp.kernels.cpu")

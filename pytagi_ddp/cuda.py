@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Literal
 from uuid import UUID
 
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.text import first_sentence
 
 allow_tf32: bool = False
@@ -40,7 +41,8 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def is_simulated() -> bool:
     """Whether NUMBA_ENABLE_CUDASIM=1 makes "cuda" a simulator on the CPU."""
-    import numba  # here, because `import pytagi_ddp` shall not wait for it
+    with held_back(always=True):
+        import numba  # here, because `import pytagi_ddp` shall not wait for it
 
     return bool(numba.config.ENABLE_CUDASIM)
 

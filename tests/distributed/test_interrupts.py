@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,34 @@ def test_no_interrupt_cuts_the_compiler_short(times, monkeypatch):
     monkeypatch.undo()
     compiled(values)
     np.testing.assert_array_equal(values, [0, 1, 2])
+
+
+IMPORTED_LATE = """
+import signal, sys
+from contextlib import suppress
+from pytagi_ddp import cuda, nn
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name in ("numba.core.types", "pytagi_ddp.kernels.cpu.layers.linear"):
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+for _ in range(3):
+    with suppress(KeyboardInterrupt):
+        if sys.argv[1] == "GPU":
+            cuda.is_simulated()
+        nn.Linear(1, 2)
+print(nn.Sequential(nn.Linear(1, 2)).predict([0.5])[0].shape)
+"""
+
+
+@pytest.mark.parametrize("first", ["network", "GPU"])
+def test_no_interrupt_cuts_an_import_short(first):
+    """Numba is imported late, and a part of it could not be imported again."""
+    command = (sys.executable, "-c", IMPORTED_LATE, first)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stdout == "(1, 2)\n", run.stderr
 
 
 def test_a_handler_of_the_users_own_is_asked_later():

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.core.deferred import is_deferring
 from pytagi_ddp.nn.core.validate import check_integers
 
@@ -94,7 +95,8 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
         raise ValueError(f"cannot draw {n} values")
     if is_deferring():
         return np.zeros(n, np.float32)  # only their number matters
-    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs  # here, so that `import pytagi_ddp` stays fast
+    get_kernels("cpu")  # here, so that `import pytagi_ddp` stays fast
+    from pytagi_ddp.kernels.cpu.layers.prior import polar_pairs
 
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
     filled = 0
