@@ -63,14 +63,16 @@ SHARES = ("uncertain", "dead", "saturated", "var_ratio", "capped")  # columns of
 def figure(size: tuple[float, float] = (6, 4)) -> Figure:
     """An empty figure of this size in inches; it needs no window system, and does not use pyplot's global state.
 
+    A notebook shows it where it is the last value of a cell.
+
     Raises:
         ImportError: matplotlib is not installed; says how to install it.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("pictures need matplotlib, which is not installed: pip install 'pytagi-ddp[plot]'")
-    from matplotlib.figure import Figure  # here, because a program without pictures shall not wait for it
+    from pytagi_ddp.notebook_figure import NotebookFigure  # here: a program without pictures shall not wait for it
 
-    return Figure(figsize=size, layout="constrained")
+    return NotebookFigure(figsize=size, layout="constrained")
 
 
 def band(

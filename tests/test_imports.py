@@ -156,7 +156,7 @@ GROUPS = {
     "models": "models.*",
     "estimators": "estimators.*",
     "onnx": "onnx",
-    "plot": "plot",
+    "plot": "notebook_figure plot",
     "training": "training.*",
     "forecasting": "forecasting.*",
     "package": "pytagi_ddp",

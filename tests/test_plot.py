@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pickle
 import subprocess
 import sys
 
@@ -33,6 +34,11 @@ def test_band(ax):
     for var in ([1, 1], [1, -1, 1]):
         with pytest.raises(ValueError, match="as many places, means and variances"):
             plot.band(ax, [0, 1, 2], [0, 1, 2], var)
+
+
+def test_a_notebook_shows_a_figure(ax):
+    assert ax.figure._repr_png_().startswith(b"\x89PNG")
+    assert pickle.loads(pickle.dumps(ax.figure))._repr_png_()
 
 
 def test_reliability(ax):
