@@ -19,8 +19,8 @@ class Progress(Callback):
     """Shows the progress of an epoch, samples per second and the time left, and the results of each epoch in a line.
 
     Args:
-        mode: "bar": on standard error. "lines": on standard output, at most every `seconds`. "auto": a bar on a
-            terminal or in a notebook, and nothing elsewhere.
+        mode: "bar": on standard error, in a notebook on standard output. "lines": on standard output, at most every
+            `seconds`. "auto": a bar on a terminal or in a notebook, and nothing elsewhere.
         seconds: time between two lines.
         unit: name of the samples.
 
@@ -51,7 +51,11 @@ class Progress(Callback):
         if self._shown == "bar":
             width = min(shutil.get_terminal_size().columns, 110)  # under mpirun by $COLUMNS
             unit = f" {self.unit}"
-            self._bar = Bar(total=self._total, desc=title, unit=unit, ncols=width, leave=False, file=sys.stderr)
+            # A notebook stores each change of the stream, and bars of short epochs.
+            stream, delay = (sys.stdout, REFRESH) if in_notebook() else (sys.stderr, 0)
+            self._bar = Bar(
+                total=self._total, desc=title, unit=unit, ncols=width, leave=False, file=stream, delay=delay
+            )
             trainer.stack.callback(self._close)
 
     def batch_end(self, trainer: Any) -> None:

@@ -57,6 +57,14 @@ def test_bar(capsys):
     assert err.rstrip(" \r") != err and err.endswith("\r"), "the bar is wiped out"
 
 
+def test_a_notebook_gets_all_on_one_stream(capsys, monkeypatch):
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    network().fit(X, LABELS, epochs=2, callbacks=[Progress()])
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2 and "epoch 2/2: train nll" in out and err == ""
+
+
 def test_results_of_an_epoch_are_a_line(capsys):
     (results,) = network().fit(X, LABELS, epochs=1, validation=TEST, callbacks=[Progress("lines")])
     expected = (
