@@ -28,6 +28,7 @@ from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
+from pytagi_ddp.training.advice import advise
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -350,6 +351,8 @@ class Trainer:
             self.likelihood = choose_likelihood(self._train, outputs)
         self._scored_with: Any = self.likelihood
         self._find_metrics(outputs)
+        if self._pipeline is None:
+            advise(self._train, self.likelihood, self.network)
         self._sums = self._new_sums()
         self._plan()
         self.average = PosteriorAverage(self.network) if self._share else None

@@ -1,6 +1,7 @@
 """One loop for all ways of training: it gives what a loop by hand on one process gives."""
 
 import importlib.util
+import warnings
 
 import numpy as np
 import pytest
@@ -406,3 +407,36 @@ def test_a_network_that_knows_something_is_warned_about():
     copied = network(1)
     copied.params_from(net)
     copied.fit(X, Y, Gaussian(0.5), epochs=2, evidence=None)
+
+
+def advice(net, x, y, likelihood) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        net.fit(x, y, likelihood, epochs=1)
+    return [str(warning.message) for warning in found]
+
+
+def test_labels_of_which_one_means_missing_are_warned_about():
+    signs = np.where(X[:, 0] > 0, 1, -1)
+    for likelihood in (Categorical(2), Bernoulli()):
+        (message,) = advice(network(likelihood.outputs or 1), X, signs, likelihood)
+        assert r"for labels -1 and 1 give (y + 1) // 2" in message
+        assert advice(network(likelihood.outputs or 1), X, (signs + 1) // 2, likelihood) == []
+    assert advice(network(), X, np.where(LABELS == 2, -1, LABELS), Categorical(3)) == []
+
+
+@pytest.mark.parametrize(("in_x", "in_y", "named"), [(200, 1, "x"), (1, 200, "y"), (200, 300, "x and y"), (10, 10, "")])
+def test_large_numbers_are_warned_about(in_x, in_y, named):
+    found = advice(network(1), in_x * X, in_y * Y, Gaussian(0.1 * in_y))
+    assert [message.split(" are ")[0] for message in found] == ([f"numbers in {named}"] if named else [])
+
+
+def test_large_numbers_that_are_no_scale_are_not():
+    assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 1)), np.arange(440, 500), Y[:60], Gaussian()) == []
+    assert advice(network(1), X, 1000 * np.abs(Y).round(), Poisson()) == []
+
+
+def test_a_link_before_a_likelihood_that_has_it_is_warned_about():
+    for last, outputs, likelihood in ((nn.Remax(), 3, Categorical(3)), (nn.Sigmoid(), 1, Bernoulli())):
+        (message,) = advice(nn.Sequential(nn.Linear(2, outputs), last), X, LABELS > 0, likelihood)
+        assert f"takes linear outputs: leave out {type(last).__name__}" in message

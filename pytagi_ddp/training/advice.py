@@ -1,0 +1,66 @@
+"""Warnings about data and networks with which a training goes well by its numbers, but learns badly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pytagi_ddp.data import ArrayLoader
+from pytagi_ddp.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Censored,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Laplace,
+    StudentT,
+)
+from pytagi_ddp.nn import (
+    LSTM,
+    ClosedFormSoftmax,
+    Conv2d,
+    Linear,
+    MixtureSigmoid,
+    Remax,
+    Sequential,
+    Sigmoid,
+    Softmax,
+)
+from pytagi_ddp.warn import warn
+
+LARGE = 100.0  # root mean square of a column that is not standardised
+LOOKED_AT = 1 << 17  # values, about
+OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
+LINKS: dict[type, tuple[type, ...]] = {
+    Categorical: (Softmax, Remax, ClosedFormSoftmax),
+    Bernoulli: (Sigmoid, MixtureSigmoid),
+}
+
+
+def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None:
+    """Warns about a last layer that the likelihood has already, and about arrays that do not fit it."""
+    first, last = network.layers[0], network.layers[-1]
+    if isinstance(last, LINKS.get(type(likelihood), ())):
+        warn(f"{type(likelihood).__name__} takes linear outputs: leave out {type(last).__name__}, the last layer")
+    if not isinstance(batches, ArrayLoader):
+        return
+    x, y = batches.x, batches.y
+    if type(likelihood) in LINKS and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
+        warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
+    large = ["x"] if isinstance(first, Linear | Conv2d | LSTM) and is_large(x) else []
+    large += ["y"] if isinstance(likelihood, OF_NUMBERS) and is_large(y) else []
+    if large:
+        warn(
+            f"numbers in {' and '.join(large)} are about {LARGE:g} or more, but the prior is for numbers around 1: "
+            "standardise them (subtract the mean, divide by the standard deviation), or predictions will be bad"
+        )
+
+
+def is_large(values: np.ndarray) -> bool:
+    """Whether a column has values of about `LARGE` or more, in some rows."""
+    some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
+    with np.errstate(over="ignore"):
+        squares = np.where(np.isfinite(some), some, 0) ** 2
+    return bool(squares.size) and bool(squares.mean(0).max() > LARGE**2)
