@@ -45,7 +45,8 @@ def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
     types = set(map(type, array.flat)) if array.dtype == object else set()
     if array.dtype == object and _all_numbers(array) and (table or any(map(_is_number, types))):
         return _from_objects(array, what)
-    if text and (array.dtype.kind in TEXT or str in types):
+    is_text = array.dtype.kind in TEXT or str in types
+    if text and is_text:
         return array.astype(str) if types == {str} else array
     if table and array.ndim:
         parts = array.T if array.ndim == 2 else [array]
@@ -53,7 +54,10 @@ def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
     if array.shape == () and array.dtype == object:  # no array at all
         raise TypeError(f"{what} must hold real numbers, got {type(array.item()).__name__}")
     held = f" ({', '.join(sorted(kind.__name__ for kind in types))})" if types else ""
-    raise TypeError(f"{what} must hold real numbers, got dtype {array.dtype}{held}; encode what it holds as numbers")
+    by = ", names of classes by np.unique(..., return_inverse=True)[1]" if is_text else ""
+    raise TypeError(
+        f"{what} must hold real numbers, got dtype {array.dtype}{held}; encode what it holds as numbers{by}"
+    )
 
 
 def is_table(values: Any) -> bool:

@@ -94,7 +94,13 @@ class Outputs:
             ValueError: a wrong number or shape, or infinite ones. TypeError: not numbers.
         """
         values = to_numpy(y, what)
-        flat = flat_float32(values, what, self.rows * self.width)
+        if values.size != (size := self.rows * self.width):
+            rows = f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
+            raise ValueError(
+                f"{what} must hold {size} values ({rows} x {self.width} outputs), got {values.size} in the shape "
+                f"{values.shape}"
+            )
+        flat = flat_float32(values, what)
         self._check_samples(values, what)
         if not infinite and np.isinf(flat).any():
             raise ValueError(f"{what} holds infinite observations (NaN marks a missing one)")
@@ -243,6 +249,8 @@ class Likelihood(ABC):
         Args:
             x, batch_size, var_x: as in `Sequential.predict`.
         """
+        if not hasattr(net, "predict"):
+            raise TypeError(f"predict takes a network first, got {type(net).__name__}")
         return self.prediction(*net.predict(x, batch_size, var_x))
 
     def prediction(self, mu: ArrayLike, var: ArrayLike) -> Prediction:
@@ -430,6 +438,8 @@ def positive(name: str, owner: object, value: float) -> float:
     """
     if np.ndim(value):
         raise TypeError(f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}")
+    if isinstance(value, str):
+        raise TypeError(f"{type(owner).__name__} needs a number as {name}, got {value!r}")
     number = float(value)
     if not (number > 0 and np.isfinite(number)):
         raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")

@@ -134,6 +134,8 @@ else:  # hidden from type checkers: by it, every name would exist
             return getattr(distributed, name)
         if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        near = get_close_matches(name, __all__, 3, 0.6)
+        names = {own.lower(): own for own in __all__}
+        lower = name.lower()
+        near = [names[own] for own in ([lower] if lower in names else get_close_matches(lower, names, 3, 0.6))]
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
         raise AttributeError(f"{__name__} has no {name!r}; {hint}")

@@ -347,6 +347,11 @@ REFUSED = [
     (lk.Categorical(3), [0, 3], "classes from 0 to 2"),
     (lk.Categorical(3), [0], "one class for each of 2 rows"),
     (lk.Gaussian(), np.zeros((3, 2)), "shape"),
+    (
+        lk.Gaussian(),
+        np.zeros((2, 6)),
+        r"6 values \(2 samples x 3 outputs\), got 12 in the shape \(2, 6\)",
+    ),
     (lk.Gaussian(), np.full(6, INF), "infinite"),
     (lk.Poisson(), np.full(6, 0.5), "counts"),
     (lk.Gamma(), np.zeros(6), "positive"),
@@ -379,6 +384,10 @@ def test_other_mistakes():
         net.backward()
     with pytest.raises(TypeError, match="takes a network first"):
         lk.Categorical(3).observe([0, 1], net)
+    with pytest.raises(TypeError, match="predict takes a network first, got list"):
+        lk.Categorical(3).predict([0, 1], net)
+    with pytest.raises(TypeError, match=r"Gaussian needs a number as sigma, got '0.1'"):
+        lk.Gaussian("0.1")
     with pytest.raises(TypeError, match="fractions"):
         lk.Categorical(3).observe(net, [0.5, 1])
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):

@@ -151,6 +151,13 @@ def test_a_seed_that_is_no_integer(seed):
         init.manual_seed(seed)
 
 
+def test_gains_and_sizes_that_are_refused():
+    with pytest.raises(ValueError, match=r"gains on the prior must be finite, not negative, .* got \(-1, 1.0\)"):
+        Linear(3, 2, gain_weight=-1)
+    with pytest.raises(TypeError, match="Linear: input_size must be an integer, got True"):
+        Linear(True, 2)
+
+
 @pytest.mark.parametrize("make", [lambda: Linear(3, 2, gain_weight="He"), lambda: BatchNorm2d(3, gain_bias=None)])
 def test_gains_that_are_no_numbers(make):
     with pytest.raises(TypeError, match="gains on the prior are numbers, got"):

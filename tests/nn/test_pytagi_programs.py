@@ -66,7 +66,9 @@ def test_variances_that_rounding_has_made_negative_are_zero(net):
 def test_missing_inputs_are_an_error_unless_they_are_asked_for(net):
     x = X.copy()
     x[1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"mu_x: 1 of 15 values are NaN .* set missing_inputs of the network"):
+    with pytest.raises(
+        ValueError, match=r"NaN or infinite, the first in row 1, column 2; .*net.missing_inputs = 'standard normal'"
+    ):
         net(x)
     with pytest.raises(ValueError, match="missing_inputs must be one of 'error', 'standard normal', 'pass'"):
         net.missing_inputs = "mean"
@@ -223,6 +225,9 @@ def test_an_update_needs_an_output(net):
 def test_names_that_are_not_there():
     with pytest.raises(AttributeError, match=r"pytagi_ddp\.nn has no 'LeakyRelu'; did you mean LeakyReLU"):
         _ = nn.LeakyRelu
+    for name in ("relu", "Relu"):
+        with pytest.raises(AttributeError, match=f"has no '{name}'; did you mean ReLU\\?"):
+            getattr(nn, name)
     with pytest.raises(AttributeError, match="has no 'Zzz'; there are ELU, LSTM"):
         _ = nn.Zzz
     assert not hasattr(nn, "__path_of_nothing__")

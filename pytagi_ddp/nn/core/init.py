@@ -138,13 +138,13 @@ def check_count(what: str, parameters: int) -> None:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain or its square is not finite in float32, TypeError if a gain is not a number."""
+    """Raises ValueError if a gain is negative, or its square not finite in float32; TypeError if it is no number."""
     try:
-        fit = all(abs(gain) <= LARGEST_GAIN for gain in gains)
+        fit = all(0 <= gain <= LARGEST_GAIN for gain in gains)
     except TypeError:
         raise TypeError(f"gains on the prior are numbers, got {gains}") from None
     if not fit:
-        raise ValueError(f"gains on the prior must be finite, and at most {LARGEST_GAIN:g}, got {gains}")
+        raise ValueError(f"gains on the prior must be finite, not negative, and at most {LARGEST_GAIN:g}, got {gains}")
 
 
 def gaussian_prior(

@@ -47,7 +47,9 @@ def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:
     bad = values.size - np.count_nonzero(np.isfinite(values))
     if bad:
         advice = remedy if np.isnan(values).any() else ""
-        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite{advice}")
+        first = np.argwhere(~np.isfinite(values))[0]
+        place = f", the first in row {first[0]}, column {first[1]}" if values.ndim == 2 else ""
+        raise ValueError(f"{what}: {bad} of {values.size} values are NaN or infinite{place}{advice}")
 
 
 def check_variances(values: np.ndarray, what: str) -> None:
@@ -85,8 +87,11 @@ def check_integers(layer: str, **values: Any) -> None:
     for name, value in values.items():
         try:
             operator.index(value)
+            refused = isinstance(value, bool)
         except TypeError:
-            raise TypeError(f"{layer}: {name} must be an integer, got {value!r}") from None
+            refused = True
+        if refused:
+            raise TypeError(f"{layer}: {name} must be an integer, got {value!r}")
 
 
 def check_batch_size(value: Any) -> None:

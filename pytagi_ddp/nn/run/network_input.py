@@ -14,7 +14,7 @@ from pytagi_ddp.nn.core.validate import check_finite, flat_float32, round_up_var
 
 Check = Callable[[np.ndarray], None]
 MISSING = ("error", "standard normal", "pass")
-REMEDY = "; if NaN says that an input is missing, set missing_inputs of the network"
+REMEDY = "; if NaN says that an input is missing, set net.missing_inputs = 'standard normal'"
 
 
 def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None = None) -> np.ndarray:
