@@ -43,6 +43,8 @@ SHAPE = "tuple[Any, ...]"
 TYPES = ["int", SHAPE, SHAPE, NET, SHAPE, "int", "int", "int", "int", "int | None"]
 MISTAKES = [
     "layer.mu_x",
+    "net.fit([1.0], [1.0], 0.1)",
+    "net.fit([1.0], [1.0], lr=0.1)",
     "layer.in_channels = 2",
     'Linear("1", 1)',
     'nn.LSTM("1", 1)',

@@ -48,6 +48,8 @@ class ArrayLoader(RankBatches):
         evaluation: bool = False,
     ) -> None:
         self.x = to_numpy(x, "x")
+        if self.x.shape[:1] == (0,):
+            raise ValueError("x holds no samples")
         several = ": observations of several kinds are a tuple of arrays" if isinstance(y, list) else ""
         try:
             self.y: Any = each_part(lambda part: to_numpy(part, "y"), y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,8 @@ def pair_of(batch: Any) -> Any:
         TypeError: something else.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2:
+        if any(isinstance(part, Number) or getattr(part, "shape", None) == () for part in batch):
+            raise TypeError("a batch holds several samples, got one sample (x, y): give all as arrays, as fit(x, y)")
         return batch
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
     raise TypeError(f"batches are pairs (x, y), got a {type(batch).__name__}{size}; data are {KINDS}")

@@ -85,7 +85,8 @@ class Sums:
             if not len(mu) <= values.size <= mu.size or mu.size % values.size:
                 raise ValueError(
                     f"the metric {name!r} returned the shape {values.shape} for {len(mu)} samples: it must return a "
-                    "number for each observation"
+                    f"number for each observation; outputs (as prediction.mean) have the shape {mu.shape}, and y has "
+                    f"{getattr(y, 'shape', None)}"
                 )
             known = values[~np.isnan(values)]
             sums += known.sum(), known.size

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -24,6 +24,7 @@ from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
+from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
@@ -41,6 +42,7 @@ from pytagi_ddp.training.batches import (
     samples_of,
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
+from pytagi_ddp.training.options import check_names, check_options
 from pytagi_ddp.warn import warn
 
 KNOWS = (
@@ -52,13 +54,6 @@ KNOWS = (
 # would make error bars too small: `benchmarks.quality counts` measures both.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
 Net = Sequential | TrainedOnRanks | DataParallel
-
-
-class Observed(Protocol):
-    """The methods of a likelihood that the trainer calls. Programs may define their own."""
-
-    def update(self, output_states: Any, y: Any, delta_states: Any, weight: float = 1.0) -> None: ...
-    def prediction(self, mu: Any, var: Any) -> Any: ...
 
 
 class Trainer:
@@ -158,15 +153,11 @@ class Trainer:
             raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")
         if average_last and isinstance(net, ShardedNetwork):
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
-        if not isinstance(evidence, Mapping | None):
-            raise TypeError(f'evidence is options by name, as {{"count": 8}}, or None; got {evidence!r:.60}')
         if forget != 1 and (evidence is not None or not forget >= 1):
             raise ValueError(f"forget is a factor of at least 1, and needs evidence=None; got {forget}")
         if likelihood is not None and (isinstance(likelihood, type) or not hasattr(likelihood, "prediction")):
             raise TypeError(f"likelihood is one of pytagi_ddp.likelihoods, as Gaussian(0.1); got {likelihood!r:.60}")
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                raise TypeError(f"callbacks are instances of Callback, got {callback!r:.60}")
+        check_options(evidence, metrics, callbacks)
         self.net, self.likelihood, self.epochs, self.batch_size, self.seed = net, likelihood, epochs, batch_size, seed
         self._evidence, self._forget, self._bn_batches, self._share = evidence, forget, bn_batches, average_last
         self._metrics = dict(metrics or {})
@@ -641,5 +632,6 @@ def fit(
     net: Net, x: Any, y: Any = None, likelihood: Observed | None = None, epochs: int = 10, **options: Any
 ) -> list[dict[str, float]]:
     """`net.fit`."""
+    check_names("fit", options, ("likelihood", "epochs", *Options.__annotations__))
     validation = options.pop("validation", None)
     return Trainer(net, likelihood, epochs=epochs, **options).fit(x if y is None else (x, y), validation)

@@ -11,7 +11,7 @@ from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
-from pytagi_ddp.training import CallbackError, Checkpoints, Trainer
+from pytagi_ddp.training import CallbackError, Checkpoints, Progress, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
 
 EPOCHS = 3
@@ -133,7 +133,10 @@ def test_metrics_are_means_over_the_samples():
     assert found["rmse"] == pytest.approx(np.sqrt(((prediction.mean[:, 0] - y)[known] ** 2).mean()), rel=1e-6)
     assert found["far"] == pytest.approx(far(prediction, y).mean())
     outer = Trainer(net, Gaussian(0.1), epochs=1, metrics={"mae": lambda prediction, y: np.abs(prediction.mean - y)})
-    with pytest.raises(ValueError, match=r"the metric 'mae' returned the shape \(61, 61\) for 61 samples"):
+    with pytest.raises(
+        ValueError,
+        match=r"returned the shape \(61, 61\) .* outputs .* have the shape \(61, 1\), and y has \(61,\)",
+    ):
         outer.fit((X, Y))
 
 
@@ -341,8 +344,13 @@ def test_else_the_message_says_which_to_give(outputs, y):
         ({"forget": 2.0}, "needs evidence=None"),
         ({"likelihood": 0.1}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got 0.1"),
         ({"likelihood": Gaussian}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got <class"),
-        ({"callbacks": ["log"]}, "callbacks are instances of Callback, got 'log'"),
-        ({"evidence": 1}, r'evidence is options by name, as {"count": 8}, or None; got 1'),
+        ({"callbacks": ["log"]}, "callbacks are instances of Callback in a list, got 'log'"),
+        ({"callbacks": Progress()}, "callbacks are instances of Callback in a list, got <.*Progress"),
+        ({"metrics": ["mae"]}, r"metrics is a dict of functions \(prediction, y\) by their names; got \['mae'\]"),
+        ({"evidence": 3}, "evidence is None or a dict of count, first, last, .*; got 3"),
+        ({"evidence": {"counts": 3}}, "evidence has no option 'counts'; did you mean count?"),
+        ({"likelyhood": Gaussian()}, "fit has no option 'likelyhood'; did you mean likelihood?"),
+        ({"lr": 0.1}, "fit has no option 'lr'; there are likelihood, epochs, batch_size, .*, validation"),
         ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
     ],
 )
@@ -359,6 +367,11 @@ def test_data_and_networks_that_cannot_be():
     for data, what in (([X, LABELS], "ndarray"), ([(X, LABELS, Y)], "tuple of 3"), ([{"x": X}], "dict of 1")):
         with pytest.raises(TypeError, match=rf"batches are pairs \(x, y\), got a {what}; data are a tuple \(x, y\)"):
             Trainer(network(), Categorical(3), epochs=1).fit(data)
+    for pairs in (list(zip(X[:, 0], Y, strict=True)), list(zip(X, Y, strict=True)), [(0.5, 1.0)]):
+        with pytest.raises(TypeError, match=r"got one sample \(x, y\): give all as arrays, as fit\(x, y\)"):
+            network(1).fit(pairs, likelihood=Gaussian())
+    with pytest.raises(ValueError, match="x holds no samples"):
+        network(1).fit([], [], Gaussian())
     with pytest.raises(ValueError, match="x has 61 samples, and y has 60"):
         network().fit(X, LABELS[:60])
     with pytest.raises(ValueError, match="y has 2: observations of several kinds are a tuple of arrays"):

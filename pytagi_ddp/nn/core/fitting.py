@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
+
+
+class Observed(Protocol):
+    """The methods of a likelihood that the trainer calls. Programs may define their own."""
+
+    def update(self, output_states: Any, y: Any, delta_states: Any, weight: float = 1.0) -> None: ...
+    def prediction(self, mu: Any, var: Any) -> Any: ...
+
+
+class Options(TypedDict, total=False):
+    """Options of the `Trainer`, and validation."""
+
+    batch_size: int
+    seed: int
+    evidence: Mapping[str, Any] | None
+    forget: float
+    bn_batches: int
+    average_last: float
+    metrics: Mapping[str, Callable[[Any, Any], ArrayLike]] | None
+    callbacks: Sequence[Any]
+    validation: Any
 
 
 class _Loop:
@@ -16,7 +41,12 @@ def provide(find: Callable[[], Callable[..., Any]]) -> None:
 
 
 def fit(
-    self: Any, x: Any, y: Any = None, likelihood: Any = None, epochs: int = 10, **options: Any
+    self: Any,
+    x: Any,
+    y: Any = None,
+    likelihood: Observed | None = None,
+    epochs: int = 10,
+    **options: Unpack[Options],
 ) -> list[dict[str, float]]:
     """Trains the network for some epochs: the short way to `pytagi_ddp.training.Trainer`, whose loop it is.
 
