@@ -52,6 +52,9 @@ def fit(
 
         history = net.fit(x, y, Gaussian(0.1), epochs=20, validation=(x_validation, y_validation))
 
+    Many calls with one epoch do not train like one call: the steps at the end of each are small, as the schedule plans
+    (`EvidenceSchedule`). For work between epochs use a callback.
+
     Args:
         x: inputs, a row for each sample; or, without y, a loader or an iterable of batches (x, y).
         y: observations.
