@@ -106,6 +106,9 @@ class JointPrediction:
     def __init__(self, parts: list[Prediction]):
         self.parts = parts
 
+    def __repr__(self) -> str:
+        return f"JointPrediction({self.parts!r})"
+
     def log_prob(self, y: Sequence[Any]) -> np.ndarray:
         """The logarithm of the density of all observations of a sample, (samples,); missing ones count as 0."""
         total: Any = 0.0

@@ -62,6 +62,9 @@ class Prediction(ABC):
 
     discrete = False
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of shape {self.mean.shape}"
+
     @property
     @abstractmethod
     def mean(self) -> np.ndarray: ...

@@ -172,6 +172,9 @@ class Trainer:
         self.stack = ExitStack()
         self._begin()
 
+    def __repr__(self) -> str:
+        return f"Trainer({type(self.net).__name__}, {self.likelihood!r}, {self.epochs} epochs, {self.epoch} done)"
+
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
         self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch

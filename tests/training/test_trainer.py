@@ -150,6 +150,15 @@ def test_net_fit_is_the_short_way():
     assert state_of(wrapped) == state_of(expected)
 
 
+def test_short_descriptions():
+    trainer = Trainer(network(1), Gaussian(0.1), epochs=1)
+    assert repr(trainer) == "Trainer(Sequential, Gaussian(sigma=0.1), 1 epochs, 0 done)"
+    assert repr(trainer.predict(X)) == "GaussianPrediction of shape (61, 1)"
+    parts = Joint(Categorical(2), Gaussian()).predict(network(), X)
+    assert repr(parts) == "JointPrediction([ClassPrediction of shape (61,), GaussianPrediction of shape (61, 1)])"
+    assert repr(nn.OutputUpdater("cpu")) == "OutputUpdater('cpu')"
+
+
 def test_a_second_fit_goes_on_with_the_schedule():
     net = network()
     net.fit(X, LABELS, epochs=2, batch_size=6)

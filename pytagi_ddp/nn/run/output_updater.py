@@ -30,6 +30,9 @@ class OutputUpdater:
         self._spread = 0.0, np.zeros(0, np.float32)  # the last scalar variance, and an array of it
         self.device = model_device
 
+    def __repr__(self) -> str:
+        return f"OutputUpdater({self.device!r})"
+
     def __setstate__(self, state: dict) -> None:
         self._spread = 0.0, np.zeros(0, np.float32)  # pickles of version 0.2.0 do not have it
         self.__dict__ |= state
