@@ -157,12 +157,13 @@ class ImageFolder:
     ) -> ImageFolder:
         """The same images, read from decoded copies in `folder`, whose shorter side has `side` pixels.
 
-        Copies are written if they are missing, or if names or sizes of the files have changed. Others are kept: if an
-        image was replaced by one of the same size in bytes, delete them. An image takes about 4 side^2 bytes. Each
-        file of copies is written completely or not at all. It has a checksum of each image, which is compared when the
-        image is read. Its name depends on its images, so that several sets can share a folder.
+        Copies are written if they are missing, or if sizes or times of modification of the files have changed. An
+        image takes about 4 side^2 bytes. Each file of copies is written completely or not at all. It has a checksum of
+        each image, which is compared when the image is read. Its name depends on the absolute paths of its images, so
+        that several sets can share a folder; if the images are moved, copies are made anew.
 
-        All ranks call it, and each writes its share. A barrier has to follow before any of them reads.
+        All ranks call it with the same absolute path of the images, and each writes its share. A barrier has to follow
+        before any of them reads.
 
         Args:
             folder: The folder of the copies.
@@ -181,7 +182,9 @@ class ImageFolder:
         whole = Path(folder).expanduser() / f"side-{side}"
         paths = [str(self.root / file) for file in self.files]
         parts = [paths[first : first + SHARD_SIZE] for first in range(0, len(paths), SHARD_SIZE)]
-        shards = [_shard_path(whole, k, part) for k, part in enumerate(parts)]
+        home = self.root.resolve()
+        names = [os.path.join(home, file) for file in self.files]
+        shards = [_shard_path(whole, k, names[k * SHARD_SIZE : (k + 1) * SHARD_SIZE]) for k in range(len(parts))]
         args = [(part, shard, side, self.on_error) for part, shard in zip(parts, shards, strict=True)]
         with use_workers(workers) as executor:
             futures = [executor.submit(_make_shard, *arguments) for arguments in args[rank::world_size]]
@@ -196,8 +199,9 @@ class ImageFolder:
 
 def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> list[str]:
     """Writes a shard, unless it exists; returns the errors of skipped files."""
-    text = "upright\n" + "\n".join(f"{Path(path).parts[-2:]} {os.stat(path).st_size}" for path in paths)
-    made_of = hashlib.sha256(os.fsencode(text)).hexdigest()
+    stats = [os.stat(path) for path in paths]
+    text = "\n".join(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)
+    made_of = hashlib.sha256(text.encode()).hexdigest()
     try:
         found = ImageShard(shard)
         if found.made_of == made_of and len(found) == len(paths):
@@ -218,9 +222,9 @@ def _make_shard(paths: Sequence[str], shard: Path, side: int, on_error: str) -> 
 
 
 def _shard_path(folder: Path, number: int, paths: Sequence[str]) -> Path:
-    """The path of a shard, which depends on its images, but not on the folder of the set."""
-    names = "\n".join("/".join(Path(path).parts[-3:]) for path in paths)
-    return folder / f"images-{number:06d}-{hashlib.sha256(os.fsencode(names)).hexdigest()[:16]}.safetensors"
+    """The path of a shard, which depends on the paths of its images."""
+    digest = hashlib.sha256(os.fsencode("\n".join(paths))).hexdigest()[:16]
+    return folder / f"images-{number:06d}-{digest}.safetensors"
 
 
 def _visible(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -332,6 +332,20 @@ def test_copies_are_kept_until_their_files_change(tree, tmp_path, monkeypatch):
     assert not ImageShard(shards[1]).read(0).any()
 
 
+def test_copies_are_made_again_of_files_of_the_same_size_and_found_by_any_path(tree, tmp_path, monkeypatch):
+    for name in NAMES:
+        for path in (tree / name).iterdir():
+            Image.fromarray(picture(1, 30, 30)).save(path, "PNG", compress_level=0)
+    path = tree / "bee" / "1.JPEG"
+    size = path.stat().st_size
+    first = ImageFolder.find(tree).cached(tmp_path / "cache", 24).shards
+    Image.new("RGB", (30, 30)).save(path, "PNG", compress_level=0)
+    assert path.stat().st_size == size
+    monkeypatch.chdir(tree.parent)
+    again = ImageFolder.find(f"{tree.name}/../{tree.name}").cached(tmp_path / "cache", 24)
+    assert again.shards == first and not ImageShard.open(first[0]).read(5).any()
+
+
 def test_names_that_are_no_text_and_folders_among_images(tree, tmp_path):
     (tree / "cat" / "folder.jpg").mkdir()
     image, count = read_scaled(str(tree / "cat" / "3.JPEG"), 24), len(ImageFolder.find(tree))
@@ -348,12 +362,14 @@ def test_names_that_are_no_text_and_folders_among_images(tree, tmp_path):
 
 
 def test_sets_in_one_folder_keep_their_own_copies(tree, tmp_path):
-    """Those of a part, and of another tree with the same names, each with its labels, whoever wrote last."""
-    shutil.copytree(tree, tmp_path / "val")
-    for path in (tmp_path / "val").rglob("*.JPEG"):
-        Image.new("RGB", (30, 30)).save(path)
+    """Those of a part, and of trees with the same names, each with its labels, whoever wrote last."""
+    others = [tmp_path / "val", tmp_path / "day2" / "train"]
+    for root in others:
+        shutil.copytree(tree, root)
+        for path in root.rglob("*.JPEG"):
+            Image.new("RGB", (30, 30)).save(path)
     found = ImageFolder.find(tree)
-    sets = [found, found.subset(5), ImageFolder.find(tmp_path / "val")]
+    sets = [found, found.subset(5), *map(ImageFolder.find, others)]
     before = [part.cached(tmp_path / "cache", 24) for part in sets]
     for part, copied in zip(sets, before, strict=True):
         (direct, labels), (x, own) = (batches(each, 12, evaluation=True)[0] for each in (part, copied))
