@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,20 @@ def observed(y: Any, several: bool) -> Any:
 def rows_of(y: Any, rows: slice) -> Any:
     """The observations of some samples."""
     return each_part(lambda part: part[rows], y)
+
+
+def classes_of(batches: Iterable[Any]) -> list[str] | None:
+    """The names of the classes of a loader's data set; None: it has none."""
+    classes = getattr(getattr(batches, "dataset", None), "classes", None)
+    return list(map(str, classes)) if isinstance(classes, list | tuple) else None
+
+
+def other_class(first: list[str] | None, second: list[str] | None) -> tuple[int, str | None, str | None] | None:
+    """The first class that differs, and its two names; None: there is none, or one of the lists is unknown."""
+    if first is None or second is None:
+        return None
+    pairs = enumerate(zip_longest(first, second))
+    return next(((k, one, other) for k, (one, other) in pairs if one != other), None)
 
 
 def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:

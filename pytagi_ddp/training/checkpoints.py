@@ -10,6 +10,7 @@ from typing import Any
 from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
+from pytagi_ddp.training.batches import classes_of, other_class
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
 
@@ -38,8 +39,8 @@ class Checkpoints(Callback):
             is a warning, and no step; `fit` returns the results of the validation. A path: continue from this
             checkpoint, or from the newest one in this folder. False: start a new training; if the folder has
             checkpoints, an error is raised.
-        settings: JSON values that must be equal when a run is resumed, in addition to the global batch; None: the seed,
-            and the number of samples.
+        settings: JSON values that must be equal when a run is resumed, in addition to the global batch and the names of
+            the classes (of a loader whose data set has them); None: the seed, and the number of samples.
         allow_changes: whether to warn about settings that differ, instead of raising an error.
 
     Raises:
@@ -115,8 +116,12 @@ class Checkpoints(Callback):
 
     def _save(self, trainer: Any) -> None:
         if self._manager:
-            likelihood = trainer.likelihood
-            extra = {"likelihood": likelihood.state_dict()} if isinstance(likelihood, Likelihood) else None
+            likelihood, classes = trainer.likelihood, classes_of(trainer._train)
+            extra: dict[str, Any] = {}
+            if isinstance(likelihood, Likelihood):
+                extra["likelihood"] = likelihood.state_dict()
+            if classes is not None:
+                extra["classes"] = classes
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
 
     def _load(self, trainer: Any) -> None:
@@ -127,6 +132,11 @@ class Checkpoints(Callback):
             return
         if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
             self._refuse_others()
+        if other := other_class(found.extra.get("classes"), classes_of(trainer._train)):
+            differs = "{}: class {} was {!r} and is {!r}".format(found.path, *other)
+            if not self._allow_changes:
+                raise ValueError(f"{differs} (with allow_changes=True, the training goes on all the same)")
+            warn(differs)
         if "likelihood" in found.extra and isinstance(trainer.likelihood, Likelihood):
             try:
                 trainer.likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])

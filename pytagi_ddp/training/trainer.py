@@ -33,10 +33,12 @@ from pytagi_ddp.training.advice import advise
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
+    classes_of,
     counts_samples,
     epoch_of,
     length,
     observed,
+    other_class,
     pair_of,
     rows_of,
     samples_of,
@@ -335,6 +337,11 @@ class Trainer:
                     f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
                     "batches, or an object whose __iter__ starts again"
                 )
+        if own is not None and (other := other_class(classes_of(self._train), classes_of(own))):
+            raise ValueError(
+                "class {} is {!r} in the training data, and {!r} in the validation data: make the latter with the "
+                "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
+            )
         self._refuse_differences(validation is not None)
         if self._share and not self.in_step:
             raise ValueError(

@@ -4,15 +4,17 @@ import json
 import os
 import signal
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
+from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, StudentT
-from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.nn import DDPSequential, Linear, Sequential
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, network, state_of, without_times
@@ -269,6 +271,25 @@ def test_settings_are_compared(tmp_path):
     one(other)
     with pytest.raises(CallbackError, match="seed was 0 and is 1"):
         one(other, {"resume": True}, epochs=4, seed=1)
+
+
+def test_classes_are_compared(tmp_path):
+    images = synthetic_images(40, 10)[0]
+
+    def train(data, epochs, **options):
+        net = Sequential(Linear(3072, 10))
+        Trainer(net, epochs=epochs, callbacks=[Checkpoints(tmp_path, **options)]).fit(data)
+
+    train(BatchLoader(images, 20), 1)
+    renamed = BatchLoader(replace(images, classes=("x", *images.classes[1:])), 20)
+    with pytest.raises(CallbackError, match=f"class 0 was '{images.classes[0]}' and is 'x'"):
+        train(renamed, 2, resume=True)
+    train(BatchLoader(images, 20), 2, resume=True)
+    with pytest.warns(UserWarning, match="and is 'x'"):
+        train(renamed, 3, resume=True, allow_changes=True)
+    arrays = images.images.reshape(40, -1).astype(np.float32), images.labels  # whose names are unknown
+    train(ArrayLoader(*arrays, 20), 4, resume=True)
+    train(renamed, 5, resume=True)  # as from a checkpoint of an earlier version
 
 
 def test_a_new_training_leaves_the_checkpoints_of_another_alone(tmp_path):

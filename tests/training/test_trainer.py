@@ -2,6 +2,7 @@
 
 import importlib.util
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -399,6 +400,10 @@ def test_data_and_networks_that_cannot_be():
         network().fit(X, likelihood=Categorical(3))
     with pytest.raises(ValueError, match="a generator can be read once, and there are 2 epochs"):
         network().fit((batch for batch in cut(X, LABELS)), likelihood=Categorical(3), epochs=2)
+    images, test = synthetic_images(40, 20)
+    renamed = BatchLoader(replace(test, classes=("x", *test.classes[1:])), 20, evaluation=True)
+    with pytest.raises(ValueError, match=r"class 0 is '.*' in the training data, and 'x' in the validation data: make"):
+        network().fit(BatchLoader(images, 4), likelihood=Categorical(3), validation=renamed)
     own = Trainer(network(), Categorical(3), epochs=2)
     with pytest.raises(ValueError, match="a list_iterator can be read once"):
         own.fit((X, LABELS), iter(cut(*TEST)))
