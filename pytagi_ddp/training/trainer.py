@@ -477,7 +477,11 @@ class Trainer:
         after = None if averaged is None else averaged - max(1, round(self._share * averaged))
         if self.average is not None and after is None:
             raise ValueError("average_last needs training data with a length")
+        leaves = [layer for _, layer in self.network.named_leaves()] if self.network.training else []
+        kept = [layer for layer in leaves if layer.frozen and not layer.training]
         self.net.train()
+        for layer in kept:
+            layer.training = False
         # At its end, ranks without further batches take part in the steps and merges of the others.
         with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
             for x, y in epoch_of(self._train, self.epoch, self.batch, self.position.samples):

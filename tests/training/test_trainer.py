@@ -117,6 +117,18 @@ def test_a_metric_replaces_none_of_the_library(name):
         network(1).fit(X, Y, Gaussian(0.1), metrics={name: lambda prediction, y: y})
 
 
+@pytest.mark.parametrize("ways", [lambda net: net, WAYS["ddp"]])
+def test_statistics_of_a_norm_that_is_frozen_in_both_ways_stay(ways):
+    for freeze, stay in ((True, True), (False, False)):
+        net = network(norm=True)
+        before = net[1].running_mean.copy()
+        if freeze:
+            net[1].freeze()
+        net[1].training = False
+        Trainer(ways(net), Categorical(3), epochs=2, batch_size=6).fit((X, LABELS))
+        assert net[1].training != stay and np.array_equal(net[1].running_mean, before) == stay
+
+
 def test_metrics_are_means_over_the_samples():
     net = network(1)
 
