@@ -54,8 +54,9 @@ class ImageFolder:
     ) -> ImageFolder:
         """The images in `root`/CLASS/*.jpeg (.jpg, .png, .webp; in capitals too), in the order of their names.
 
-        Names that begin with a dot, and files that are not images, are left out. Images in other formats are left out
-        with a warning that names them. Links are followed. Images are rotated according to their EXIF data.
+        Names that begin with a dot, and files that are not images, are left out. Images in other formats, in `root`
+        itself, or in folders inside those of the classes are left out with a warning that names them. Links are
+        followed. Images are rotated according to their EXIF data.
 
         Args:
             root: The folder.
@@ -87,6 +88,9 @@ class ImageFolder:
             warn(
                 f"{root}: {len(unread)} images of other formats than {', '.join(SUFFIXES)} are left out: {some(unread)}"
             )
+        inside = (f"{name}/{entry.name}" for name in folders for entry in _visible(root / name) if _has_images(entry))
+        if misplaced := [*_images(root), *sorted(inside)]:
+            warn(f"{root}: images that are not in {root.name}/CLASS itself are left out: {some(misplaced)}")
         names = tuple(folders if classes is None else classes)
         index = {name: k for k, name in enumerate(names)}
         labels = np.repeat([index[name] for name in found], [len(images) for images in found.values()])
@@ -236,6 +240,12 @@ def _images(folder: Path) -> list[str]:
     """The names of all images in `folder` in order, including other formats."""
     ends = SUFFIXES + OTHERS
     return sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(ends) and not entry.is_dir())
+
+
+def _has_images(folder: os.DirEntry[str]) -> bool:
+    """Whether this is a folder with images at any depth."""
+    ends = SUFFIXES + OTHERS
+    return folder.is_dir() and any(path.name.lower().endswith(ends) for path in Path(folder).rglob("*"))
 
 
 def _is_read(file: str) -> bool:

@@ -126,6 +126,15 @@ def test_images_of_other_formats_are_named(tree):
         ImageFolder.find(tree)
 
 
+def test_images_outside_of_class_folders_are_named(tree):
+    for name in ("x.png", "bee/day2/y.png", "cat/a/b/z.png"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20)).save(tree / name)
+    (tree / "ant" / "notes").mkdir()
+    with pytest.warns(UserWarning, match="not in train/CLASS itself are left out: x.png, bee/day2, cat/a$"):
+        assert len(ImageFolder.find(tree)) == 12
+
+
 @pytest.mark.parametrize("orientation", range(10))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_pictures_of_a_camera_that_was_turned_are_upright(tmp_path, form, orientation):
