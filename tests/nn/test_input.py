@@ -54,6 +54,12 @@ def lstm() -> nn.Sequential:
     return nn.Sequential(nn.LSTM(2, 3, 5))
 
 
+def test_one_sample_without_a_batch_axis():
+    for net, shape in ((conv(), (3, 8, 8)), (lstm(), (5, 2))):
+        with pytest.raises(ValueError, match=r"of one sample: add a batch axis, x\[None\]"):
+            net.predict(np.ones(shape))
+
+
 MISSHAPEN = {
     "samples in columns": (lambda: nn.Sequential(nn.Linear(4, 2)), (4, 6)),
     "other features": (lambda: nn.Sequential(nn.Linear(4, 2)), (8, 3)),

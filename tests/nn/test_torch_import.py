@@ -200,6 +200,8 @@ def test_what_does_not_fit_is_named_and_changes_nothing():
     ):
         with pytest.raises(ValueError, match=message):
             nn.load_torch_state_dict(net, state)
+    with pytest.raises(ValueError, match=r"and Linear.0 needs .*; for another last layer, .* Sequential\(\*cop"):
+        nn.load_torch_state_dict(nn.Sequential(nn.Linear(3, 4)), linear)
     for variance in (-1, float("nan"), "wide"):
         with pytest.raises(ValueError, match='variance must be "prior" or a number'):
             nn.load_torch_state_dict(net, linear, variance)

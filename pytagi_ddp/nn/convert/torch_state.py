@@ -21,6 +21,10 @@ from pytagi_ddp.nn.layers.norm import RowNorm
 from pytagi_ddp.nn.sequential import Sequential
 
 FIELDS_OF_TORCH = ("weight", "bias", "running_mean", "running_var")
+HEAD = (
+    "; for another last layer, load into a network that has the one of the dictionary, and replace it: "
+    "Sequential(*copy.deepcopy(net.layers)[:-1], Linear(inputs, outputs))"
+)
 RESNET_PARTS = {"conv": (0, 0), "bn": (0, 1), "layer": (1, 0), "downsample": (1, 0), "fc": (2, 0)}
 
 
@@ -63,7 +67,8 @@ def load_torch_state_dict(
         )
     values = net.state_dict()
     for (key, leaf), name in zip(learned, order, strict=True):
-        weight, bias = _means(key, leaf, name, given[name])
+        is_head = name == order[-1] and not isinstance(leaf, BatchNorm2d)
+        weight, bias = _means(key, leaf, name, given[name], HEAD if is_head else "")
         if variance == "prior":
             var_w, var_b = prior_variances(leaf)
         else:
@@ -156,11 +161,13 @@ def _place_in_resnet(name: str) -> list[int]:
     return place
 
 
-def _means(key: str, leaf: BaseLayer, name: str, given: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _means(
+    key: str, leaf: BaseLayer, name: str, given: dict[str, np.ndarray], remedy: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights and biases of a module, flat, for a leaf.
 
     Raises:
-        ValueError: other fields, or other shapes.
+        ValueError: other fields, or other shapes; says the remedy.
     """
     assert leaf.parameters is not None
     expected = {"weight": leaf.parameters.weight_shape, "bias": (leaf.num_biases,)}
@@ -172,7 +179,7 @@ def _means(key: str, leaf: BaseLayer, name: str, given: dict[str, np.ndarray]) -
         given = {field: values.reshape(-1) for field, values in given.items()}
     found = {field: values.shape for field, values in given.items()}
     if found != expected:
-        raise ValueError(f"{name} has {_listed(found)}, and {key} needs {_listed(expected)}")
+        raise ValueError(f"{name} has {_listed(found)}, and {key} needs {_listed(expected)}{remedy}")
     weight, bias = given["weight"].reshape(-1), given.get("bias", np.zeros(0, np.float32))
     return (weight * _weight_factor(leaf)).astype(np.float32), bias
 

@@ -38,6 +38,8 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
         of_one = next((array.shape[k:] for k in range(1, array.ndim) if prod(array.shape[k:]) == shape.size), None)
         given, own = ([n for n in dims if n != 1] for dims in (of_one or (), shape.image or shape.sequence or ()))
         if of_one is None or (len(given) == len(own) and given != own):
+            if array.shape == (shape.image or shape.sequence):
+                raise ValueError(f"{what} has the shape {array.shape} of one sample: add a batch axis, {what}[None]")
             raise ValueError(
                 f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions; "
                 "transpose it, or pass what is in another shape flat"

@@ -22,7 +22,9 @@ class FeatureDensity:
     """Detects inputs that are unlike the training data, by a Gaussian of the network's features for each class.
 
         density = FeatureDensity(net).fit(loader)
-        strange = density.distance(x_new) > np.quantile(density.distance(x), 0.99)
+        strange = density.distance(x_new) > np.quantile(density.distance(x_validation), 0.99)
+
+    The limit comes from samples that were not used in training: those that were are nearer to the means.
 
     Features f(x) are the means at the input of each layer with weights; of an image, the mean over pixels of each
     channel. They are divided by their standard deviations within classes. Class k has the mean m_k, and all classes
