@@ -17,6 +17,7 @@ import numpy as np
 
 from pytagi_ddp.data.image_shard import ImageShard
 from pytagi_ddp.files import file_size
+from pytagi_ddp.warn import warn
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -27,6 +28,10 @@ NUMBERS = 4 * TRIES + 1  # random numbers of an image
 LEAST, RATIO = 0.08, (3 / 4, 4 / 3)  # of a random part: smallest share of the image's area, limits of width / height
 CENTRE = 224 / 256  # side of the part for evaluation / the image's shorter side
 ORIENTATION = 0x0112  # number of the EXIF field for the orientation of the camera
+DARK = (  # without the name of a file, so that it is shown once
+    "an image of 16 bits has no value above 1/8 of their range, and keeps few of its shades, since its values are "
+    "divided by 256: if the camera has fewer bits, save the images with the whole range of 16 or 8 bits"
+)
 # The operation of `Image.Transpose` that makes an image upright, by that field; none for other values.
 TURNS = {
     **{2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM"},
@@ -154,7 +159,10 @@ def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
         across, down = (now / then for now, then in zip(upright_size(image), (width, height), strict=True))
         box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
     if image.mode.startswith("I"):  # grey of 16 bits, for which `convert` would clip values above 255
-        image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        grey = np.asarray(image)
+        if 0 < grey.max() < 1 << 13:
+            warn(DARK)
+        image = pillow().fromarray((grey >> 8).astype(np.uint8))
     whole = image.convert("RGB")
     if turn in TURNS:
         whole = whole.transpose(pillow().Transpose[TURNS[turn]])

@@ -257,6 +257,12 @@ def test_grey_of_16_bits_keeps_its_shades(tmp_path):
     assert set(read_part(Source(str(tmp_path / "x.png")), 8, None).ravel().tolist()) == {0x81}
 
 
+def test_grey_of_12_bits_in_16_is_warned_about(tmp_path):
+    Image.fromarray(np.full((30, 30), 4095, np.uint16)).save(tmp_path / "x.png")
+    with pytest.warns(UserWarning, match="no value above 1/8 of their range, and keeps few of its shades"):
+        read_part(Source(str(tmp_path / "x.png")), 8, None)
+
+
 def test_batches_of_ranks_are_parts_of_those_of_one(tree):
     found = ImageFolder.find(tree)
     whole = batches(found, 4, seed=3)
