@@ -43,7 +43,7 @@ class FolderLoader(ImageBatches):
     Raises:
         ValueError: As `BatchLoader`, or size < 1, workers < 0 or a least_area out of range. ImportError: Pillow is not
             installed.
-        TypeError: not an `ImageFolder`.
+        TypeError: not an `ImageFolder`, or a size that is not one integer.
 
     While iterating:
         ImageError: a file that is not an image, unless `dataset` skips these. OSError: a file that cannot be read.
@@ -71,6 +71,8 @@ class FolderLoader(ImageBatches):
             raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
+        if not isinstance(size, int | np.integer):
+            raise TypeError(f"FolderLoader makes square images: size is one integer, got {size!r}")
         if size < 1 or (isinstance(workers, int) and workers < 0):
             raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
         if not 0 < least_area <= 1:

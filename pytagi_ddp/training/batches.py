@@ -14,6 +14,7 @@ from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
+from pytagi_ddp.warn import warn
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -38,6 +39,11 @@ def as_batches(
             f"the {type(data).__name__} is for {data.world_size} ranks, and {shares} train: make it with rank={share} "
             f"and world_size={shares}, those of net (of a pipeline, those of net.data_group)"
         )
+    if evaluation and isinstance(data, RankBatches):
+        augments = getattr(data, "augment", False) or getattr(data, "transform", None) is not None
+        if augments or getattr(data.sampler, "drop_last", False):
+            done = "changes samples at random" if augments else "leaves samples out"
+            warn(f"the {type(data).__name__} for evaluation {done}, as for training: make it with evaluation=True")
     if not hasattr(data, "__iter__") or hasattr(data, "shape"):
         hint = ": make a BatchLoader of it" if hasattr(data, "images") else ""
         raise TypeError(f"data are {KINDS}; got {type(data).__name__}{hint}")

@@ -470,6 +470,8 @@ def test_bad_arguments(tree):
     for least in (0, 1.1, float("nan")):
         with pytest.raises(ValueError, match="least_area is a share above 0"):
             FolderLoader(found, 1, least_area=least)
+    with pytest.raises(TypeError, match=r"makes square images: size is one integer, got \(32, 64\)"):
+        FolderLoader(found, 1, size=(32, 64))
     for options in ({"size": 0}, {"workers": -1}, {"evaluation": True, "drop_last": True}, {"batch_size": 0}):
         with pytest.raises(ValueError, match=r"at least|drop_last"):
             FolderLoader(found, **{"batch_size": 1, **options})

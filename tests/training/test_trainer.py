@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
+from pytagi_ddp.data import ArrayLoader, BatchLoader, random_crop_flip, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
@@ -200,6 +200,15 @@ def test_batches_of_a_loader_are_those_of_the_ranks():
     net = network()
     with pytest.raises(ValueError, match=r"the BatchLoader is for 3 ranks, and 1 train: make it with rank=0 and world"):
         net.fit(BatchLoader(images, 4, 1, 3), likelihood=Categorical(3))
+
+
+def test_loaders_for_training_are_not_for_evaluation():
+    images, test = synthetic_images(40, 20)
+    trainer = Trainer(nn.Sequential(nn.Linear(3072, 10)), epochs=1)
+    for options, what in (({"drop_last": True}, "leaves samples out"), ({"transform": random_crop_flip}, "at random")):
+        with pytest.warns(UserWarning, match=f"BatchLoader for evaluation .*{what}, .*: make it with evaluation=True"):
+            trainer.fit(BatchLoader(images, 8), BatchLoader(test, 8, **options))
+    trainer.evaluate(BatchLoader(test, 8))
 
 
 def cut(x, y, size=6):
