@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytagi_ddp.data.decoding import ImageError, Source, read_scaled, use_workers
+from pytagi_ddp.data.decoding import ImageError, Source, read_parts, read_scaled, use_workers
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.data.sampler import check_sizes
 from pytagi_ddp.listing import some
@@ -150,6 +150,28 @@ class ImageFolder:
             return Source(path)
         shard, row = divmod(int(self.rows[index]), SHARD_SIZE)
         return Source(path, self.shards[shard], row)
+
+    def readable(self, workers: int | Executor = 0) -> ImageFolder:
+        """The images that can be read: the others are left out, with a warning that names each.
+
+        Predictions by a `FolderLoader` for evaluation, on one rank, are then in the order of `files`.
+
+        Args:
+            workers: As in `cached`.
+
+        Raises:
+            OSError: A file cannot be opened.
+        """
+        places = np.arange(len(self))
+        parts = [places[first : first + SHARD_SIZE] for first in range(0, len(self), SHARD_SIZE)]
+        bad = []
+        with use_workers(workers) as executor:
+            futures = [executor.submit(read_parts, [self.source(int(k)) for k in part], 1, None) for part in parts]
+            for part, future in zip(parts, futures, strict=True):
+                for row, problem in future.result()[1]:
+                    warn(f"left out: {problem}", RuntimeWarning)
+                    bad.append(part[row])
+        return self._of(np.setdiff1d(places, bad))
 
     def cached(
         self,

@@ -432,6 +432,17 @@ def test_what_is_no_image_is_named_or_left_out(tree, how):
     assert rest[0][0].shape == (11, 768) and rest[0][1].tolist() == [0] * 4 + [1] * 3 + [2] * 4
 
 
+@pytest.mark.parametrize("how", ["truncated", "other content"])
+def test_readable_images_are_in_the_order_of_their_predictions(tree, how):
+    path = tree / "bee" / "2.JPEG"
+    damage(path, how)
+    found = ImageFolder.find(tree)
+    with pytest.warns(RuntimeWarning, match=f"^left out: {path}: "):
+        readable = found.readable()
+    assert readable.files == tuple(file for file in found.files if file != "bee/2.JPEG")
+    assert np.concatenate([y for _, y in batches(readable, 4, evaluation=True)]).tolist() == readable.labels.tolist()
+
+
 @pytest.mark.parametrize("how", ["truncated", "very long"])
 def test_copies_are_made_without_what_is_no_image(tree, tmp_path, how):
     path = tree / "cat" / "0.JPEG"
