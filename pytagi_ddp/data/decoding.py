@@ -89,7 +89,9 @@ def open_image(path: str) -> Iterator[Picture]:
         raise ImageError(f"{path}: {str(error) or repr(error)}") from error
 
 
-def read_part(source: Source, size: int, numbers: np.ndarray | None, least: float = LEAST) -> np.ndarray:
+def read_part(
+    source: Source, size: int, numbers: np.ndarray | None, least: float = LEAST, whole: bool = False
+) -> np.ndarray:
     """The part of an image, upright, for a network; uint8, shape (3, size, size).
 
     Args:
@@ -97,19 +99,20 @@ def read_part(source: Source, size: int, numbers: np.ndarray | None, least: floa
         size: length of both sides.
         numbers: `NUMBERS` uniform random numbers, for a random part, mirrored or not. None: the centre.
         least: smallest share of the image's area of a random part.
+        whole: whether without `numbers` it is the whole image, stretched, and not its centre.
 
     Raises:
         ImageError, OSError: as `open_image`. ValueError: a damaged shard.
     """
     if source.shard is None:
         with open_image(source.path) as image:
-            part = cut(image, choose_box(upright_size(image), numbers, least), (size, size))
+            part = cut(image, choose_box(upright_size(image), numbers, least, whole), (size, size))
     else:
         pixels = ImageShard.open(source.shard).read(source.row)
         if not pixels.size:
             raise ImageError(f"{source.path}: no image, as was found when {source.shard} was made of it")
         image = pillow().fromarray(pixels)
-        part = cut(image, choose_box(image.size, numbers, least), (size, size))
+        part = cut(image, choose_box(image.size, numbers, least, whole), (size, size))
     mirrored = numbers is not None and numbers[-1] < 0.5
     return (part[:, ::-1] if mirrored else part).transpose(2, 0, 1)
 
@@ -169,8 +172,8 @@ def cut(image: Picture, box: Box, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(whole.resize(size, pillow().Resampling.BILINEAR, box))
 
 
-def choose_box(size: tuple[int, int], numbers: np.ndarray | None, least: float = LEAST) -> Box:
-    """A random part of an image of `size` (width, height); without `numbers` the square in its centre.
+def choose_box(size: tuple[int, int], numbers: np.ndarray | None, least: float = LEAST, whole: bool = False) -> Box:
+    """A random part of an image of `size` (width, height); without `numbers` the square in its centre, or all of it.
 
     A random part has `least` to all of the area, and sides whose ratio is between 3/4 and 4/3. If ten tries give none
     that fits, it is the largest one in the centre with such a ratio.
@@ -178,6 +181,8 @@ def choose_box(size: tuple[int, int], numbers: np.ndarray | None, least: float =
     Source: Szegedy et al. (2015), "Going deeper with convolutions"; torchvision's RandomResizedCrop and CenterCrop.
     """
     width, height = size
+    if numbers is None and whole:
+        return 0, 0, width, height
     if numbers is None:
         side = CENTRE * min(size)
         return _centre(size, side, side)
@@ -197,7 +202,7 @@ def _centre(size: tuple[int, int], width: float, height: float) -> Box:
 
 
 def read_parts(
-    sources: Sequence[Source], size: int, numbers: np.ndarray | None, least: float = LEAST
+    sources: Sequence[Source], size: int, numbers: np.ndarray | None, least: float = LEAST, whole: bool = False
 ) -> tuple[np.ndarray, list[tuple[int, str]]]:
     """`read_part` of several images, in a worker.
 
@@ -207,7 +212,7 @@ def read_parts(
     parts, problems = [], []
     for k, source in enumerate(sources):
         try:
-            parts.append(read_part(source, size, None if numbers is None else numbers[k], least))
+            parts.append(read_part(source, size, None if numbers is None else numbers[k], least, whole))
         except ImageError as error:
             problems.append((k, str(error)))
     return np.array(parts, np.uint8).reshape(-1, 3, size, size), problems

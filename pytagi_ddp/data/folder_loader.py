@@ -37,6 +37,8 @@ class FolderLoader(ImageBatches):
         least_area: Smallest share of an image's area of a random part, above 0 and up to 1. The default is for
             ImageNet; with few images, or objects that fill them, 0.3 to 0.7 is better.
         mean, std: Per channel, of pixels scaled to [0, 1]; by default those of ImageNet.
+        mirror: Whether training mirrors images at random.
+        whole: Whether the whole image is used, stretched to a square, where otherwise it would be the centre.
         workers: Number of decoding processes, or an executor, such as `image_workers`, which may be shared with other
             loaders (see there for the requirements). 0: the prefetching thread decodes.
 
@@ -66,6 +68,9 @@ class FolderLoader(ImageBatches):
         evaluation: bool = False,
         workers: int | Executor = 0,
         least_area: float = LEAST,
+        *,
+        mirror: bool = True,
+        whole: bool = False,
     ) -> None:
         if not hasattr(dataset, "files"):
             raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
@@ -83,6 +88,8 @@ class FolderLoader(ImageBatches):
         self.size = size
         self.augment = augment and not evaluation
         self.least_area = least_area
+        self.mirror = mirror
+        self.whole = whole
         self._workers = workers
         self._own: Executor | None = None
 
@@ -107,11 +114,13 @@ class FolderLoader(ImageBatches):
         try:
             for part in parts:
                 numbers = self._random(part, epoch).random((len(part.indices), NUMBERS)) if self.augment else None
+                if numbers is not None and not self.mirror:
+                    numbers[:, -1] = 1
                 futures = []
                 for k in range(0, len(part.indices), CHUNK):
                     sources = [self.dataset.source(int(index)) for index in part.indices[k : k + CHUNK]]
                     own = None if numbers is None else numbers[k : k + CHUNK]
-                    futures.append(workers.submit(read_parts, sources, self.size, own, self.least_area))
+                    futures.append(workers.submit(read_parts, sources, self.size, own, self.least_area, self.whole))
                 pending.append((part.indices, futures))
                 if len(pending) > AHEAD:
                     yield self._collect(*pending.popleft())

@@ -237,6 +237,26 @@ def test_mirrored_where_the_last_number_says_so(tree):
     assert (parts[0] != parts[1]).any()
 
 
+def test_no_image_is_mirrored_without_mirror(tree):
+    for name in NAMES:
+        for path in (tree / name).iterdir():
+            Image.fromarray(np.tile(np.arange(0, 240, 4, np.uint8), (40, 1))).save(path, "PNG")  # brighter to the right
+    for mirror, turned in ((False, {False}), (True, {False, True})):
+        ((x, _),) = batches(ImageFolder.find(tree), 12, mirror=mirror)
+        left, *_, right = np.moveaxis(x.reshape(12, 3, 16, 16), 3, 0)
+        assert set((left > right).all((1, 2)).tolist()) == turned
+
+
+def test_the_whole_image_is_evaluated(tree):
+    found, image = ImageFolder.find(tree).subset(1), Image.fromarray(picture(1, 40, 60))
+    image.save(tree / found.files[0], "PNG")
+    expected = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    options = {"mean": None, "std": None, "whole": True}
+    for training in ({"evaluation": True}, {"augment": False}):
+        ((x, _),) = batches(found, 1, **training, **options)
+        np.testing.assert_allclose(255 * x.reshape(3, 16, 16), expected, atol=1e-3)
+
+
 def test_large_jpeg_files_are_decoded_smaller(tmp_path):
     whole = Image.fromarray(picture(1, 1600, 1200))
     whole.save(tmp_path / "x.jpg", quality=95)
