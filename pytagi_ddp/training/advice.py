@@ -50,7 +50,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if type(likelihood) in LINKS and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
         warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
     large = ["x"] if isinstance(first, Linear | Conv2d | LSTM) and is_large(x) else []
-    large += ["y"] if isinstance(likelihood, OF_NUMBERS) and is_large(y) else []
+    large += ["y"] if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray) and is_large(y) else []
     if large:
         warn(
             f"numbers in {' and '.join(large)} are about {LARGE:g} or more, but the prior is for numbers around 1: "

@@ -48,13 +48,13 @@ from pytagi_ddp.training.options import check_names, check_options
 from pytagi_ddp.warn import warn
 
 KNOWS = (
-    "the network knows more than its prior, and the EvidenceSchedule pulls it towards the prior of a new network: what "
-    "it has learnt from other data is lost in time. Pass evidence=None to keep it. (What it has learnt from the same "
-    "data is not lost.)"
+    "the network knows more than its prior, or has a prior of its own, and the EvidenceSchedule pulls it towards the "
+    "prior of a new network: what it has learnt from other data is lost in time. Pass evidence=None to keep it. (What "
+    "it has learnt from the same data is not lost.)"
 )
-# How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise it
-# would make error bars too small: `benchmarks.quality counts` measures both.
-COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 2.0
+# How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
+# makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
+COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
 Net = Sequential | TrainedOnRanks | DataParallel
 
 
@@ -99,7 +99,7 @@ class Trainer:
         epochs: passes over the data in total, including those before a checkpoint.
         batch_size: samples of a step on each rank (or in each pipeline), for arrays.
         seed: seed of the order of samples, for arrays; the same on every rank.
-        evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 2 for numbers), prior_factor,
+        evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers), prior_factor,
             first, last, warm_up, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
         bn_batches: number of training batches from which the statistics of BatchNorm2d are computed before each

@@ -287,7 +287,7 @@ def test_classes_are_compared(tmp_path):
     train(BatchLoader(images, 20), 2, resume=True)
     with pytest.warns(UserWarning, match="and is 'x'"):
         train(renamed, 3, resume=True, allow_changes=True)
-    arrays = images.images.reshape(40, -1).astype(np.float32), images.labels  # whose names are unknown
+    arrays = np.float32(images.images.reshape(40, -1) / 255), images.labels  # whose names are unknown
     train(ArrayLoader(*arrays, 20), 4, resume=True)
     train(renamed, 5, resume=True)  # as from a checkpoint of an earlier version
 

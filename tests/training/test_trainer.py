@@ -342,8 +342,8 @@ def test_shares_are_learnt():
 
 def test_limits_of_observations_are_learnt_and_have_no_rmse():
     limits = np.where(Y > 0, -np.inf, Y), Y
-    joint, both = Joint(Censored(0.1), Gaussian(0.1)), (limits, Y)
-    for likelihood, y in ((Censored(0.1), limits), (Censored(0.1, upper=0), Y), (joint, both)):
+    joint, both = Joint(Censored(0.5), Gaussian(0.5)), (limits, Y)
+    for likelihood, y in ((Censored(0.5), limits), (Censored(0.5, upper=0), Y), (joint, both)):
         net = network(likelihood.outputs or 1)
         history = net.fit(X, y, likelihood, epochs=4, batch_size=6, validation=(X, y))
         assert history[-1]["val_nll"] < history[0]["val_nll"] and "val_rmse" not in history[0]
@@ -452,6 +452,12 @@ def test_a_network_that_knows_something_is_warned_about():
         other.fit(X, Y, Gaussian(0.5), epochs=2)
     other.fit(X, Y, Gaussian(0.5), epochs=2)  # the schedule knows of the first: no warning
     net.fit(X, Y, Gaussian(0.5), epochs=2)
+    for setting in ({"var_w": np.full(16, 9.0)}, {"mu_w": np.full(16, 20.0)}):  # a prior of one's own
+        own = nn.Sequential(nn.Linear(X.shape[1], 16 // X.shape[1]), nn.Linear(16 // X.shape[1], 1))
+        for name, values in setting.items():
+            setattr(own[0], name, values)
+        with pytest.warns(UserWarning, match="has a prior of its own"):
+            own.fit(X, Y, Gaussian(0.5), epochs=2)
     copied = network(1)
     copied.params_from(net)
     copied.fit(X, Y, Gaussian(0.5), epochs=2, evidence=None)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.network import TrainableNetwork
-from pytagi_ddp.nn.core.prior import prior_variances
+from pytagi_ddp.nn.core.prior import prior_moments, prior_variances
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Shape, State
 from pytagi_ddp.nn.core.stepping import cap_factor
@@ -21,6 +21,7 @@ from pytagi_ddp.nn.core.table import columns
 
 DEAD = 1e-3  # a unit is dead up to this share of the layer's largest |mean|
 CLEARLY = 0.99  # factor on variances that are smaller for another reason than rounding
+UNLIKELY, FEW = 8.0, 30.0  # standard deviations of a mean of squares, and what is added for few of them
 SATURATED = 0.01  # an output is saturated up to this |Jacobian|
 SNR_QUANTILES = (0.1, 0.5, 0.9)
 HEADER = ("layer", "", "uncertain", "dead", "saturated", "SNR 10 %", "median", "90 %", "var/prior", "capped")
@@ -149,13 +150,22 @@ def _var_ratio(leaf: BaseLayer) -> float:
 
 
 def has_learnt(net: TrainableNetwork) -> bool:
-    """Whether variances of parameters are below those of the prior of a new network."""
-    pairs = ((leaf.var_w, leaf.var_b, *prior_variances(leaf)) for leaf in net.arena.leaves if leaf.parameters)
-    return any(
-        bool(np.any((now > 0) & (now < CLEARLY * prior)))
-        for var_w, var_b, prior_w, prior_b in pairs
-        for now, prior in ((var_w, prior_w), (var_b, prior_b))
-    )
+    """Whether parameters are not those of a new network: learnt, loaded from another library, or a prior of their own.
+
+    Variances differ from those of the prior, or the mean squares of weights are not those of drawn means.
+    """
+    for leaf in net.arena.leaves:
+        if leaf.parameters:
+            _, var_w, _, var_b = prior = prior_moments(leaf)
+            for now, new in ((leaf.var_w, var_w), (leaf.var_b, var_b)):
+                if np.any((now > 0) & ((now < CLEARLY * new) | (CLEARLY * now > new))):
+                    return True
+            gain = getattr(leaf, "gain_weight", None)
+            if isinstance(gain, float | int) and gain > 0 and var_w.size and np.all(var_w > 0) and not prior[0].any():
+                n, ratio = var_w.size, float(np.mean(np.square(leaf.mu_w, dtype=np.float64) * gain**2 / var_w))
+                if not 1 - UNLIKELY * math.sqrt(2 / n) <= ratio <= 1 + UNLIKELY * math.sqrt(2 / n) + FEW / n:
+                    return True
+    return False
 
 
 def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
