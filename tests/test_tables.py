@@ -202,7 +202,6 @@ NUMBERS = {
     "deltas": deltas,
     "means of parameters": means,
     "auroc": lambda a: metric.auroc(a, [0.5, 2]),
-    "entropy": metric.entropy,
     "moments of classes": lambda a: metric.HRCSoftmaxMetric(2).get_predicted_labels(a, a),
     "class probabilities": lambda a: nn.hierarchical_softmax.class_probabilities(
         a, a, Utils().get_hierarchical_softmax(2)

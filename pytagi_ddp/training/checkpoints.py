@@ -10,7 +10,7 @@ from typing import Any
 from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
-from pytagi_ddp.training.batches import classes_of, other_class
+from pytagi_ddp.training.batches import other_class
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
 
@@ -116,7 +116,7 @@ class Checkpoints(Callback):
 
     def _save(self, trainer: Any) -> None:
         if self._manager:
-            likelihood, classes = trainer.likelihood, classes_of(trainer._train)
+            likelihood, classes = trainer.likelihood, trainer.classes
             extra: dict[str, Any] = {}
             if isinstance(likelihood, Likelihood):
                 extra["likelihood"] = likelihood.state_dict()
@@ -132,7 +132,7 @@ class Checkpoints(Callback):
             return
         if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
             self._refuse_others()
-        if other := other_class(found.extra.get("classes"), classes_of(trainer._train)):
+        if other := other_class(found.extra.get("classes"), trainer.classes):
             differs = "{}: class {} was {!r} and is {!r}".format(found.path, *other)
             if not self._allow_changes:
                 raise ValueError(f"{differs} (with allow_changes=True, the training goes on all the same)")

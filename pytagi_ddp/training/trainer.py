@@ -212,6 +212,11 @@ class Trainer:
         return self.ranks.world_size == 1 or isinstance(self._train, RankBatches)
 
     @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes of the training data; None: unknown."""
+        return classes_of(self._train)
+
+    @property
     def samples_per_epoch(self) -> int | None:
         """Samples of all ranks in an epoch; None: unknown for an iterable."""
         return samples_of(self._train)
@@ -337,7 +342,7 @@ class Trainer:
                     f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
                     "batches, or an object whose __iter__ starts again"
                 )
-        if own is not None and (other := other_class(classes_of(self._train), classes_of(own))):
+        if own is not None and (other := other_class(self.classes, classes_of(own))):
             raise ValueError(
                 "class {} is {!r} in the training data, and {!r} in the validation data: make the latter with the "
                 "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
