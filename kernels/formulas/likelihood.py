@@ -271,6 +271,9 @@ def gamma_observation(m, s, y, shape, unused):
 # the minimum of a convex function, sum_k (p_k ln p_k + s_k p_k^2/2 - (m_k + s_k/2) p_k). Newton's method finds it. With
 # the residual r = m + s/2 - ln p - s p, and v = 1/(1 + s p), ln p rises by d = v (r - c); c = sum(p v r)/sum(p v) keeps
 # the sum of p. `grown` keeps steps from going too far; afterwards p is divided by its sum.
+TURNS = 30  # most steps
+SMALL, NARROW = f(1e-3), f(1 / 16)  # a change of all p_k below SMALL/(1 + NARROW s_k) ends them
+LEAST = f(1e-37)  # probability
 
 
 @formula

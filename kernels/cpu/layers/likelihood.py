@@ -12,7 +12,11 @@ from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
+    LEAST,
     LIKELIHOODS,
+    NARROW,
+    SMALL,
+    TURNS,
     class_deltas,
     class_residual,
     class_start,
@@ -24,9 +28,6 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
-TURNS = 30  # most steps to the probabilities of a row
-SMALL, NARROW = np.float32(1e-3), np.float32(1 / 16)  # a change of p_k below SMALL/(1 + NARROW s_k) ends them
-LEAST = np.float32(1e-37)  # probability
 BLOCK = 16  # rows
 
 _express = load("runtime._express")

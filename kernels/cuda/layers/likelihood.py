@@ -22,7 +22,11 @@ from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
+    LEAST,
     LIKELIHOODS,
+    NARROW,
+    SMALL,
+    TURNS,
     class_deltas,
     class_residual,
     class_start,
@@ -35,9 +39,6 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 THREADS, ROW_THREADS = block_size(128), block_size(64)
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
-TURNS = 30  # most steps to the probabilities of a row
-SMALL, NARROW = np.float32(1e-3), np.float32(1 / 16)  # a change of p_k below SMALL/(1 + NARROW s_k) ends them
-LEAST = np.float32(1e-37)  # probability
 
 
 def _kernel_of(name: str, observation: Callable) -> Kernel:
