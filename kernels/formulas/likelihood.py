@@ -278,7 +278,7 @@ LEAST = f(1e-37)  # probability
 
 @formula
 def class_start(m, top, s):
-    """Logarithm of the first p, up to a constant; top: the largest m of the row."""
+    """Logarithm of the first p, up to a constant, and at most 0; top: the largest m of the row."""
     return (m - top) / (ONE + QUARTER * s)
 
 

@@ -79,11 +79,6 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classe
                 top = at_least(m[k], top)
             for k in range(classes):
                 e[k] = class_start(m[k], top, s[k])
-            top = LOWEST
-            for k in range(classes):
-                top = at_least(e[k], top)
-            for k in range(classes):
-                e[k] -= top
             if whole == 0:
                 for k in range(classes):
                     e[k] = exp(e[k])
@@ -159,7 +154,7 @@ def observe(
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
     """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
-    p is found by Newton's method, to about 1e-4 (see `class_residual`). weight: one for each row, or one for all.
+    p is found by Newton's method (see `class_residual`). weight: one for each row, or one for all.
     """
     _categorical(*output, index, weight, *delta[:2], first, classes)
     if not _express.has_categorical():

@@ -87,20 +87,15 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
         for k in range(thread, classes, ROW_THREADS):
             delta_mu[start + k], delta_var[start + k] = ZERO, ZERO
     else:
-        top, highest = LOWEST, LOWEST
+        top, total = LOWEST, ZERO
         for k in range(thread, classes, ROW_THREADS):
             top = at_least(mu[start + k], top)
         top = _block_largest(top, scratch)
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
-            delta_var[i] = class_start(mu[i], top, var[i])
-            highest = at_least(delta_var[i], highest)
-        highest, total = _block_largest(highest, second), ZERO
-        for k in range(thread, classes, ROW_THREADS):
-            i = start + k
-            delta_mu[i] = exp(delta_var[i] - highest)
+            delta_mu[i] = exp(class_start(mu[i], top, var[i]))
             total += delta_mu[i]
-        total = block_sum(total, scratch, ROW_THREADS)
+        total = block_sum(total, second, ROW_THREADS)
         for k in range(thread, classes, ROW_THREADS):
             delta_mu[start + k] = at_least(delta_mu[start + k] / total, LEAST)
         turn, change = 0, ONE
@@ -111,20 +106,20 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
                 delta_var[i], v = class_residual(delta_mu[i], log(delta_mu[i]), mu[i], top, var[i])
                 of_v += delta_mu[i] * v
                 of_r += delta_mu[i] * v * delta_var[i]
-            c = block_sum(of_r, second, ROW_THREADS) / block_sum(of_v, scratch, ROW_THREADS)
+            c = block_sum(of_r, scratch, ROW_THREADS) / block_sum(of_v, second, ROW_THREADS)
             for k in range(thread, classes, ROW_THREADS):
                 i = start + k
                 d = (delta_var[i] - c) / (ONE + var[i] * delta_mu[i])
                 delta_var[i] = delta_mu[i] * grown(d)
                 total += delta_var[i]
                 change = at_least(d - ONE, change)
-            total = block_sum(total, second, ROW_THREADS)
+            total = block_sum(total, scratch, ROW_THREADS)
             for k in range(thread, classes, ROW_THREADS):
                 i = start + k
                 p = at_least(delta_var[i] / total, LEAST)
                 change = at_least(abs(p - delta_mu[i]) * (ONE + NARROW * var[i]), change)
                 delta_mu[i] = p
-            change = _block_largest(change, scratch)
+            change = _block_largest(change, second)
             turn += 1
         a, b = ZERO, ZERO
         for k in range(thread, classes, ROW_THREADS):
@@ -132,7 +127,7 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
             part = delta_mu[i] / (ONE + var[i] * delta_mu[i])
             a += var[i] * part * ((ONE if k == label else ZERO) - delta_mu[i])
             b += part
-        a, b = block_sum(a, second, ROW_THREADS), block_sum(b, scratch, ROW_THREADS)
+        a, b = block_sum(a, scratch, ROW_THREADS), block_sum(b, second, ROW_THREADS)
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
             dm, ds = class_deltas(delta_mu[i], ONE if k == label else ZERO, var[i], a, b)
@@ -154,7 +149,7 @@ def observe(
 def categorical(output: State, index: Array, weight: Array, first: int, classes: int, delta: Delta) -> None:
     """Deltas of the logits of `classes` classes from `first` on; index: the class of each row, below 0: missing.
 
-    p is found by Newton's method, to about 1e-4 (see `class_residual`). weight: one for each row, or one for all.
+    p is found by Newton's method (see `class_residual`). weight: one for each row, or one for all.
     """
     rows, width = output.mu.shape
     sizes = width, first, classes, min(1, weight.size - 1)

@@ -138,7 +138,7 @@ def check_count(what: str, parameters: int) -> None:
 
 
 def check_gains(*gains: float) -> None:
-    """Raises ValueError if a gain is negative, or its square not finite in float32; TypeError if it is no number."""
+    """Raises ValueError if a gain is negative, or its square not finite in float32; TypeError if it is not a number."""
     try:
         fit = all(0 <= gain <= LARGEST_GAIN for gain in gains)
     except TypeError:
