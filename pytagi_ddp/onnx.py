@@ -159,7 +159,10 @@ def _moments(graph: _Graph, net: Sequential, x: str) -> Moments:
 
 
 def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
-    """The bins of known inputs: bottom + (top - bottom) u, where u is how far an input has come through a bin."""
+    """The bins of known inputs, bottom + (top - bottom) u, where u is how far an input has come through a bin.
+
+    The units of single numbers follow.
+    """
     bins = []  # (number of the input, lower edge, upper edge, least u, largest u, bottom, top) of each
     for k, given in enumerate(layer.edges):
         edges = [0.0, 1.0] if given is None else given
@@ -171,7 +174,13 @@ def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
     number, low, high, least, most, bottom, top = np.array(bins, np.float32).T
     u = graph.op("Div", graph.op("Sub", graph.op("Gather", x, number.astype(int), axis=1), low), high - low)
     u = graph.op("Min", graph.op("Max", u, least), most)
-    return graph.op("Add", bottom, graph.op("Mul", u, top - bottom))
+    units = graph.op("Add", bottom, graph.op("Mul", u, top - bottom))
+    if layer.values is None:
+        return units
+    numbers = [(k, value) for k, some in enumerate(layer.values) for value in some or ()]
+    source, value = np.array(numbers, np.float32).T
+    hit = graph.op("Cast", graph.op("Equal", graph.op("Gather", x, source.astype(int), axis=1), value), to=SINGLE)
+    return graph.op("Concat", units, graph.op("Mul", hit, np.float32(layer.height)), axis=1)
 
 
 def _linear(graph: _Graph, layer: Linear, m: str, s: str | None) -> Moments:

@@ -70,6 +70,7 @@ def trained(*activations):
         (MixtureReLU(), MixtureReLU()),
         (PiecewiseLinearEncoding([[-1, 0, 2], None, [0, 1], [-2, -1, 0, 1]]), ReLU()),
         (PiecewiseLinearEncoding([None, None, [0, 1, 3], None], [None, [(2, -1)], [(0, 2), (1, 5)], None]), ReLU()),
+        (PiecewiseLinearEncoding([None] * 4, values=[[0, 1], None, [0], None], height=2), ReLU()),
     ],
     ids=lambda layers: "-".join(type(layer).__name__ for layer in layers) or "linear",
 )
@@ -77,10 +78,10 @@ def test_a_graph_predicts_what_the_network_does(activations, tmp_path):
     net = trained(*activations)
     onnx.export(net, tmp_path / "net.onnx")
     x = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32) * np.geomspace(0.01, 30, 50)[:, None]
-    x = np.concatenate([x, np.zeros((1, 4))]).astype(np.float32)
+    x = np.concatenate([x, np.zeros((1, 4)), np.ones((1, 4))]).astype(np.float32)
     found = run(tmp_path / "net.onnx", x)
     mean, var = net.predict(x)
-    assert found["mean"].dtype == np.float32 and found["mean"].shape == (51, 2)
+    assert found["mean"].dtype == np.float32 and found["mean"].shape == (52, 2)
     np.testing.assert_allclose(found["variance"], var, rtol=2e-5)
     assert np.all(np.abs(found["mean"] - mean) < 1e-4 * np.sqrt(var) + 1e-5 * np.abs(mean))
     np.testing.assert_array_equal(run(tmp_path / "net.onnx", x[:1])["mean"].shape, (1, 2))

@@ -3,6 +3,8 @@
 A bin from `low` to `high` gives bottom + (top - bottom) u, where u = (z - low)/(high - low) is clipped to 0 from below,
 except in the first bin of a unit, and to 1 from above, except in its last bin.
 
+A number that has a unit of its own gives `height` where z is this number, else 0.
+
 Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning", NeurIPS;
 the moments of a clipped Gaussian as in `activation`.
 """
@@ -25,6 +27,12 @@ def place_in_bin(z, low, high, bottom, top, first, last):
     value = ZERO if below else ONE if above else u
     rise = top - bottom
     return bottom + rise * value, (ZERO if below or above else rise / (high - low))
+
+
+@formula
+def value_unit(m, s, value, height):
+    """The mean of the unit of a number for z ~ N(m, s). Its variance is 0: z is this number surely, or almost never."""
+    return height if m == value and s == ZERO else ZERO
 
 
 @formula

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.estimators.encoding import encoding_of
+from pytagi_ddp.estimators.encoding import encoding_of, with_values
 from pytagi_ddp.estimators.members import Training
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.warn import warn
@@ -18,7 +18,7 @@ from pytagi_ddp.warn import warn
 ENOUGH = 3000  # samples on which a choice is based: of a large table, those of some folds
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
-FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too
+FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
 MIXED = 4  # number of the best trainings whose networks are tried together with those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
@@ -123,6 +123,7 @@ class Choice:
         """Considers the training with encoded inputs, scaled or not.
 
         If this is better, the number of bins is doubled while the loss decreases. Otherwise a smaller number is tried.
+        In larger tables, units for values that occur often are tried last.
         """
         for scaled in (True, False) if len(self._x) < FEW_SAMPLES else (True,):
             self._encode(training, BINS, scaled)
@@ -130,9 +131,12 @@ class Choice:
         scaled = encoded is None or encoded.encoding is None or encoded.encoding.ends is not None
         if self.best().encoding is None:
             self._encode(training, FEWER, scaled)
-            return
-        while self._encode(training, 2 * bins, scaled):
-            bins *= 2
+        else:
+            while self._encode(training, 2 * bins, scaled):
+                bins *= 2
+        best = self.best()
+        if len(self._x) >= FEW_SAMPLES and (encoding := with_values(best.encoding, self._x, BINS)) is not None:
+            self.consider(replace(best, encoding=encoding))
 
     def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
         """Considers this encoding, unless it has too many inputs; returns whether it is the best so far."""

@@ -6,33 +6,62 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.estimators.inputs import is_missing
+from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
 
 MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
 NUMERALS = 10  # numbers in a column of text that are suspicious
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
+OFTEN, MOST_VALUES = 10, 450  # least number of samples of a value that gets a unit, and most such values of a column
+HEIGHT = 1.5  # of their units
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
 TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Arguments of a `PiecewiseLinearEncoding`."""
+    """Arguments of a `PiecewiseLinearEncoding`, which may be compared."""
 
     edges: tuple[tuple[float, ...] | None, ...]
     ends: tuple[tuple[tuple[float, float], ...] | None, ...] | None = None
+    values: tuple[tuple[float, ...] | None, ...] | None = None
 
     @property
     def outputs(self) -> int:
-        return sum(1 if some is None else len(some) - 1 for some in self.edges)
+        bins = sum(1 if some is None else len(some) - 1 for some in self.edges)
+        return bins + sum(len(some or ()) for some in self.values or ())
+
+    def layer(self) -> PiecewiseLinearEncoding:
+        return PiecewiseLinearEncoding(self.edges, self.ends, self.values, HEIGHT)
+
+
+def with_values(encoding: Encoding | None, x: np.ndarray, bins: int) -> Encoding | None:
+    """The encoding with units for the values that occur often, or None if no column has such values.
+
+    A column has them if it has too many values for the bins, and half of its values or more occur often.
+    """
+    values = tuple(_frequent(column[~np.isnan(column)], bins) for column in x.T)
+    if not any(values):
+        return None
+    return replace(encoding or Encoding((None,) * len(values)), values=values)
+
+
+def _frequent(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
+    found, counts = np.unique(column, return_counts=True)
+    often = counts >= OFTEN
+    if len(found) <= bins + 1 or counts[often].sum() < len(column) / 2:
+        return None
+    if often.sum() > MOST_VALUES:
+        often = np.isin(np.arange(len(found)), np.argsort(-counts, kind="stable")[:MOST_VALUES])
+    return tuple(found[often].tolist())
 
 
 def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:

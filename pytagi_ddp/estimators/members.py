@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytagi_ddp.estimators.encoding import Encoding
-from pytagi_ddp.nn import Linear, OutputUpdater, PiecewiseLinearEncoding, ReLU, Sequential
+from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.core.forgetting import FORGETS_UNTIL, forgets_before
 from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
 
 SAMPLES = 200_000  # the default number of epochs shows a network about this many samples, but is at least 40
 LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1
 MOST_NOISE = 1e30  # upper limit of it, in float32
+TESTED = 256  # samples by which the noise is estimated before an epoch: its standard error is then about 9 %
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
 WORK_OF_A_STEP = 5000  # cost of a step without its products, in weights
@@ -58,7 +59,7 @@ class Training:
             manual_seed(seed)
             e, sizes = self.encoding, itertools.pairwise(self._sizes(inputs))
             layers = [part for size in sizes for part in (Linear(*size, gain_weight=self.gain), ReLU())]
-            net = Sequential(*([] if e is None else [PiecewiseLinearEncoding(e.edges, e.ends)]), *layers[:-1])
+            net = Sequential(*([] if e is None else [e.layer()]), *layers[:-1])
             net.missing_inputs = "standard normal"
             return net
 
@@ -141,12 +142,15 @@ def fit_values(
 
     Args:
         noise: variances of the observations, one for each output. None: 1 in the first epoch, then the mean squared
-            errors on the samples before each epoch.
+            errors of at most `TESTED` random samples before each epoch.
     """
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     for epoch in range(training.epochs):
         training.prepare(net, epoch)
-        variance = noise if noise is not None else 1.0 if epoch == 0 else squared_error(net, x, y, weights)
+        variance = noise if noise is not None else 1.0
+        if noise is None and epoch:
+            some = slice(None) if len(x) <= TESTED else rng.permutation(len(x))[:TESTED]
+            variance = squared_error(net, x[some], y[some], weights[some])
         run_epoch(net, x, values(y, weighted(variance, weights)), training.batch_size, rng)
     return net
 

@@ -147,6 +147,13 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
             nn.PiecewiseLinearEncoding([[-1, 0, 1], [-0.5, 0, 0.2, 0.5], None], [[(-1, 0), (0.5, 2)], None, [(0, -3)]]),
             nn.Linear(6, 2),
         ],
+        "values": lambda: [
+            nn.PiecewiseLinearEncoding([None, [-1, 0, 1]], None, [[0, 1, 2], [-1, 1]], 1.5),
+            nn.Linear(8, 3),
+            nn.ReLU(),
+            nn.PiecewiseLinearEncoding([None, [-1, 1], [0, 0.2, 0.5]], values=[None, [0], None]),
+            nn.Linear(5, 2),
+        ],
         "each time step": lambda: [
             nn.LSTM(2, 3, seq_len=3),
             nn.PiecewiseLinearEncoding([[-0.2, 0, 0.2], None, [-1, 0, 1]]),

@@ -10,6 +10,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
+from pytagi_ddp.estimators import encoding as encoding_module
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -481,6 +482,24 @@ def test_wide_tables_have_few_bins():
     search.consider(members.Training((4,), 1))
     search.encode(members.Training((4,), 1))
     assert set(made) == {480}
+
+
+def test_values_that_occur_often_have_units():
+    """Each of 100 values, in no order, has an effect of its own, as that of a patient or a machine."""
+    rng = np.random.default_rng(0)
+    number = rng.integers(0, 100, 2600)
+    x = np.c_[number, rng.normal(size=2600)] * [0.37, 1]
+    y = rng.normal(size=100)[number] + np.sin(x[:, 1]) + 0.1 * rng.normal(size=2600)
+    learnt, new = slice(2200), slice(2200, None)
+    options = {"hidden_layer_sizes": (20,), "n_folds": 2, "n_seeds": 1, "epochs": 20, "random_state": 0}
+    errors = {}
+    for bins in (None, 24):
+        model = TAGIRegressor(n_bins=bins, **options).fit(x[learnt], y[learnt])
+        errors[bins] = np.sqrt(np.mean((model.predict(x[new]) - y[new]) ** 2))
+        encoding = model.networks_[0].layers[0]
+        assert (encoding.values is None) == (bins == 24)
+    assert errors[None] < 0.5 * errors[24]
+    assert encoding_module.with_values(None, x[:300], 24) is None  # three samples of each value
 
 
 def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():

@@ -221,14 +221,18 @@ def encoding(layer, m, s):
     rise, width = top - bottom, e1 - e0
     u, var, inside = _clipped((m[:, source] - e0) / width, s[:, source] / width**2, low, high)
     j = inside * rise / width
+    values = [(k, value) for k, some in enumerate(layer.values or []) for value in some or []]
+    hits = [layer.height * ((m[:, k] == value) & (s[:, k] == 0)) for k, value in values]
+    marks = np.array(hits).reshape(len(values), len(m)).T
 
     def back(dm, ds, sums):
         into = np.zeros((2, *m.shape))
-        for total, d in zip(into, (j * dm, j**2 * ds), strict=True):
+        for total, d in zip(into, (j * dm[:, : len(source)], j**2 * ds[:, : len(source)]), strict=True):
             np.add.at(total, (slice(None), source), d)
         return tuple(into)
 
-    return bottom + rise * u, rise**2 * var, back
+    mean, var = (np.concatenate(parts, 1) for parts in ((bottom + rise * u, marks), (rise**2 * var, 0 * marks)))
+    return mean, var, back
 
 
 def rms_norm(layer, m, s):

@@ -42,6 +42,21 @@ def test_numbers_and_gaussians(ends):
     np.testing.assert_allclose(variance, (density * (bins_of(z, ends) - expected) ** 2).sum(0), atol=2e-4)
 
 
+def test_values_have_units():
+    values = [[0, 2.5], None, None, [1]]
+    net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES, values=values, height=3))
+    assert net.layers[0].get_layer_info() == "PiecewiseLinearEncoding(4->12)"
+    x = np.float32([[0, 0, 0, 1], [2.5, 1, 1, 0], [np.nextafter(np.float32(2.5), 3), 1, 1, 1]])
+    marks = [[3, 0, 3], [0, 3, 0], [0, 0, 3]]
+    bins = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES))
+    mean, var = net.predict(x)
+    np.testing.assert_array_equal(mean, np.c_[bins.predict(x)[0], marks])
+    assert not var.any()
+    mean, var = net.predict(x, var_x=np.float32([[0, 1, 1, 1e-9], [0] * 4, [0] * 4]))
+    np.testing.assert_array_equal(mean[:, 9:], [[3, 0, 0], *marks[1:]])  # an uncertain input is never just this number
+    assert not var[:, 9:].any()
+
+
 def test_a_missing_input_has_the_moments_of_a_standard_normal():
     net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES), nn.Linear(9, 2))
     net.missing_inputs = "standard normal"
@@ -51,8 +66,10 @@ def test_a_missing_input_has_the_moments_of_a_standard_normal():
         np.testing.assert_array_equal(one, other)
 
 
-def test_copies_and_files_keep_edges_and_ends(tmp_path):
-    net = nn.Sequential(nn.PiecewiseLinearEncoding(np.array([[0.1, 0.2, 0.3]]), [[(0, 1), (2, 3)]]), nn.Linear(2, 1))
+def test_copies_and_files_keep_the_arguments(tmp_path):
+    net = nn.Sequential(
+        nn.PiecewiseLinearEncoding(np.array([[0.1, 0.2, 0.3]]), [[(0, 1), (2, 3)]], [[0.2]]), nn.Linear(3, 1)
+    )
     x = np.linspace(0, 0.4, 9)[:, None]
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert repr(other) == repr(net)
@@ -62,23 +79,27 @@ def test_copies_and_files_keep_edges_and_ends(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("edges", "ends", "error", "message"),
+    ("edges", "options", "error", "message"),
     [
-        ([], None, ValueError, "at least one input"),
-        ([[0, 1], [0]], None, ValueError, r"edges\[1\] .* two or more finite numbers that increase"),
-        ([[0, 0, 1]], None, ValueError, r"edges\[0\] .* increase"),
-        ([[1, 1 + 1e-12]], None, ValueError, "increase in float32"),
-        ([[0, np.inf]], None, ValueError, "finite"),
-        ([["low", "high"]], None, TypeError, r"edges\[0\] .* must be numbers or None"),
-        ([[0, 1]], [None, None], ValueError, "edges for 1 inputs, and ends for 2"),
-        ([[0, 1, 2]], [[(0, 1)]], ValueError, r"ends\[0\] .* \(bottom, top\) of 2 bins"),
-        ([[0, 1]], [[(0, np.nan)]], ValueError, "all finite"),
-        ([[0, 1]], [[("a", "b")]], TypeError, r"ends\[0\] .* must be numbers or None"),
+        ([], {}, ValueError, "at least one input"),
+        ([[0, 1], [0]], {}, ValueError, r"edges\[1\] .* two or more finite numbers that increase"),
+        ([[0, 0, 1]], {}, ValueError, r"edges\[0\] .* increase"),
+        ([[1, 1 + 1e-12]], {}, ValueError, "increase in float32"),
+        ([[0, np.inf]], {}, ValueError, "finite"),
+        ([["low", "high"]], {}, TypeError, r"edges\[0\] .* must be numbers or None"),
+        ([[0, 1]], {"ends": [None, None]}, ValueError, "edges for 1 inputs, and ends for 2"),
+        ([[0, 1, 2]], {"ends": [[(0, 1)]]}, ValueError, r"ends\[0\] .* \(bottom, top\) of 2 bins"),
+        ([[0, 1]], {"ends": [[(0, np.nan)]]}, ValueError, "all finite"),
+        ([[0, 1]], {"ends": [[("a", "b")]]}, TypeError, r"ends\[0\] .* must be numbers or None"),
+        ([[0, 1]], {"values": [None, [1]]}, ValueError, "edges for 1 inputs, and values for 2"),
+        ([[0, 1]], {"values": [[2, 1]]}, ValueError, r"values\[0\] .* one or more finite numbers that increase"),
+        ([[0, 1]], {"values": [["a"]]}, TypeError, r"values\[0\] .* must be numbers or None"),
+        ([[0, 1]], {"values": [[1]], "height": np.inf}, ValueError, "height of .* is a finite number, got inf"),
     ],
 )
-def test_arguments_that_are_refused(edges, ends, error, message):
+def test_arguments_that_are_refused(edges, options, error, message):
     with pytest.raises(error, match=message):
-        nn.PiecewiseLinearEncoding(edges, ends)
+        nn.PiecewiseLinearEncoding(edges, **options)
 
 
 def test_an_input_of_another_size_is_refused():

@@ -1,25 +1,28 @@
 """Piecewise-linear encoding, see `formulas.encoding`.
 
-Inputs are (rows, inputs), outputs and their deltas (rows, bins of all inputs, one input after the other). `first` has
-the number of the first bin of each input, then the number of all bins, as float32. `edges` are the edges of the bins,
-one more than bins for each input: bin k of input i is between edges[k + i] and edges[k + i + 1], with the outputs
-ends[k, 0] and ends[k, 1] there.
+Inputs are (rows, inputs), outputs and their deltas (rows, units). The first units are the bins of all inputs, one input
+after the other. `first` has the number of the first bin of each input, then the number of all bins, as float32. `edges`
+are the edges of the bins, one more than bins for each input: bin k of input i is between edges[k + i] and
+edges[k + i + 1], with the outputs ends[k, 0] and ends[k, 1] there. The last units belong to `values`, numbers of the
+inputs `inputs` (as float32).
 """
 
 from typing import Any
 
+import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
-from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin
+from pytagi_ddp.kernels.formulas.activation import ZERO
+from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin, value_unit
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
 def _edges_fit(n: Any) -> bool:
-    return n.f == n.i + 1 and n.e == n.k + n.i
+    return n.f == n.i + 1 and n.e == n.k + n.i and n.u >= n.k
 
 
-@loop("rk rk ri f e k2", _edges_fit)
+@loop("ru ru ri f e k2", _edges_fit)
 def _place(out_mu, out_jcb, mu, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
@@ -31,7 +34,7 @@ def _place(out_mu, out_jcb, mu, first, edges, ends):
                 )
 
 
-@loop("rk rk rk ri ri f e k2", _edges_fit)
+@loop("ru ru ru ri ri f e k2", _edges_fit)
 def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
@@ -43,7 +46,26 @@ def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
                 )
 
 
-@loop("rk rk ri ri f", lambda n: n.f == n.i + 1)
+@loop("ru ru ri v v _", lambda n: n.u >= n.v)
+def _mark(out_mu, out_jcb, mu, values, inputs, height):
+    start = out_mu.shape[1] - values.size
+    for r in prange(mu.shape[0]):
+        for k in range(values.size):
+            out_mu[r, start + k] = value_unit(mu[r, int(inputs[k])], ZERO, values[k], height)
+            out_jcb[r, start + k] = ZERO
+
+
+@loop("ru ru ru ri ri v v _", lambda n: n.u >= n.v)
+def _mark_moments(out_mu, out_var, out_jcb, mu, var, values, inputs, height):
+    start = out_mu.shape[1] - values.size
+    for r in prange(mu.shape[0]):
+        for k in range(values.size):
+            i = int(inputs[k])
+            out_mu[r, start + k] = value_unit(mu[r, i], var[r, i], values[k], height)
+            out_var[r, start + k], out_jcb[r, start + k] = ZERO, ZERO
+
+
+@loop("ru ru ri ri f", lambda n: n.f == n.i + 1)
 def _backward(delta_mu, delta_var, into_mu, into_var, first):
     for r in prange(delta_mu.shape[0]):
         for i in range(into_mu.shape[1]):
@@ -60,6 +82,14 @@ def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> No
         _place(out.mu, out.jcb, x.mu, first, edges, ends)
     else:
         _moments(*out, x.mu, x.var, first, edges, ends)
+
+
+def mark(x: State, values: Array, inputs: Array, height: float, out: State) -> None:
+    """Writes the units of `values`, the last ones of `out`, as `forward` does those of the bins."""
+    if x.var is None:
+        _mark(out.mu, out.jcb, x.mu, values, inputs, np.float32(height))
+    else:
+        _mark_moments(*out, x.mu, x.var, values, inputs, np.float32(height))
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

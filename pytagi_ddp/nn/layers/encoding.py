@@ -1,6 +1,7 @@
 """Encoding of numbers by bins."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,22 @@ class PiecewiseLinearEncoding(BaseLayer):
 
     With `ends`, the output of a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k.
 
+    With `values`, numbers that occur often have a unit of their own, after the bins of all inputs: it is `height` where
+    the input is exactly this number, else 0. So a network learns what is special about this number, as by one-hot
+    encoding. With s > 0 the probability of a single number is 0, and so are the mean and the variance of its unit.
+
     In a sequence, (time steps, features) per sample, there are edges for each feature, and each time step is encoded.
 
     Args:
         edges: for each input, two or more increasing numbers; None: the input is not encoded.
         ends: for each input, (bottom, top) of each of its bins; None, for an input or for all: (0, 1).
+        values: for each input, increasing numbers that have a unit; None, for an input or for all: none.
+        height: output of the unit of a number where the input is this number.
 
     Raises:
-        ValueError: edges that do not increase in float32 or are not finite, only one edge, no inputs, ends that are not
-            finite or not as many as bins, or an input of another size. TypeError: edges or ends that are not numbers.
+        ValueError: edges or values that do not increase in float32 or are not finite, only one edge, no inputs, ends
+            that are not finite or not as many as bins, a height that is not finite, or an input of another size.
+            TypeError: edges, ends or values that are not numbers.
 
     Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning",
     NeurIPS. Moments: Huber (2020), "Bayesian perceptron", for clipped Gaussian units.
@@ -47,24 +55,42 @@ class PiecewiseLinearEncoding(BaseLayer):
     replayable = True
     needs_variances = False
     gives_jacobian = True
-    edges, ends = Fixed(), Fixed()
+    edges, ends, values, height = Fixed(), Fixed(), Fixed(), Fixed()
 
-    def __init__(self, edges: Sequence[ArrayLike | None], ends: Sequence[ArrayLike | None] | None = None):
+    def __init__(
+        self,
+        edges: Sequence[ArrayLike | None],
+        ends: Sequence[ArrayLike | None] | None = None,
+        values: Sequence[ArrayLike | None] | None = None,
+        height: float = 1.0,
+    ):
         super().__init__()
-        self.edges = [None if some is None else _checked(k, some) for k, some in enumerate(edges)]
+        self.edges = [None if some is None else _checked("edges", k, some, 2) for k, some in enumerate(edges)]
         if not self.edges:
             raise ValueError("PiecewiseLinearEncoding needs edges for at least one input, got none")
         self._bins = [1 if some is None else len(some) - 1 for some in self.edges]
-        if ends is not None and len(ends) != len(self.edges):
-            raise ValueError(
-                f"PiecewiseLinearEncoding has edges for {len(self.edges)} inputs, and ends for {len(ends)}"
-            )
-        given = ends or [None] * len(self.edges)
-        checked = [None if some is None else _checked_ends(k, some, self._bins[k]) for k, some in enumerate(given)]
-        self.ends = checked if any(checked) else None
-        if sum(self._bins) > LARGEST:
-            raise ValueError(f"PiecewiseLinearEncoding has at most {LARGEST} bins, got {sum(self._bins)}")
-        self.in_shape, self.out_shape = Shape(len(self.edges)), Shape(sum(self._bins))
+        for name, given in (("ends", ends), ("values", values)):
+            if given is not None and len(given) != len(self.edges):
+                raise ValueError(
+                    f"PiecewiseLinearEncoding has edges for {len(self.edges)} inputs, and {name} for {len(given)}"
+                )
+        nothing = [None] * len(self.edges)
+        of_bins = [
+            None if some is None else _checked_ends(k, some, self._bins[k]) for k, some in enumerate(ends or nothing)
+        ]
+        self.ends = of_bins if any(of_bins) else None
+        numbers = [None if some is None else _checked("values", k, some, 1) for k, some in enumerate(values or nothing)]
+        self.values = numbers if any(numbers) else None
+        if not isinstance(height, Real) or not np.isfinite(np.float32(height)):
+            raise ValueError(f"height of PiecewiseLinearEncoding is a finite number, got {height!r}")
+        self.height = float(height)
+        if self._units > LARGEST:
+            raise ValueError(f"PiecewiseLinearEncoding has at most {LARGEST} bins and values, got {self._units}")
+        self.in_shape, self.out_shape = Shape(len(self.edges)), Shape(self._units)
+
+    @property
+    def _units(self) -> int:
+        return sum(self._bins) + sum(len(some or ()) for some in self.values or ())
 
     @property
     def steps(self) -> int:
@@ -74,7 +100,7 @@ class PiecewiseLinearEncoding(BaseLayer):
         return Shape(len(self.edges))
 
     def features_by_step(self, features: int) -> int | None:
-        return sum(self._bins) if features == len(self.edges) else None
+        return self._units if features == len(self.edges) else None
 
     def input_shape(self, shape: Shape) -> Shape:
         if len(self.edges) not in (shape.size, shape.features):
@@ -82,7 +108,7 @@ class PiecewiseLinearEncoding(BaseLayer):
         return shape.ordered(channels_last=False)
 
     def infer_output(self, shape: Shape) -> Shape:
-        return Shape.of_sequence(self.steps, sum(self._bins))
+        return Shape.of_sequence(self.steps, self._units)
 
     def forward(self, state: State, saved: Saved) -> State:
         certain = state.var is None and saved.lifetime != Lifetime.USER  # the user reads variances
@@ -92,6 +118,9 @@ class PiecewiseLinearEncoding(BaseLayer):
         edges, ends = saved.constant("edges", self._all_edges), saved.constant("ends", self._all_ends)
         rows, outputs = by_step(state, self.steps), by_step(out, self.steps)
         self.kernels.encoding.forward(rows, self._first(saved), edges, ends, outputs)
+        if self.values is not None:
+            numbers, inputs = saved.constant("values", self._numbers), saved.constant("inputs", self._inputs)
+            self.kernels.encoding.mark(rows, numbers, inputs, self.height, outputs)
         return out
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
@@ -107,6 +136,12 @@ class PiecewiseLinearEncoding(BaseLayer):
     def _first(self, saved: Saved) -> Array:
         return saved.constant("first", lambda: np.cumsum([0, *self._bins], dtype=np.float32))
 
+    def _numbers(self) -> np.ndarray:
+        return np.concatenate([np.array(some or (), np.float32) for some in self.values or ()])
+
+    def _inputs(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.edges), dtype=np.float32), [len(some or ()) for some in self.values or ()])
+
     def _all_edges(self) -> np.ndarray:
         return np.concatenate([np.array(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
 
@@ -117,22 +152,22 @@ class PiecewiseLinearEncoding(BaseLayer):
         )
 
     def settings(self) -> dict[str, Any]:
-        return {"edges": self.edges, "ends": self.ends}
+        return {"edges": self.edges, "ends": self.ends, "values": self.values, "height": self.height}
 
     def get_layer_info(self) -> str:
-        return f"{self.name}({len(self.edges)}->{sum(self._bins)})"
+        return f"{self.name}({len(self.edges)}->{self._units})"
 
 
-def _checked(number: int, edges: ArrayLike) -> list[float]:
-    """The edges of an input, rounded to float32."""
+def _checked(name: str, number: int, given: ArrayLike, least: int) -> list[float]:
+    """The edges or values of an input, rounded to float32."""
     try:
-        values = np.asarray(edges, np.float32)
+        values = np.asarray(given, np.float32)
     except (TypeError, ValueError):
-        raise TypeError(f"edges[{number}] of PiecewiseLinearEncoding must be numbers or None, got {edges!r}") from None
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
+        raise TypeError(f"{name}[{number}] of PiecewiseLinearEncoding must be numbers or None, got {given!r}") from None
+    if values.ndim != 1 or len(values) < least or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
         raise ValueError(
-            f"edges[{number}] of PiecewiseLinearEncoding must be two or more finite numbers that increase in float32, "
-            f"or None, got {edges!r}"
+            f"{name}[{number}] of PiecewiseLinearEncoding must be {'two' if least == 2 else 'one'} or more finite "
+            f"numbers that increase in float32, or None, got {given!r}"
         )
     return [float(value) for value in values]
 

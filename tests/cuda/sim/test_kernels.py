@@ -484,6 +484,17 @@ def test_piecewise_linear_encoding(rows, bins):
     both("encoding", "backward", [delta, first, unwritten(Delta, rows, len(bins))])
 
 
+@pytest.mark.parametrize(("rows", "values"), sizes([(3, [2, 0, 1])], [(50, [240, 3])]))
+def test_units_of_values(rows, values):
+    numbers = np.concatenate([np.arange(count, dtype=np.float32) for count in values])
+    inputs = np.repeat(np.arange(len(values), dtype=np.float32), values)
+    x = State(np.round(2 * normal(rows, len(values))), np.round(uniform(rows, len(values))))
+    units = sum(values) + 2
+    out = State(*normal(3, rows, units))  # the first units stay as they are
+    both("encoding", "mark", [x, numbers, inputs, 1.5, out], 0)
+    both("encoding", "mark", [x._replace(var=None), numbers, inputs, 1.5, out._replace(var=None)], 0)
+
+
 def test_output_update():
     output = State(normal(10, 4), uniform(10, 4), normal(10, 4, seed=1))
     observed = State(normal(40, seed=2), uniform(40, seed=3))
