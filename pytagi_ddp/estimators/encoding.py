@@ -20,7 +20,9 @@ MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
 NUMERALS = 10  # numbers in a column of text that are suspicious
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
-OFTEN, MOST_VALUES = 10, 450  # least number of samples of a value that gets a unit, and most such values of a column
+OFTEN = 5  # least number of samples of a value that gets a unit
+COVERED = 0.9  # least share of the samples that have such a value
+MOST_VALUES = 600  # with a unit: the most frequent ones
 HEIGHT = 1.5  # of their units
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
 TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
@@ -46,22 +48,23 @@ class Encoding:
 def with_values(encoding: Encoding | None, x: np.ndarray, bins: int) -> Encoding | None:
     """The encoding with units for the values that occur often, or None if no column has such values.
 
-    A column has them if it has too many values for the bins, and half of its values or more occur often.
+    A column has them if it has too many values for the bins, and nearly all samples have a value that occurs often.
     """
-    values = tuple(_frequent(column[~np.isnan(column)], bins) for column in x.T)
-    if not any(values):
+    numbers, counts, inputs = [], [], []
+    for k, column in enumerate(x.T):
+        found, times = np.unique(column[~np.isnan(column)], return_counts=True)
+        often = times >= OFTEN
+        if len(found) > bins + 1 and times[often].sum() >= COVERED * times.sum():
+            numbers += found[often].tolist()
+            counts += times[often].tolist()
+            inputs += [k] * int(often.sum())
+    if not numbers:
         return None
-    return replace(encoding or Encoding((None,) * len(values)), values=values)
-
-
-def _frequent(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
-    found, counts = np.unique(column, return_counts=True)
-    often = counts >= OFTEN
-    if len(found) <= bins + 1 or counts[often].sum() < len(column) / 2:
-        return None
-    if often.sum() > MOST_VALUES:
-        often = np.isin(np.arange(len(found)), np.argsort(-counts, kind="stable")[:MOST_VALUES])
-    return tuple(found[often].tolist())
+    values: list[list[float]] = [[] for _ in x.T]
+    for i in np.sort(np.argsort(-np.array(counts), kind="stable")[:MOST_VALUES]):
+        values[inputs[i]].append(numbers[i])
+    kept = tuple(tuple(some) or None for some in values)
+    return replace(encoding or Encoding((None,) * len(kept)), values=kept)
 
 
 def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
