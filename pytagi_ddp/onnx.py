@@ -20,6 +20,7 @@ import numpy as np
 
 from pytagi_ddp.files import AnyPath, atomic_write
 from pytagi_ddp.kernels.formulas.activation import FLOOR, SD_MIN, X_MAX
+from pytagi_ddp.kernels.formulas.encoding import ROUNDING
 from pytagi_ddp.nn import (
     ELU,
     LeakyReLU,
@@ -179,7 +180,8 @@ def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
         return units
     numbers = [(k, value) for k, some in enumerate(layer.values) for value in some or ()]
     source, value = np.array(numbers, np.float32).T
-    hit = graph.op("Cast", graph.op("Equal", graph.op("Gather", x, source.astype(int), axis=1), value), to=SINGLE)
+    away = graph.op("Abs", graph.op("Sub", graph.op("Gather", x, source.astype(int), axis=1), value))
+    hit = graph.op("Cast", graph.op("LessOrEqual", away, ROUNDING * np.maximum(np.abs(value), 1)), to=SINGLE)
     return graph.op("Concat", units, graph.op("Mul", hit, np.float32(layer.height)), axis=1)
 
 

@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators
     "TAGI, no bins": {"n_bins": 0},
     "TAGI, 24 bins": {"n_bins": 24},
     "TAGI, five networks": {"n_seeds": 1},
+    "TAGI, 25 minutes": {"max_time": 1500.0},
     "TAGI, sigma_v": {"sigma_v": 0.5},
 }
 Samples = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # to learn from, and to test on

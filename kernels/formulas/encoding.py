@@ -3,7 +3,7 @@
 A bin from `low` to `high` gives bottom + (top - bottom) u, where u = (z - low)/(high - low) is clipped to 0 from below,
 except in the first bin of a unit, and to 1 from above, except in its last bin.
 
-A number that has a unit of its own gives `height` where z is this number, else 0.
+A number that has a unit of its own gives `height` where z is this number, up to rounding, else 0.
 
 Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning", NeurIPS;
 the moments of a clipped Gaussian as in `activation`.
@@ -16,6 +16,7 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 FOUR = np.float32(4)
+ROUNDING = np.float32(1e-6)  # of a number that was scaled in float32 or float64
 
 
 @formula
@@ -32,7 +33,8 @@ def place_in_bin(z, low, high, bottom, top, first, last):
 @formula
 def value_unit(m, s, value, height):
     """The mean of the unit of a number for z ~ N(m, s). Its variance is 0: z is this number surely, or almost never."""
-    return height if m == value and s == ZERO else ZERO
+    near = abs(m - value) <= ROUNDING * at_least(abs(value), ONE)
+    return height if near and s == ZERO else ZERO
 
 
 @formula

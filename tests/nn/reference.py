@@ -222,7 +222,8 @@ def encoding(layer, m, s):
     u, var, inside = _clipped((m[:, source] - e0) / width, s[:, source] / width**2, low, high)
     j = inside * rise / width
     values = [(k, value) for k, some in enumerate(layer.values or []) for value in some or []]
-    hits = [layer.height * ((m[:, k] == value) & (s[:, k] == 0)) for k, value in values]
+    near = [np.abs(m[:, k] - value) <= 1e-6 * max(abs(value), 1) for k, value in values]
+    hits = [layer.height * (is_near & (s[:, k] == 0)) for is_near, (k, _) in zip(near, values, strict=True)]
     marks = np.array(hits).reshape(len(values), len(m)).T
 
     def back(dm, ds, sums):

@@ -46,7 +46,7 @@ def test_values_have_units():
     values = [[0, 2.5], None, None, [1]]
     net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES, values=values, height=3))
     assert net.layers[0].get_layer_info() == "PiecewiseLinearEncoding(4->12)"
-    x = np.float32([[0, 0, 0, 1], [2.5, 1, 1, 0], [np.nextafter(np.float32(2.5), 3), 1, 1, 1]])
+    x = np.float32([[0, 0, 0, 1], [2.5, 1, 1, 0], [2.50001, 1, 1, 1 + 2e-7]])
     marks = [[3, 0, 3], [0, 3, 0], [0, 0, 3]]
     bins = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES))
     mean, var = net.predict(x)

@@ -32,8 +32,8 @@ class PiecewiseLinearEncoding(BaseLayer):
     With `ends`, the output of a bin goes from `bottom` to `top` instead of 0 to 1: bottom + (top - bottom) u_k.
 
     With `values`, numbers that occur often have a unit of their own, after the bins of all inputs: it is `height` where
-    the input is exactly this number, else 0. So a network learns what is special about this number, as by one-hot
-    encoding. With s > 0 the probability of a single number is 0, and so are the mean and the variance of its unit.
+    the input is this number (up to 1e-6 of it, or of 1), else 0. So a network learns what is special about this number,
+    as by one-hot encoding. With s > 0 the probability of a single number is 0, and so are the moments of its unit.
 
     In a sequence, (time steps, features) per sample, there are edges for each feature, and each time step is encoded.
 
