@@ -58,6 +58,20 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         )
 
 
+def advise_batch_size(samples: int | None, parameters: int) -> None:
+    """Warns about steps with more samples of numbers than the parameters of an output can bear.
+
+    Args:
+        samples: of a step, on all ranks; None: unknown. parameters: those of the network for each output.
+    """
+    if samples is not None and samples > max(1, parameters // 2):
+        warn(
+            f"a step learns {samples} samples, which is too many for a network with {parameters} parameters for each "
+            "output: it would change them much too far, and be certain of wrong values. Give a smaller batch_size, or "
+            "none"
+        )
+
+
 def is_large(values: np.ndarray) -> bool:
     """Whether a column has values of about `LARGE` or more, in some rows."""
     some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)

@@ -29,7 +29,7 @@ from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.advice import advise
+from pytagi_ddp.training.advice import advise, advise_batch_size
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -55,6 +55,7 @@ KNOWS = (
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
 # makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
+BATCH, PARAMETERS_OF_A_SAMPLE = 32, 32
 Net = Sequential | TrainedOnRanks | DataParallel
 
 
@@ -97,7 +98,8 @@ class Trainer:
         likelihood: how outputs are observed. None: `Categorical` for the classes 0 to n - 1 with n outputs, and
             `Bernoulli` for bools; other observations raise an error.
         epochs: passes over the data in total, including those before a checkpoint.
-        batch_size: samples of a step on each rank (or in each pipeline), for arrays.
+        batch_size: samples of a step on each rank (or in each pipeline), for arrays. None: 32, and for numbers at most
+            one sample for 32 parameters of each output, because small networks learn badly from large batches.
         seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers), prior_factor,
             first, last, warm_up, and steps_per_epoch for an iterable without a length. None: none.
@@ -132,7 +134,7 @@ class Trainer:
         likelihood: Observed | None = None,
         *,
         epochs: int = 10,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         seed: int = 0,
         evidence: Mapping[str, Any] | None = {},
         forget: float = 1.0,
@@ -143,10 +145,11 @@ class Trainer:
     ):
         if not isinstance(net, Net):
             raise TypeError(f"Trainer takes a network first, a Sequential or what wraps one, got {type(net).__name__}")
-        check_integers("Trainer", epochs=epochs, batch_size=batch_size, bn_batches=bn_batches)
+        least_batch = 1 if batch_size is None else batch_size
+        check_integers("Trainer", epochs=epochs, batch_size=least_batch, bn_batches=bn_batches)
         for name, number, least in (
             ("epochs", epochs, 1),
-            ("batch_size", batch_size, 1),
+            ("batch_size", least_batch, 1),
             ("bn_batches", bn_batches, 0),
         ):
             if number < least:
@@ -334,7 +337,9 @@ class Trainer:
         """
         self._begin()
         self._share_of_data, self._shares = share_of(self.net)
-        self._train = as_batches(train, self.batch_size, self._share_of_data, self._shares, self.seed)
+        outputs = self._outputs()
+        size = self.batch_size or self._default_batch_size(outputs)
+        self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
         own = None if validation is None else self._for_evaluation(validation)
         for batches in (self._train, own):
             if self.epochs > 1 and isinstance(batches, Iterator):
@@ -352,13 +357,14 @@ class Trainer:
             raise ValueError(
                 "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
             )
-        outputs = self._outputs()
         if self.likelihood is None:
             self.likelihood = choose_likelihood(self._train, outputs)
         self._scored_with: Any = self.likelihood
         self._find_metrics(outputs)
         if self._pipeline is None:
             advise(self._train, self.likelihood, self.network)
+            if "error" not in self._all_metrics:
+                advise_batch_size(self.global_batch, self.num_parameters // outputs)
         self._sums = self._new_sums()
         self._plan()
         self.average = PosteriorAverage(self.network) if self._share else None
@@ -383,6 +389,15 @@ class Trainer:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
         return self.history
+
+    def _default_batch_size(self, outputs: int) -> int:
+        """`BATCH`, and fewer for numbers and a small network: a step would move its parameters much too far."""
+        if self.likelihood is None:
+            return BATCH  # of classes: others are refused
+        self._find_metrics(outputs)
+        if "error" in self._all_metrics:
+            return BATCH
+        return max(1, min(BATCH, self.num_parameters // (PARAMETERS_OF_A_SAMPLE * outputs)))
 
     def _refuse_differences(self, validates: bool) -> None:
         """Raises ValueError on all ranks if their options or arrays differ; collective."""
@@ -596,7 +611,7 @@ class Trainer:
 
     def _for_evaluation(self, data: Any) -> Iterable[Any]:
         share, shares = share_of(self.net)
-        return as_batches(data, self.batch_size, share, shares, evaluation=True)
+        return as_batches(data, self.batch_size or BATCH, share, shares, evaluation=True)
 
     def _validate(self, batches: Iterable[Any] | None) -> None:
         if batches is not None:

@@ -494,3 +494,24 @@ def test_a_link_before_a_likelihood_that_has_it_is_warned_about():
     for last, outputs, likelihood in ((nn.Remax(), 3, Categorical(3)), (nn.Sigmoid(), 1, Bernoulli())):
         (message,) = advice(nn.Sequential(nn.Linear(2, outputs), last), X, LABELS > 0, likelihood)
         assert f"takes linear outputs: leave out {type(last).__name__}" in message
+
+
+def test_a_small_network_learns_numbers_from_small_batches():
+    """A linear regression, whose weights are those of least squares; a step of 32 samples would move them too far."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3)).astype(np.float32)
+    y = x @ np.float32([0.5, -1, 0.3]) + rng.normal(0, 0.5, 200).astype(np.float32)
+    exact = np.linalg.lstsq(np.c_[x, np.ones(200)], y, rcond=None)[0][:3]
+    net = nn.Sequential(nn.Linear(3, 1))
+    net.fit(x, y, Gaussian(0.5))
+    np.testing.assert_allclose(net[0].mu_w, exact, atol=0.03)
+    with pytest.warns(UserWarning, match="a step learns 32 samples, which is too many for a network with 4 parameters"):
+        net.fit(x, y, Gaussian(0.5), epochs=1, batch_size=32)
+    for outputs, labels, likelihood, size in (
+        (1, y, Gaussian(0.5), 4),
+        (3, rng.integers(0, 3, 200), Categorical(3), 32),
+    ):
+        wide = nn.Sequential(nn.Linear(3, 30), nn.ReLU(), nn.Linear(30, outputs))  # 151 parameters with one output
+        trainer = Trainer(wide, likelihood, epochs=1)
+        trainer.fit((x, labels))
+        assert trainer.global_batch == size

@@ -20,7 +20,7 @@ class Observed(Protocol):
 class Options(TypedDict, total=False):
     """Options of the `Trainer`, and validation."""
 
-    batch_size: int
+    batch_size: int | None
     seed: int
     evidence: Mapping[str, Any] | None
     forget: float
