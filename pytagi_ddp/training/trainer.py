@@ -52,6 +52,11 @@ KNOWS = (
     "prior of a new network: what it has learnt from other data is lost in time. Pass evidence=None to keep it. (What "
     "it has learnt from the same data is not lost.)"
 )
+FEW = (
+    "the EvidenceSchedule counts these data only, so what the network has learnt from other data is replaced in a few "
+    "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "
+    "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
+)
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
 # makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
@@ -439,6 +444,8 @@ class Trainer:
                 warn(KNOWS)
             EvidenceSchedule(self.network, steps, self.epochs, **{"count": count, **given})
             return
+        if schedule.steps and (2 * steps < (schedule.steps_per_epoch or 0) or steps == self.epochs == 1):
+            warn(FEW)
         schedule.steps_per_epoch = steps
         schedule.epochs = -(-schedule.steps // steps) + self.epochs  # completed epochs, and these
         for name, value in given.items():

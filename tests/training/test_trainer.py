@@ -463,6 +463,18 @@ def test_a_network_that_knows_something_is_warned_about():
     copied.fit(X, Y, Gaussian(0.5), epochs=2, evidence=None)
 
 
+def test_few_further_data_are_warned_about():
+    """Each sample of a stream counted as a whole epoch, which replaced what was learnt before."""
+    learnt = network(1)
+    learnt.fit(X, Y, Gaussian(0.5), epochs=2)
+    loaded = network(1)
+    loaded.params_from(learnt)
+    assert advice(loaded, X[:1], Y[:1], Gaussian(0.5)) == []  # a first epoch pulls nothing
+    for net in (learnt, loaded):
+        (message,) = advice(net, X[:1], Y[:1], Gaussian(0.5))
+        assert "is replaced in a few epochs" in message and "evidence=None" in message
+
+
 def advice(net, x, y, likelihood) -> list[str]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
