@@ -451,8 +451,10 @@ def one(value: float | np.floating) -> Array:
     return np.full(1, value, np.float32)
 
 
-def refuse_where(bad: np.ndarray, owner: object, what: str) -> None:
-    """Raises ValueError, with the number of bad observations, if there are any."""
+def refuse_where(bad: np.ndarray, owner: object, what: str, remedy: str = "") -> None:
+    """Raises ValueError, with the number of bad observations and the remedy, if there are any."""
     count = int(np.count_nonzero(bad))
     if count:
-        raise ValueError(f"{type(owner).__name__} observes {what}, and {count} of {bad.size} observations are not")
+        raise ValueError(
+            f"{type(owner).__name__} observes {what}, and {count} of {bad.size} observations are not{remedy}"
+        )

@@ -12,6 +12,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
+    SIGNS,
     BinaryPrediction,
     ClassPrediction,
     Prediction,
@@ -76,8 +77,8 @@ class Bernoulli(Likelihood):
     Z = E[P(y | z)]; probit in closed form, logit by nodes around the posterior's mode. Posterior moments have errors
     below 1e-3 of the prior's for m within +-50 and s from 1e-6 to 1e4.
 
-    Observes batch x outputs numbers, 1 or 0 (with "logit" also a share between them); NaN or -1 is missing. Predicts
-    the probability of a 1 (`probabilities`). `log_prob` of a share y is y log P(1) + (1 - y) log P(0).
+    Observes batch x outputs numbers, 1 or 0 (with "logit" also a share between them); NaN is missing. Predicts the
+    probability of a 1 (`probabilities`). `log_prob` of a share y is y log P(1) + (1 - y) log P(0).
 
     Args:
         link: "logit" or "probit".
@@ -93,13 +94,12 @@ class Bernoulli(Likelihood):
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         values = outputs.numbers(y)
-        values = np.where(values == -1, np.float32(np.nan), values)
         known = values[~np.isnan(values)]
         if self.link == "logit":
-            refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1")
+            refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1", SIGNS)
             outputs.observe("binomial", values, self._one, self._zero, weight)
         else:
-            refuse_where((known != 0) & (known != 1), self, "0 or 1")
+            refuse_where((known != 0) & (known != 1), self, "0 or 1", SIGNS)
             infinite = np.float32(np.inf)
             low = np.where(values == 0, -infinite, np.float32(0) * values)
             outputs.observe("interval", low, np.where(values == 0, np.float32(0), infinite), self._one, weight)

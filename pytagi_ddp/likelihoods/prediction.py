@@ -19,6 +19,7 @@ AT_ONCE = 1 << 18  # values of a distribution function that are computed togethe
 FAR = 1e100  # its square is finite
 SCORE = "Continuous ranked probability score of each observation, as `Prediction.crps`, in closed form."
 DRAWS, TURNS = 50, 40  # of a score: draws in a block, and blocks
+SIGNS = ": for labels -1 and 1 give (y + 1) / 2; NaN is a missing label"
 
 
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -451,18 +452,22 @@ class BinaryPrediction(Prediction):
         Raises:
             ValueError: other numbers.
         """
-        values = without_missing(y, self._p)
-        if np.any((values < 0) | (values > 1)):
-            raise ValueError("y must hold 0 and 1, or shares between them (NaN or -1: missing), got other numbers")
+        values = self._observed(y)
         return values * self._log_one + (1 - values) * self._log_zero
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        return super().crps(without_missing(y, self._p))
+        return super().crps(self._observed(y))
 
     crps.__doc__ = Prediction.crps.__doc__
 
+    def _observed(self, y: Any) -> np.ndarray:
+        values = observed_as(y, self._p)
+        if np.any((values < 0) | (values > 1)):
+            raise ValueError(f"y must hold 0 and 1, or shares between them, got other numbers{SIGNS}")
+        return values
+
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        values = without_missing(y, self._p)
+        values = observed_as(y, self._p)
         return np.where(values < 0, 0.0, np.where(values < 1, np.exp(self._log_zero), 1.0)) + 0 * values
 
     def quantile(self, q: float) -> np.ndarray:

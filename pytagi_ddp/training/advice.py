@@ -47,7 +47,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if not isinstance(batches, ArrayLoader):
         return
     x, y = batches.x, batches.y
-    if type(likelihood) in LINKS and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
+    if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
         warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
     large = ["x"] if isinstance(first, Linear | Conv2d | LSTM) and is_large(x) else []
     large += ["y"] if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray) and is_large(y) else []

@@ -357,6 +357,8 @@ REFUSED = [
     (lk.Gamma(), np.zeros(6), "positive"),
     (lk.LogNormal(), -np.ones(6), "positive"),
     (lk.Bernoulli(), np.full(6, 2.0), "0 to 1"),
+    (lk.Bernoulli(), [1, -1, NAN, 1, -1, 1], r"2 of 5 observations are not: for labels -1 and 1 give \(y \+ 1\) / 2"),
+    (lk.Bernoulli("probit"), -np.ones(6), "0 or 1, .*NaN is a missing label"),
     (lk.Ordinal(2), np.full(6, 2.0), "levels from 0 to 1"),
     (lk.Censored(), (np.ones(6), np.zeros(6)), "low <= high"),
     (lk.HeteroscedasticGaussian(), np.zeros(3), "pairs"),

@@ -157,7 +157,7 @@ CLASSES = {
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_missing_class_has_no_score(name):
     for score in ("log_prob", "pdf", "cdf", "crps"):
-        found = getattr(CLASSES[name], score)([-1, np.nan, 1])
+        found = getattr(CLASSES[name], score)([np.nan if name == "Bernoulli" else -1, np.nan, 1])
         assert np.isnan(found.ravel()).tolist() == [True, True, False], score
 
 
@@ -180,6 +180,9 @@ def test_a_share_has_the_mean_score_of_its_observations():
 def test_impossible_observations():
     for counts in (lk.Poisson(), lk.NegativeBinomial()):
         assert (counts.prediction(M, S).log_prob([1.5, np.inf, -2]) == -np.inf).all()
+    for score in (CLASSES["Bernoulli"].log_prob, CLASSES["Bernoulli"].crps):
+        with pytest.raises(ValueError, match=r"for labels -1 and 1 give \(y \+ 1\) / 2"):
+            score([-1, 1, 1])
     for name, y in (("Bernoulli", 2), ("Ordinal", 1.5), ("Categorical", 0.5)):
         with pytest.raises(ValueError, match=r"shares|fractions"):
             CLASSES[name].log_prob([y, 0, 0])
