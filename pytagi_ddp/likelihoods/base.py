@@ -177,12 +177,16 @@ class Likelihood(ABC):
         Raises:
             ValueError: a wrong number, shape or value of observations or weights, or outputs that do not fit.
             TypeError: not numbers, or not a network.
-            RuntimeError: the network has not been called.
+            RuntimeError: the network has not been called, or `predict` was called since.
         """
         try:
             states, deltas = net.output_z_buffer, net.input_delta_z_buffer
         except AttributeError:
             raise TypeError(f"observe takes a network first, got {type(net).__name__}") from None
+        network = getattr(net, "model", net)
+        last = getattr(getattr(network, "passes", None), "last", None)
+        if last is not None and network.training and not last[1]:
+            raise RuntimeError("predict was called since net(x), or net(x) in evaluation mode: call net(x) again")
         self.update(states, y, deltas, weight)
 
     def update(

@@ -378,6 +378,10 @@ def test_other_mistakes():
     with pytest.raises(RuntimeError, match="call the network first"):
         lk.Categorical(3).observe(net, [0])
     net(np.zeros((2, 2)))
+    net.predict(np.zeros((3, 2)))
+    with pytest.raises(RuntimeError, match=r"predict was called since net\(x\), .*: call net\(x\) again"):
+        lk.Categorical(3).observe(net, [0, 1])
+    net(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="weight must be one number"):
         lk.Categorical(3).observe(net, [0, 1], weight=[1, 1, 1])
     with pytest.raises(ValueError, match="weight must not be negative"):
