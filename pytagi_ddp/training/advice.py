@@ -40,7 +40,17 @@ LINKS: dict[type, tuple[type, ...]] = {
 
 
 def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None:
-    """Warns about a last layer that the likelihood has already, and about arrays that do not fit it."""
+    """Warns about a last layer that the likelihood has already, and about arrays that do not fit it.
+
+    Raises:
+        ValueError: all parameters have the variance 0.
+    """
+    leaves = [leaf for leaf in network.arena.leaves if leaf.parameters]
+    if leaves and not network.arena.in_shards and not any(leaf.var_w.any() or leaf.var_b.any() for leaf in leaves):
+        raise ValueError(
+            "all parameters have the variance 0, as those of a draw of net.sample(), and learn nothing: train the "
+            "network itself"
+        )
     first, last = network.layers[0], network.layers[-1]
     if isinstance(last, LINKS.get(type(likelihood), ())):
         warn(f"{type(likelihood).__name__} takes linear outputs: leave out {type(last).__name__}, the last layer")

@@ -475,6 +475,12 @@ def test_few_further_data_are_warned_about():
         assert "is replaced in a few epochs" in message and "evidence=None" in message
 
 
+def test_a_drawn_network_is_refused():
+    (function,) = network(1).sample()
+    with pytest.raises(ValueError, match=r"variance 0, as those of a draw of net.sample\(\)"):
+        function.fit(X, Y, Gaussian(0.5), epochs=1)
+
+
 def advice(net, x, y, likelihood) -> list[str]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
