@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from contextvars import ContextVar
 from typing import Any
 
@@ -32,12 +33,38 @@ LARGEST_GAIN = 1e18
 # Pairs of uniforms per call: few enough for the cache, and enough to hide the overhead of a call.
 _BLOCK_PAIRS = 1 << 14
 
-# The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
-_generator: ContextVar[np.random.RandomState] = ContextVar("generator", default=np.random.RandomState())  # noqa: B039
+
+class _Stream:
+    """A random stream; `seeded` says whether the program has chosen it."""
+
+    def __init__(self) -> None:
+        self.seeded = False
+        self.renew()
+
+    def renew(self) -> None:
+        # The legacy class is the one whose integer seeding is that of the C++ standard's mt19937.
+        self.random = np.random.RandomState()
+
+
+_stream: ContextVar[_Stream] = ContextVar("stream", default=_Stream())  # noqa: B039
+
+
+def _renew_in_child() -> None:
+    """Children of a process without a seed would all draw the same values."""
+    if not _stream.get().seeded:
+        _stream.get().renew()  # another thread may hold the lock of the present generator
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)
 
 
 def manual_seed(seed: int) -> None:
     """Seed the generator of all initial parameters.
+
+    All threads draw from this one generator, so networks that several threads build at once differ from run to run.
+    Build them in one thread, or in processes with a seed each. A process that is forked from one without a seed draws
+    values of its own; with a seed, all of them draw the same values until they call `manual_seed`.
 
     Args:
         seed: An integer in [-2**31, 2**32); a negative one means its 32-bit two's complement.
@@ -50,12 +77,14 @@ def manual_seed(seed: int) -> None:
     value = operator.index(seed)
     if not -(2**31) <= value < 2**32:
         raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
-    _generator.get().seed(value % 2**32)
+    stream = _stream.get()
+    stream.random.seed(value % 2**32)
+    stream.seeded = True
 
 
 def get_state() -> dict[str, Any]:
     """Return the generator's state, a picklable dictionary for `set_state`."""
-    return _generator.get().get_state(legacy=False)
+    return _stream.get().random.get_state(legacy=False)
 
 
 def set_state(state: dict[str, Any]) -> None:
@@ -64,14 +93,17 @@ def set_state(state: dict[str, Any]) -> None:
     Raises:
         TypeError, ValueError: `state` is not the state of a 32-bit Mersenne Twister.
     """
-    _generator.get().set_state(state)
+    stream = _stream.get()
+    stream.random.set_state(state)
+    stream.seeded = True
 
 
 def use_own_generator() -> None:
     """From now on, this thread draws from its own copy of the generator."""
-    own = np.random.RandomState()
-    own.set_state(get_state())
-    _generator.set(own)
+    own = _Stream()
+    own.random.set_state(get_state())
+    own.seeded = _stream.get().seeded
+    _stream.set(own)
 
 
 def normal(n: int, scale: float | np.floating) -> np.ndarray:
@@ -101,7 +133,7 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
     pairs = np.empty(((n + 1) // 2, 2), np.float32)
     filled = 0
     while filled < len(pairs):
-        words = _generator.get().randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
+        words = _stream.get().random.randint(0, 2**32, size=2 * min(len(pairs) - filled, _BLOCK_PAIRS), dtype=np.uint32)
         filled += polar_pairs(words, np.float32(scale), pairs[filled:])
     return pairs.reshape(-1)[:n]
 
