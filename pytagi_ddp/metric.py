@@ -20,6 +20,7 @@ __all__ = [
     "entropy",
     "log_likelihood",
     "mse",
+    "mutual_information",
     "reliability_bins",
     "rmse",
 ]
@@ -228,6 +229,31 @@ def entropy(probabilities: ArrayLike) -> np.ndarray:
             "class 1 of two as one column, p[..., None]"
         )
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
+
+
+def mutual_information(probabilities: ArrayLike) -> np.ndarray:
+    """How much the label of a sample would tell about the network (BALD), in nats: from 0 to ln K.
+
+    The entropy of the mean probabilities over draws, minus the mean of the entropies of the draws. It is large where
+    draws of `net.sample` are certain but disagree, and 0 where they agree, also on equal probabilities.
+
+    Args:
+        probabilities: (draws, n, K), as for `entropy`, or (draws, n) of the class 1 of two.
+
+    Returns:
+        Array (n,).
+
+    Raises:
+        ValueError: Another number of dimensions, no draws, or as `entropy`.
+
+    Source: Houlsby, Huszár, Ghahramani & Lengyel (2011), "Bayesian active learning for classification and preference
+    learning".
+    """
+    p = _numbers("probabilities", probabilities)
+    if p.ndim not in (2, 3) or not len(p):
+        raise ValueError(f"probabilities have the shape (draws, n, classes), or (draws, n) of class 1; got {p.shape}")
+    p = _of_all_classes(p if p.ndim == 3 else p[..., None])
+    return np.maximum(entropy(p.mean(0)) - entropy(p).mean(0), 0)
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:

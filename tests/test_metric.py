@@ -134,6 +134,18 @@ def test_entropy():
         metric.entropy([[0.9, 0.9], [0.5, 0.5]])
 
 
+def test_mutual_information_is_that_of_draws_that_disagree():
+    draws = np.array([[1, 0.5, 0.9], [0, 0.5, 0.9]])  # certain and different, uncertain, the same
+    expected = [np.log(2), 0, 0]
+    np.testing.assert_allclose(metric.mutual_information(draws), expected, atol=1e-12)
+    np.testing.assert_allclose(metric.mutual_information(np.stack([1 - draws, draws], -1)), expected, atol=1e-12)
+    p = np.random.default_rng(0).dirichlet([1] * 4, (5, 50))
+    assert (metric.mutual_information(np.repeat(p[:1], 5, 0)) >= 0).all()
+    for wrong in (draws[0], p[:0]):
+        with pytest.raises(ValueError, match=r"shape \(draws, n, classes\)"):
+            metric.mutual_information(wrong)
+
+
 def test_one_column_has_the_probabilities_of_the_class_1():
     column, label = PROBABILITIES[:, 1:], np.array([0, 1, 1, 1])
     np.testing.assert_allclose(metric.entropy(column), metric.entropy(PROBABILITIES))
