@@ -17,7 +17,7 @@ from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unch
 from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import PREDICTED, Observe, Training, learn, run_epoch, weighted
+from pytagi_ddp.estimators.members import Observe, Training, learn, moments_apart, run_epoch, weighted
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
@@ -225,7 +225,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return encode_classes(len(self.classes_))[2] if self._tree else len(self.classes_)
 
     def _probabilities(self, networks: list[Sequential], x: np.ndarray) -> np.ndarray:
-        moments, classes = [net.predict(x, PREDICTED) for net in networks], len(self.classes_)
+        apart = (moments_apart(net, x) for net in networks)
+        moments, classes = [(mu, var + added) for mu, var, added in apart], len(self.classes_)
         if self._tree:
             tree = hierarchical_softmax(classes)
             return np.mean([class_probabilities(*some, tree) for some in moments], 0)

@@ -106,15 +106,18 @@ def _edges(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
 @dataclass
 class Categories:
     """The categorical columns of a table. Each becomes one column per category, with 1 for the category of the sample
-    and 0 elsewhere. A category that is missing, or was not among the first samples, has only zeros.
+    and 0 elsewhere. A category that is missing, rare, or was not among the first samples, has only zeros if the first
+    samples had such categories. If not, nothing is known of it: it has only NaN.
 
     Attributes:
         known: the categories of each such column, by its number.
         numbers: the numbers of all other columns, in their order; they precede the columns of categories.
+        complete: the columns of which all first samples have a known category.
     """
 
     known: dict[int, list[Hashable]] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
+    complete: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, X: Any, asked: Any) -> Categories:
@@ -131,8 +134,10 @@ class Categories:
             return cls()
         X = _indexable(X)
         known: dict[int, list[Hashable]] = {}
+        complete = set()
         for k in columns:
-            counts = Counter(key for key in _keys(X, k) if key is not None)
+            keys = _keys(X, k)
+            counts = Counter(key for key in keys if key is not None)
             numbers = [key for key in counts if isinstance(key, str) and _is_number(key)]
             if isinstance(asked, str) and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
                 others = [key for key in counts if key not in numbers]
@@ -144,7 +149,9 @@ class Categories:
                 )
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
-        return cls(known, [k for k in range(X.shape[1]) if k not in known])
+            if sum(counts[key] for key in most) == len(keys):
+                complete.add(k)
+        return cls(known, [k for k in range(X.shape[1]) if k not in known], complete)
 
     def split(self, X: Any) -> tuple[Any, np.ndarray]:
         """The numeric columns of X (None: there are none), and the columns that encode its categories.
@@ -165,8 +172,10 @@ class Categories:
                     f"no value of column {_names(X)[k]!r} of X is a category that was learnt, and all of them count as "
                     f"unknown: {_shown(given)}; learnt were {_shown(categories)}. Give them as in the first samples"
                 )
-            parts.append(found[:, None] == np.arange(len(categories)))
-        ones = np.concatenate(parts, 1).astype(np.float64)
+            parts.append((found[:, None] == np.arange(len(categories))).astype(np.float64))
+            if k in self.complete:
+                parts[-1][found < 0] = np.nan
+        ones = np.concatenate(parts, 1)
         return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
 
     def sources(self, inputs: int) -> np.ndarray:

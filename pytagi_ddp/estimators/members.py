@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytagi_ddp.estimators.encoding import Encoding
+from pytagi_ddp.kernels.formulas.encoding import ROUNDING
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.core.forgetting import FORGETS_UNTIL, forgets_before
 from pytagi_ddp.nn.core.init import manual_seed, use_own_generator
@@ -25,6 +26,7 @@ MOST_NOISE = 1e30  # upper limit of it, in float32
 TESTED = 256  # samples by which the noise is estimated before an epoch: its standard error is then about 9 %
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
+SIMILAR = 16  # values, around one that was not learnt, of which it may be any
 WORK_OF_A_STEP = 5000  # cost of a step without its products, in weights
 Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
 
@@ -116,18 +118,47 @@ def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(means, variances, added variances due to missing inputs). A missing input is sampled from N(0, 1).
+    """(means, variances, added variances due to missing inputs). A missing input is sampled.
 
     Propagating its moments would treat the network as linear, because ReLUs are linearised at the mean.
     """
     mu, var = moments(net, x)
-    added, rows = np.zeros(mu.shape), np.isnan(x).any(1)
+    added, missing = np.zeros(mu.shape), np.isnan(x)
+    known = known_values(net)
+    for k, values in known.items():
+        missing[:, k] |= ~near_any(x[:, k], values)
+    rows = missing.any(1)
     if rows.any():
-        some, half = x[rows], np.random.default_rng(0).standard_normal((DRAWS // 2, x.shape[1]), np.float32)
-        drawn = [moments(net, np.where(np.isnan(some), z, some)) for z in (*half, *-half)]
-        mus, variances = np.array(drawn).swapaxes(0, 1)
+        some, rng = x[rows], np.random.default_rng(0)
+        half = rng.standard_normal((DRAWS // 2, x.shape[1]), np.float32)
+        filled = [np.where(np.isnan(some), z, some) for z in (*half, *-half)]
+        for k, values in known.items():
+            replaced = missing[rows, k]
+            for z, place in zip(filled, rng.permutation(DRAWS) / DRAWS, strict=True):
+                z[replaced, k] = similar(some[replaced, k], values, place)
+        mus, variances = np.array([moments(net, z) for z in filled]).swapaxes(0, 1)
         mu[rows], var[rows], added[rows] = mus.mean(0), variances.mean(0), mus.var(0)
     return mu, var, added
+
+
+def known_values(net: Sequential) -> dict[int, np.ndarray]:
+    """The values that have a unit of their own, by the number of the input."""
+    values = getattr(net.layers[0], "values", None) or ()
+    return {k: np.array(some, np.float32) for k, some in enumerate(values) if some}
+
+
+def near_any(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Whether each number is one of the values, up to rounding."""
+    after = np.searchsorted(values, x)
+    nearest = [np.abs(x - values[np.clip(k, 0, len(values) - 1)]) for k in (after - 1, after)]
+    return np.minimum(*nearest) <= ROUNDING * np.maximum(np.abs(x), 1)
+
+
+def similar(x: np.ndarray, values: np.ndarray, place: float) -> np.ndarray:
+    """For each number one of the `SIMILAR` values around it, for NaN one of all values: that at `place`, in [0, 1)."""
+    count = min(SIMILAR, len(values))
+    first = np.clip(np.searchsorted(values, x) - count // 2, 0, len(values) - count)
+    return values[np.where(np.isnan(x), int(place * len(values)), first + int(place * count))]
 
 
 def weighted(noise: float | np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -502,6 +502,29 @@ def test_values_that_occur_often_have_units():
     assert encoding_module.with_values(None, x[:300], 24) is None  # three samples of each value
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:no value of column")
+def test_error_bars_of_unknown_groups_hold_the_variance_between_groups():
+    """Each of 60 machines has an effect from N(0, 1); the noise has the standard deviation 0.3."""
+    rng = np.random.default_rng(0)
+    machines, g = rng.permutation(3000), rng.integers(0, 60, 2400)
+    effects = rng.normal(size=60)
+    x = np.c_[machines[g], rng.normal(size=2400)]
+    y = effects[g] + 0.5 * x[:, 1] + 0.3 * rng.normal(size=2400)
+    other = np.c_[machines[60:560], rng.normal(size=500)]
+    truth = rng.normal(size=500) + 0.5 * other[:, 1] + 0.3 * rng.normal(size=500)
+    missing = np.where([True, False], np.nan, other)
+    options = {"hidden_layer_sizes": (30,), "epochs": 30, "n_folds": 2, "n_seeds": 1, "random_state": 0}
+    for settings in ({}, {"categorical_features": [0], "n_bins": 0}):
+        model = TAGIRegressor(**options, **settings).fit(x, y)
+        for unknown in (other, missing):
+            found, alone = (model.predict_distribution(some) for some in (unknown, unknown[:1]))
+            assert 0.75 < found.coverage(truth, 0.9) < 0.97
+            assert found.std.mean() > 2 * model.predict_distribution(x).std.mean()
+            np.testing.assert_allclose(alone.std, found.std[:1], rtol=1e-5)  # the same draws for all samples
+        assert model.predict_distribution(x).std.mean() < 0.5
+
+
 def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
     """Errors of +1 and -1.5 are smaller together; networks stand for what they predict here."""
     good, other, bad = (members.Training((units,), 1) for units in (1, 2, 3))
