@@ -104,7 +104,7 @@ class Trainer:
             `Bernoulli` for bools; other observations raise an error.
         epochs: passes over the data in total, including those before a checkpoint.
         batch_size: samples of a step on each rank (or in each pipeline), for arrays. None: 32, and for numbers at most
-            one sample for 32 parameters of each output, because small networks learn badly from large batches.
+            one sample of all ranks for 32 parameters of each output: small networks learn badly from large batches.
         seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers), prior_factor,
             first, last, warm_up, and steps_per_epoch for an iterable without a length. None: none.
@@ -402,7 +402,7 @@ class Trainer:
         self._find_metrics(outputs)
         if "error" in self._all_metrics:
             return BATCH
-        return max(1, min(BATCH, self.num_parameters // (PARAMETERS_OF_A_SAMPLE * outputs)))
+        return max(1, min(BATCH, self.num_parameters // (PARAMETERS_OF_A_SAMPLE * outputs * self._shares)))
 
     def _refuse_differences(self, validates: bool) -> None:
         """Raises ValueError on all ranks if their options or arrays differ; collective."""
