@@ -523,7 +523,7 @@ def test_a_small_network_learns_numbers_from_small_batches():
     net.fit(x, y, Gaussian(0.5))
     np.testing.assert_allclose(net[0].mu_w, exact, atol=0.03)
     with pytest.warns(UserWarning, match="a step learns 32 samples, which is too many for a network with 4 parameters"):
-        net.fit(x, y, Gaussian(0.5), epochs=1, batch_size=32)
+        nn.Sequential(nn.Linear(3, 1)).fit(x, y, Gaussian(0.5), epochs=1, batch_size=32)
     for outputs, labels, likelihood, size in (
         (1, y, Gaussian(0.5), 4),
         (3, rng.integers(0, 3, 200), Categorical(3), 32),
