@@ -134,6 +134,8 @@ class LogNormal(Likelihood):
         self._var = one(self.sigma**2)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        if isinstance(y, tuple) and len(y) == 2 and np.size(y[0]) == np.size(y[1]) == outputs.rows * outputs.width:
+            raise ValueError("LogNormal observes numbers; for intervals, give (log(low), log(high)) to Censored")
         values = outputs.numbers(y)
         refuse_where(values <= 0, self, "positive numbers")
         outputs.observe("gaussian", np.log(values), self._var, ONE, weight)
@@ -152,14 +154,14 @@ class Censored(Likelihood):
     variance) for m, low and high within +-50, s from 1e-6 to 1e4 and sigma from 0.01 to 10.
 
     Observes batch x outputs numbers, of which those at or beyond `lower` and `upper` say only that y lies there; or a
-    tuple (low, high) of such arrays: equal if y is known, infinite without a bound. Predicts y without
-    limits; `log_prob` takes observations of both forms.
+    tuple (low, high) of such arrays: equal if y is known, infinite without a bound, both NaN if it is missing. Predicts
+    y without limits; `log_prob` takes observations of both forms. For survival times, give their logarithms.
 
     Args:
         sigma: standard deviation of the noise. lower, upper: limits of the instrument.
 
     Raises:
-        ValueError: a sigma that is not positive, or limits (also observed ones) in the wrong order.
+        ValueError: a sigma that is not positive, limits (also observed ones) in the wrong order, or NaN as one of them.
 
     Source: Tobin (1958), Econometrica 26.
     """
@@ -177,10 +179,16 @@ class Censored(Likelihood):
         """(low, high) of observations."""
         if isinstance(y, tuple):
             low, high = (np.asarray(to_numpy(part, "y"), np.float64) for part in y)
-            missing = np.isnan(low) | np.isnan(high)
+            if (half := np.atleast_1d(np.isnan(low) != np.isnan(high))).any():
+                at = tuple(np.argwhere(half)[0])
+                one, other = (np.broadcast_to(bound, half.shape)[at] for bound in (low, high))
+                raise ValueError(
+                    f"Censored observes (low, high), and got ({one:g}, {other:g}) in row {at[0]} of {len(half)}: write "
+                    "inf (or -inf) where there is no bound; NaN in both is a missing observation"
+                )
             if np.any(low > high):
                 raise ValueError("Censored observes (low, high) with low <= high")
-            return np.where(missing, np.nan, low), np.where(missing, np.nan, high)
+            return low, high
         values = np.asarray(to_numpy(y, "y"), np.float64)
         below, above = values <= self.lower, values >= self.upper
         low = np.where(below, -np.inf, np.where(above, self.upper, values))
@@ -212,6 +220,11 @@ class CensoredPrediction(GaussianPrediction):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         return super().cdf(_numbers(y, "cdf"))
 
+    def coverage(self, y: ArrayLike, level: float = 0.9) -> float:
+        return super().coverage(_numbers(y, "coverage"), level)
+
+    coverage.__doc__ = Prediction.coverage.__doc__
+
     def crps(self, y: ArrayLike) -> np.ndarray:
         return super().crps(_numbers(y, "crps"))
 
@@ -226,8 +239,8 @@ def _numbers(y: ArrayLike, what: str) -> ArrayLike:
 
 def log_interval(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """log(Phi(b) - Phi(a)), a <= b, in the tail where it does not cancel."""
-    turned = a + b > 0
-    a, b = np.where(turned, -b, a), np.where(turned, -a, b)
-    low, high = special().log_ndtr(a), special().log_ndtr(b)
     with np.errstate(divide="ignore", invalid="ignore"):
+        turned = a + b > 0
+        a, b = np.where(turned, -b, a), np.where(turned, -a, b)
+        low, high = special().log_ndtr(a), special().log_ndtr(b)
         return high + np.log(-np.expm1(np.where(np.isneginf(low), -np.inf, low - high)))

@@ -199,7 +199,10 @@ def test_probabilities_of_limits():
     assert np.isnan(found[2])
     between = censored.log_prob((np.full((3, 1), 0.2), np.full((3, 1), 0.9)))
     np.testing.assert_allclose(np.exp(between), full.cdf(0.9) - full.cdf(0.2))
-    for score in (censored.cdf, censored.crps):
+    assert (censored.log_prob((np.full((3, 1), -np.inf), np.full((3, 1), np.inf))) == 0).all()
+    with pytest.raises(ValueError, match=r"got \(1, nan\) in row 1 of 3: write inf \(or -inf\) where"):
+        censored.log_prob((np.ones((3, 1)), np.array([[2], [np.nan], [1]])))
+    for score in (censored.cdf, censored.crps, censored.coverage):
         with pytest.raises(TypeError, match="log_prob is the score"):
             score((np.zeros((3, 1)), np.ones((3, 1))))
 
