@@ -224,9 +224,11 @@ class EnsembleEstimator(BaseEstimator):
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         """Calls `function` with each tuple of arguments, `n_jobs` at a time, with a progress bar."""
+        from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels
+
         parallel = Parallel(n_jobs=self.n_jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
-        done = parallel(delayed(function)(*task) for task in tasks)
-        return list(Bar(done, unit=" networks", disable=not self.verbose))
+        done = parallel(delayed(on_one_thread)(function, *task) for task in tasks)
+        return on_one_thread(list, Bar(done, unit=" networks", disable=not self.verbose))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -111,8 +111,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         max_time: seconds. Units and epochs that are not given are doubled while predictions improve. A kind of network
             is only tried if the time is sufficient to train all networks of the kind. Results then depend on the
             machine. None: the usual choices, without a limit.
-        n_jobs: networks that are trained at the same time, in processes of joblib. None: 1, -1: all cores. The results
-            do not depend on it. `joblib.parallel_config` chooses another backend.
+        n_jobs: networks that are trained at the same time, each on one thread, in processes of joblib. None: 1, -1: all
+            cores. The results do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
         verbose: 1 shows a progress bar, which counts networks; from 2 on joblib prints more. 0: nothing is printed.
 

@@ -319,7 +319,10 @@ class Forecaster(BaseEstimator):
         return trained(best.scaling.kind, best.noise, stretches(windows.origin, self.horizon, self.n_networks))
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
-        return list(Parallel(n_jobs=self.n_jobs)(delayed(function)(*task) for task in tasks))
+        from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels
+
+        calls = (delayed(on_one_thread)(function, *task) for task in tasks)
+        return list(on_one_thread(Parallel(n_jobs=self.n_jobs), calls))
 
     def _with_past(self, known: Panel) -> Panel:
         """Covariates of the past and of the horizon, from those of the horizon alone or of both."""

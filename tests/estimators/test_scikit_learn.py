@@ -41,6 +41,7 @@ from pytagi_ddp.estimators import (
     neg_crps_scorer,
     neg_interval_score_scorer,
 )
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
 both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
@@ -80,6 +81,18 @@ def test_results_depend_on_the_seed_and_on_nothing_else(kind):
         np.testing.assert_array_equal(net.arena.theta, twin.arena.theta)
         assert not np.array_equal(net.arena.theta, stranger.arena.theta)
     assert not np.array_equal(one.networks_[0].arena.theta, one.networks_[1].arena.theta)
+
+
+def test_results_do_not_depend_on_the_number_of_threads(request):
+    """Processes of joblib have fewer threads than the program."""
+    request.addfinalizer(partial(set_threads, get_threads()))
+    x, found = np.random.default_rng(0).normal(size=(400, 10)), []
+    for threads in (1, 2):
+        set_threads(threads)
+        model = TAGIRegressor((400,), n_bins=24, epochs=5, n_folds=2, n_seeds=1, random_state=0)
+        found.append(model.fit(x, np.sin(x[:, 0])).networks_[0].arena.theta)
+        assert get_threads() == threads
+    np.testing.assert_array_equal(*found)
 
 
 @both

@@ -15,6 +15,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.quota import cpu_quota
@@ -162,7 +164,21 @@ class Division:
 
 
 def _divide() -> None:
-    _put_in_force(max(1, _undivided // math.prod(division._ranks for division in _divisions)))
+    n = max(1, _undivided // math.prod(division._ranks for division in _divisions))
+    if n != _threads:
+        _put_in_force(n)
+
+
+def on_one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls `function` while CPU kernels use one thread, so that results do not depend on the number of threads.
+
+    It takes some milliseconds. Inside another call it takes no time.
+    """
+    division = Division(MOST_THREADS)
+    try:
+        return function(*arguments)
+    finally:
+        division.end()
 
 
 def get_threads() -> int:
