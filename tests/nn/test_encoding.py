@@ -78,6 +78,12 @@ def test_copies_and_files_keep_the_arguments(tmp_path):
         net.layers[0].edges = [[0, 1]]
 
 
+def test_many_edges_are_shown_in_short():
+    short, long = nn.PiecewiseLinearEncoding([[0, 1, 2, 3]]), nn.PiecewiseLinearEncoding([range(999)] * 9)
+    assert "edges=[[0.0, 1.0, 2.0, 3.0]], ends=None" in repr(short)
+    assert "edges=[[0.0, 1.0, 2.0, ...], [" in repr(long) and len(repr(long)) < 200
+
+
 @pytest.mark.parametrize(
     ("edges", "options", "error", "message"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from reprlib import Repr
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # Properties of a layer's passes that allow the library to skip work. By default a layer has none of them.
 PROMISES = ("replayable", "needs_variances", "spares_deltas")
+LONG = 200  # characters of a setting, from which `repr` shortens its lists
 # Methods that a class may override without changing what it computes; so are names that begin with two underscores.
 DESCRIPTIONS = {"name", "settings", "get_layer_name", "get_layer_info", "init_weight_bias", "_abc_impl"}
 
@@ -41,6 +43,15 @@ OF_PASSES = {
     *("_angles", "_buffers", "_ends", "_input", "_kept", "_left", "_memory", "_norm", "_pool", "_reader", "_trained"),
     *("_way_back", "_winner", "made", "on_moments", "pool_at_step", "recomputing", "reduce_sums", "sums"),
 }
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    if len(text) <= LONG:
+        return text
+    shorter = Repr()
+    shorter.maxlist = 3
+    return shorter.repr(value)
 
 
 def _is_ours(kind: type) -> bool:
@@ -308,7 +319,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         return self.settings() if next(self.leaves()) is self else {}
 
     def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        arguments = ", ".join(f"{name}={_shortened(value)}" for name, value in self.settings().items())
         return f"{self.name}({arguments})" + (" frozen" if self.frozen else "")
 
     # -- computing --------------------------------------------------------------------------------------------
