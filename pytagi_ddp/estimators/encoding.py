@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from pytagi_ddp.warn import warn
 
 MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
 NUMERALS = 10  # numbers in a column of text that are suspicious
+ROWS = 30  # of a column of text in which it is suspicious that most values occur only once
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
 OFTEN = 5  # least number of samples of a value that gets a unit
@@ -127,7 +129,7 @@ class Categories:
             ValueError: columns that X does not have.
 
         Warns:
-            UserWarning: a column of text whose values are numbers.
+            UserWarning: a column of text whose values are numbers, or most of whose values occur only once.
         """
         columns = _columns_of(X, asked)
         if not columns:
@@ -138,15 +140,8 @@ class Categories:
         for k in columns:
             keys = _keys(X, k)
             counts = Counter(key for key in keys if key is not None)
-            numbers = [key for key in counts if isinstance(key, str) and _is_number(key)]
-            if isinstance(asked, str) and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
-                others = [key for key in counts if key not in numbers]
-                but = f" (not {_shown(others)})" if others else ""
-                warn(
-                    f"column {_names(X)[k]!r} of X holds text, and {len(numbers)} of {len(counts)} different values "
-                    f"are numbers{but}: they are taken as categories. Convert it (pd.to_numeric(column, "
-                    "errors='coerce')), or name it in categorical_features"
-                )
+            if isinstance(asked, str) and any(isinstance(key, str) for key in counts):
+                _warn_of_text(_names(X)[k], counts)
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
             if sum(counts[key] for key in most) == len(keys):
@@ -185,9 +180,33 @@ class Categories:
         return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
 
 
-def _is_number(text: str) -> bool:
+def _warn_of_text(name: Any, counts: Counter) -> None:
+    """Warns of a column of text that should not be one of categories, given how often each value occurs."""
+    numbers = {key for key in counts if _is_number(key)}
+    once = sum(count == 1 for count in counts.values())
+    if len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
+        others = [key for key in counts if key not in numbers]
+        but = f" (not {_shown(others)})" if others else ""
+        commas = ".str.replace(',', '.')" if any(isinstance(key, str) and "," in key for key in numbers) else ""
+        warn(
+            f"column {name!r} of X holds text, and {len(numbers)} of {len(counts)} different values are numbers{but}: "
+            f"they are taken as categories. Convert it (pd.to_numeric(column{commas}, errors='coerce')), or name it in "
+            "categorical_features"
+        )
+    elif (rows := sum(counts.values())) >= ROWS and once > 0.5 * rows:
+        warn(
+            f"column {name!r} of X holds text, and {once} of {rows} values occur only once: as categories, identifiers "
+            "and free text tell nothing about new samples. Leave it out, encode it as numbers, or name it in "
+            "categorical_features"
+        )
+
+
+def _is_number(value: Hashable) -> bool:
+    """Whether a value is a number, or a text that is one, perhaps with a decimal comma."""
+    if not isinstance(value, str):
+        return isinstance(value, Real) and not isinstance(value, bool)
     try:
-        return math.isfinite(float(text))
+        return math.isfinite(float(value.replace(",", ".", 1)))
     except ValueError:
         return False
 

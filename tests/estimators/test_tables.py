@@ -182,7 +182,8 @@ def test_lists_of_rows_may_hold_categories():
 def test_rare_categories_are_as_unknown_ones():
     pandas = pytest.importorskip("pandas")
     names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
-    model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
+    with pytest.warns(UserWarning, match="column 'name' of X holds text, and 299 of 320 values occur only once"):
+        model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
     assert len(model._x_mean) == 1 + 254
 
 
@@ -194,6 +195,9 @@ def test_numbers_read_as_text_are_named():
     options = {"n_folds": 2, "n_seeds": 1, "epochs": 1, "n_bins": 0, "random_state": 0}
     with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '\?' \(str\)"):
         TAGIRegressor(**options).fit(table, a)
+    for mixed in ([*a[:-1], "<0.01"], [str(number).replace(".", ",") for number in a[:-1]] + ["<0,01"]):
+        with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '<0"):
+            TAGIRegressor(**options).fit(table.assign(a=mixed), a)
     for asked in (["a"], np.array([False, True])):  # no warning
         TAGIRegressor(**options, categorical_features=asked).fit(table, a)
     TAGIRegressor(**options).fit(table.assign(a=np.arange(60) % 7).astype({"a": str}), a)
