@@ -29,6 +29,8 @@ from pytagi_ddp.warn import warn
 LARGEST_SEED = 2**31 - 1
 FARTHEST = 1e15  # largest distance from the mean, in standard deviations: sums of squares fit float32
 TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
+CHECKED = 10_000  # rows in which values are looked for that are equal in float32
+EQUAL = 0.01  # part of the values of a column that is suspicious if it is lost so
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
 # the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
@@ -162,6 +164,22 @@ class EnsembleEstimator(BaseEstimator):
                 "values in predictions and in partial_fit too, as nothing is known of them",
             )
         self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X), weights)
+        self._warn_of_equal(np.sort(X[:: len(X) // CHECKED + 1], 0))
+
+    def _warn_of_equal(self, X: np.ndarray) -> None:
+        """Warns of columns with values that are equal after standardisation in float32; X has sorted columns."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            differ = np.diff(X, axis=0) > 0
+            equal = differ & (np.diff(((X - self._x_mean) / self._x_std).astype(np.float32), axis=0) == 0)
+        if len(columns := np.flatnonzero(equal.sum(0) > EQUAL * (differ.sum(0) + 1))):
+            k = columns[0]
+            row = np.flatnonzero(equal[:, k])[0]
+            warn(
+                f"columns {self._sources(columns)} of X have different values that networks cannot tell apart, because "
+                f"they are equal in float32 after standardisation, such as {X[row, k]} and {X[row + 1, k]}: name "
+                "columns of identifiers in categorical_features, split a number that has several parts, and take "
+                "logarithms of numbers of very different sizes"
+            )
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
         """Ignores columns that are constant in these samples: the effect of other values is unknown.

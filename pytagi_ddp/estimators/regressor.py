@@ -201,7 +201,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             TypeError: `heteroscedastic` or `student_t` is not a bool.
 
         Warns:
-            UserWarning: columns without any number, which are ignored.
+            UserWarning: columns without any number, which are ignored, or with values that are equal in float32.
         """
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)
