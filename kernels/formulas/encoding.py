@@ -3,7 +3,7 @@
 A bin from `low` to `high` gives bottom + (top - bottom) u, where u = (z - low)/(high - low) is clipped to 0 from below,
 except in the first bin of a unit, and to 1 from above, except in its last bin.
 
-A number that has a unit of its own gives `height` where z is this number, up to rounding, else 0.
+A number that has a unit of its own gives `top` where z is this number, up to rounding, else `bottom`.
 
 Source: Gorishniy, Rubachev & Babenko (2022), "On embeddings for numerical features in tabular deep learning", NeurIPS;
 the moments of a clipped Gaussian as in `activation`.
@@ -31,10 +31,10 @@ def place_in_bin(z, low, high, bottom, top, first, last):
 
 
 @formula
-def value_unit(m, s, value, height):
+def value_unit(m, s, value, bottom, top):
     """The mean of the unit of a number for z ~ N(m, s). Its variance is 0: z is this number surely, or almost never."""
     near = abs(m - value) <= ROUNDING * at_least(abs(value), ONE)
-    return height if near and s == ZERO else ZERO
+    return top if near and s == ZERO else bottom
 
 
 @formula

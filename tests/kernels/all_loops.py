@@ -25,6 +25,8 @@ FITTING = {
     "embedding._backward": {"i": 6},
     "encoding._place": {"i": 6, "f": 7, "k": 5, "e": 11},
     "encoding._moments": {"i": 6, "f": 7, "k": 5, "e": 11},
+    "encoding._mark": {"i": 6, "f": 7, "k": 5, "e": 11},
+    "encoding._mark_moments": {"i": 6, "f": 7, "k": 5, "e": 11},
     "encoding._backward": {"i": 6, "f": 7, "k": 5},
     "layer_norm._backward": {"g": 5},
     "output_update._update_heteros": {"n": 6, "m": 12},

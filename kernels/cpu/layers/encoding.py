@@ -3,13 +3,13 @@
 Inputs are (rows, inputs), outputs and their deltas (rows, units). The first units are the bins of all inputs, one input
 after the other. `first` has the number of the first bin of each input, then the number of all bins, as float32. `edges`
 are the edges of the bins, one more than bins for each input: bin k of input i is between edges[k + i] and
-edges[k + i + 1], with the outputs ends[k, 0] and ends[k, 1] there. The last units belong to `values`, numbers of the
-inputs `inputs` (as float32).
+edges[k + i + 1], with the outputs ends[k, 0] and ends[k, 1] there. The last units belong to single numbers, which
+follow the edges: unit k of input sources[k] (as float32) is ends[k, 1] where the input is edges[k + inputs], and
+ends[k, 0] elsewhere.
 """
 
 from typing import Any
 
-import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
@@ -19,10 +19,10 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
 def _edges_fit(n: Any) -> bool:
-    return n.f == n.i + 1 and n.e == n.k + n.i and n.u >= n.k
+    return n.f == n.i + 1 and n.e == n.k + n.i
 
 
-@loop("ru ru ri f e k2", _edges_fit)
+@loop("rk rk ri f e k2", _edges_fit)
 def _place(out_mu, out_jcb, mu, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
@@ -34,7 +34,7 @@ def _place(out_mu, out_jcb, mu, first, edges, ends):
                 )
 
 
-@loop("ru ru ru ri ri f e k2", _edges_fit)
+@loop("rk rk rk ri ri f e k2", _edges_fit)
 def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
     for r in prange(mu.shape[0]):
         for i in range(mu.shape[1]):
@@ -46,26 +46,26 @@ def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
                 )
 
 
-@loop("ru ru ri v v _", lambda n: n.u >= n.v)
-def _mark(out_mu, out_jcb, mu, values, inputs, height):
-    start = out_mu.shape[1] - values.size
+@loop("rk rk ri f e k2 k", _edges_fit)
+def _mark(out_mu, out_jcb, mu, first, edges, ends, sources):
+    inputs = mu.shape[1]
     for r in prange(mu.shape[0]):
-        for k in range(values.size):
-            out_mu[r, start + k] = value_unit(mu[r, int(inputs[k])], ZERO, values[k], height)
-            out_jcb[r, start + k] = ZERO
+        for k in range(int(first[inputs]), out_mu.shape[1]):
+            m = mu[r, int(sources[k])]
+            out_mu[r, k], out_jcb[r, k] = value_unit(m, ZERO, edges[k + inputs], ends[k, 0], ends[k, 1]), ZERO
 
 
-@loop("ru ru ru ri ri v v _", lambda n: n.u >= n.v)
-def _mark_moments(out_mu, out_var, out_jcb, mu, var, values, inputs, height):
-    start = out_mu.shape[1] - values.size
+@loop("rk rk rk ri ri f e k2 k", _edges_fit)
+def _mark_moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends, sources):
+    inputs = mu.shape[1]
     for r in prange(mu.shape[0]):
-        for k in range(values.size):
-            i = int(inputs[k])
-            out_mu[r, start + k] = value_unit(mu[r, i], var[r, i], values[k], height)
-            out_var[r, start + k], out_jcb[r, start + k] = ZERO, ZERO
+        for k in range(int(first[inputs]), out_mu.shape[1]):
+            i = int(sources[k])
+            out_mu[r, k] = value_unit(mu[r, i], var[r, i], edges[k + inputs], ends[k, 0], ends[k, 1])
+            out_var[r, k], out_jcb[r, k] = ZERO, ZERO
 
 
-@loop("ru ru ri ri f", lambda n: n.f == n.i + 1)
+@loop("rk rk ri ri f", lambda n: n.f == n.i + 1)
 def _backward(delta_mu, delta_var, into_mu, into_var, first):
     for r in prange(delta_mu.shape[0]):
         for i in range(into_mu.shape[1]):
@@ -84,12 +84,12 @@ def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> No
         _moments(*out, x.mu, x.var, first, edges, ends)
 
 
-def mark(x: State, values: Array, inputs: Array, height: float, out: State) -> None:
-    """Writes the units of `values`, the last ones of `out`, as `forward` does those of the bins."""
+def mark(x: State, first: Array, edges: Array, ends: Array, sources: Array, out: State) -> None:
+    """Writes the units of single numbers, as `forward` does those of the bins."""
     if x.var is None:
-        _mark(out.mu, out.jcb, x.mu, values, inputs, np.float32(height))
+        _mark(out.mu, out.jcb, x.mu, first, edges, ends, sources)
     else:
-        _mark_moments(*out, x.mu, x.var, values, inputs, np.float32(height))
+        _mark_moments(*out, x.mu, x.var, first, edges, ends, sources)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

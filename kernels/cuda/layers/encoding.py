@@ -1,7 +1,7 @@
 """Piecewise-linear encoding. Same functions, arguments and formulas as `kernels.cpu.encoding`."""
 
 from pytagi_ddp.kernels.cuda.products.work import ZERO, i32
-from pytagi_ddp.kernels.cuda.runtime.compile import blocks, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.runtime.compile import blocks, floats, int32, kernel, thread_index
 from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin, value_unit
 from pytagi_ddp.kernels.tensors import Array, Delta, State
@@ -35,24 +35,26 @@ def _moments(mu, var, first, edges, ends, out_mu, out_var, out_jcb, n, inputs, b
             )
 
 
-@kernel(*[floats] * 5, *[int32] * 4, float32, threads=THREADS)
-def _mark(mu, values, numbers, out_mu, out_jcb, n, inputs, marked, units, height):
+@kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
+def _mark(mu, first, edges, ends, sources, out_mu, out_jcb, n, inputs, units):
     at = i32(thread_index())
     if at < n:
-        row, k = at // marked, at % marked
-        o = (row + 1) * units - marked + k
-        out_mu[o] = value_unit(mu[row * inputs + i32(numbers[k])], ZERO, values[k], height)
-        out_jcb[o] = ZERO
+        k = at % units
+        if k >= i32(first[inputs]):
+            m = mu[at // units * inputs + i32(sources[k])]
+            out_mu[at] = value_unit(m, ZERO, edges[k + inputs], ends[2 * k], ends[2 * k + 1])
+            out_jcb[at] = ZERO
 
 
-@kernel(*[floats] * 7, *[int32] * 4, float32, threads=THREADS)
-def _mark_moments(mu, var, values, numbers, out_mu, out_var, out_jcb, n, inputs, marked, units, height):
+@kernel(*[floats] * 9, int32, int32, int32, threads=THREADS)
+def _mark_moments(mu, var, first, edges, ends, sources, out_mu, out_var, out_jcb, n, inputs, units):
     at = i32(thread_index())
     if at < n:
-        row, k = at // marked, at % marked
-        i, o = row * inputs + i32(numbers[k]), (row + 1) * units - marked + k
-        out_mu[o] = value_unit(mu[i], var[i], values[k], height)
-        out_var[o], out_jcb[o] = ZERO, ZERO
+        k = at % units
+        if k >= i32(first[inputs]):
+            i = at // units * inputs + i32(sources[k])
+            out_mu[at] = value_unit(mu[i], var[i], edges[k + inputs], ends[2 * k], ends[2 * k + 1])
+            out_var[at], out_jcb[at] = ZERO, ZERO
 
 
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, threads=THREADS)
@@ -77,13 +79,14 @@ def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> No
         _moments.launch(blocks(n, THREADS), x.mu, x.var, first, edges, ends, *out, n, inputs, bins)
 
 
-def mark(x: State, values: Array, inputs: Array, height: float, out: State) -> None:
-    """Writes the units of `values`, the last ones of `out`, as `forward` does those of the bins."""
-    n, sizes = len(x.mu) * values.size, (x.mu.shape[1], values.size, out.mu.shape[1])
+def mark(x: State, first: Array, edges: Array, ends: Array, sources: Array, out: State) -> None:
+    """Writes the units of single numbers, as `forward` does those of the bins."""
+    n, inputs, units = out.mu.size, x.mu.shape[1], out.mu.shape[1]
+    known = first, edges, ends, sources
     if x.var is None:
-        _mark.launch(blocks(n, THREADS), x.mu, values, inputs, out.mu, out.jcb, n, *sizes, height)
+        _mark.launch(blocks(n, THREADS), x.mu, *known, out.mu, out.jcb, n, inputs, units)
     else:
-        _mark_moments.launch(blocks(n, THREADS), x.mu, x.var, values, inputs, *out, n, *sizes, height)
+        _mark_moments.launch(blocks(n, THREADS), x.mu, x.var, *known, *out, n, inputs, units)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

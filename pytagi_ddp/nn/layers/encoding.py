@@ -115,12 +115,13 @@ class PiecewiseLinearEncoding(BaseLayer):
         out = State(saved.units("mu", state.batch), None) if certain else saved.output(state.batch)
         out = out._replace(jcb=saved.units("jcb", state.batch))
         saved.input = state = state if certain else saved.with_variance(state)
+        first = self._first(saved)
         edges, ends = saved.constant("edges", self._all_edges), saved.constant("ends", self._all_ends)
         rows, outputs = by_step(state, self.steps), by_step(out, self.steps)
-        self.kernels.encoding.forward(rows, self._first(saved), edges, ends, outputs)
+        self.kernels.encoding.forward(rows, first, edges, ends, outputs)
         if self.values is not None:
-            numbers, inputs = saved.constant("values", self._numbers), saved.constant("inputs", self._inputs)
-            self.kernels.encoding.mark(rows, numbers, inputs, self.height, outputs)
+            sources = saved.constant("sources", self._sources)
+            self.kernels.encoding.mark(rows, first, edges, ends, sources, outputs)
         return out
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
@@ -136,20 +137,26 @@ class PiecewiseLinearEncoding(BaseLayer):
     def _first(self, saved: Saved) -> Array:
         return saved.constant("first", lambda: np.cumsum([0, *self._bins], dtype=np.float32))
 
-    def _numbers(self) -> np.ndarray:
-        return np.concatenate([np.array(some or (), np.float32) for some in self.values or ()])
+    def _of_inputs(self) -> list[list[float]]:
+        """The values of each input."""
+        return [some or [] for some in self.values or [None] * len(self.edges)]
 
-    def _inputs(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.edges), dtype=np.float32), [len(some or ()) for some in self.values or ()])
+    def _sources(self) -> np.ndarray:
+        """The input of each unit."""
+        inputs = np.arange(len(self.edges), dtype=np.float32)
+        return np.concatenate([inputs.repeat(self._bins), inputs.repeat([len(some) for some in self._of_inputs()])])
 
     def _all_edges(self) -> np.ndarray:
-        return np.concatenate([np.array(AS_IT_IS if some is None else some, np.float32) for some in self.edges])
+        """Those of all bins, and the values."""
+        edges = [AS_IT_IS if some is None else some for some in self.edges]
+        return np.concatenate([np.array(some, np.float32) for some in [*edges, *self._of_inputs()]])
 
     def _all_ends(self) -> np.ndarray:
+        """(bottom, top) of all units."""
         parts = zip(self.ends or [None] * len(self.edges), self._bins, strict=True)
-        return np.concatenate(
-            [np.array([AS_IT_IS] * bins if some is None else some, np.float32) for some, bins in parts]
-        )
+        ends = [[AS_IT_IS] * bins if some is None else some for some, bins in parts]
+        marks = [(0.0, self.height)] * (self._units - sum(self._bins))
+        return np.array([pair for some in [*ends, marks] for pair in some], np.float32)
 
     def settings(self) -> dict[str, Any]:
         return {"edges": self.edges, "ends": self.ends, "values": self.values, "height": self.height}

@@ -486,13 +486,16 @@ def test_piecewise_linear_encoding(rows, bins):
 
 @pytest.mark.parametrize(("rows", "values"), sizes([(3, [2, 0, 1])], [(50, [240, 3])]))
 def test_units_of_values(rows, values):
-    numbers = np.concatenate([np.arange(count, dtype=np.float32) for count in values])
-    inputs = np.repeat(np.arange(len(values), dtype=np.float32), values)
+    bins, inputs = np.ones(len(values), int), np.arange(len(values), dtype=np.float32)
+    first, sources = np.cumsum([0, *bins], dtype=np.float32), np.concatenate([inputs, inputs.repeat(values)])
+    numbers = [np.arange(count, dtype=np.float32) for count in values]
+    edges = np.concatenate([np.tile(np.float32([0, 1]), len(values)), *numbers])
+    units = len(sources)
     x = State(np.round(2 * normal(rows, len(values))), np.round(uniform(rows, len(values))))
-    units = sum(values) + 2
-    out = State(*normal(3, rows, units))  # the first units stay as they are
-    both("encoding", "mark", [x, numbers, inputs, 1.5, out], 0)
-    both("encoding", "mark", [x._replace(var=None), numbers, inputs, 1.5, out._replace(var=None)], 0)
+    known = first, edges, normal(units, 2, seed=3), sources
+    out = State(*normal(3, rows, units))  # the bins stay as they are
+    both("encoding", "mark", [x, *known, out], 0)
+    both("encoding", "mark", [x._replace(var=None), *known, out._replace(var=None)], 0)
 
 
 def test_output_update():
