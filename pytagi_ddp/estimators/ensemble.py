@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import Choice, Chosen, Loss
-from pytagi_ddp.estimators.encoding import Categories, encoding_of
+from pytagi_ddp.estimators.encoding import OFTEN, Categories, encoding_of
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import dense, explained
 from pytagi_ddp.estimators.members import Training, default_epochs
@@ -167,18 +167,21 @@ class EnsembleEstimator(BaseEstimator):
         self._warn_of_equal(np.sort(X[:: len(X) // CHECKED + 1], 0))
 
     def _warn_of_equal(self, X: np.ndarray) -> None:
-        """Warns of columns with values that are equal after standardisation in float32; X has sorted columns."""
+        """Warns of columns with values that are equal after standardisation in float32; X has sorted columns.
+
+        Only of columns in which a value occurs `OFTEN` times on average: a measurement may be rounded.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             differ = np.diff(X, axis=0) > 0
             equal = differ & (np.diff(((X - self._x_mean) / self._x_std).astype(np.float32), axis=0) == 0)
-        if len(columns := np.flatnonzero(equal.sum(0) > EQUAL * (differ.sum(0) + 1))):
+        different = differ.sum(0) + 1
+        if len(columns := np.flatnonzero((equal.sum(0) > EQUAL * different) & (OFTEN * different <= len(X)))):
             k = columns[0]
             row = np.flatnonzero(equal[:, k])[0]
             warn(
                 f"columns {self._sources(columns)} of X have different values that networks cannot tell apart, because "
                 f"they are equal in float32 after standardisation, such as {X[row, k]} and {X[row + 1, k]}: name "
-                "columns of identifiers in categorical_features, split a number that has several parts, and take "
-                "logarithms of numbers of very different sizes"
+                "columns of identifiers in categorical_features, or split a number that has several parts"
             )
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
