@@ -203,9 +203,9 @@ NETWORKS: dict[str, tuple[Callable[[], list[nn.BaseLayer]], dict]] = {
     "bins of numbers": (
         lambda: [
             nn.PiecewiseLinearEncoding(
-                [[-1, 0, 0.5, 2], None, [-0.5, 1]], [[[0, 1], [-1, 1], [0, 2]], None, [[-1, 1]]]
+                [[-1, 0, 0.5, 2], None, [-0.5, 1]], [[[0, 1], [-1, 1], [0, 2]], None, [[-1, 1]]], [[0], None, [-1, 1]]
             ),
-            nn.Linear(5, 4),
+            nn.Linear(8, 4),
             nn.ReLU(),
             nn.Linear(4, 2),
         ],

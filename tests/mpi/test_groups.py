@@ -76,7 +76,7 @@ def of_mpi4py(comm):
     made = {"dup": world.Dup(), "split": world.Split(comm.rank % 2, -comm.rank)}
     made["grid"] = made["split"].Create_cart([made["split"].size])
     for name, ranks in ({"world": world, "self": MPI.COMM_SELF} | made).items():
-        ddp = DDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
+        ddp = DDPSequential(Sequential(Linear(2, 8), Linear(8, 1)), communicator=ranks)
         assert (ddp.rank, ddp.world_size, ddp.communicator.backend) == (ranks.rank, ranks.size, "mpi")
         fsdp = FSDPSequential(Sequential(Linear(2, 1)), communicator=ranks)
         mesh = init_device_mesh((-1,), ("pipe",), ranks)
