@@ -267,12 +267,14 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
         )
     if regressor._categories.known:
         raise TypeError("export takes regressors whose features are numbers, each of them one input of the networks")
-    if any(getattr(net.layers[0], "values", None) for net in regressor.networks_):
+    from pytagi_ddp.estimators.members import known_values  # here: scikit-learn is loaded by then
+
+    if any(map(known_values, regressor.networks_)):
         raise TypeError(
             "export takes no regressor with inputs for values that occur often, because it predicts other values by "
             "draws: give a number of bins, as n_bins=24, and fit again"
         )
-    from pytagi_ddp.estimators.regressor import probabilities_of  # here: scikit-learn is loaded by then
+    from pytagi_ddp.estimators.regressor import probabilities_of
     from pytagi_ddp.estimators.student_t import quantile
 
     op, networks, targets = graph.op, regressor.networks_, _sizes(regressor.networks_[0])[1]

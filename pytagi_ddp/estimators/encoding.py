@@ -32,7 +32,7 @@ TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginning
 
 @dataclass(frozen=True)
 class Encoding:
-    """Arguments of a `PiecewiseLinearEncoding`, which may be compared."""
+    """Arguments of a `PiecewiseLinearEncoding`."""
 
     edges: tuple[tuple[float, ...] | None, ...]
     ends: tuple[tuple[tuple[float, float], ...] | None, ...] | None = None

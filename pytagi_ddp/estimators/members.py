@@ -148,10 +148,10 @@ def known_values(net: Sequential) -> dict[int, np.ndarray]:
 
 
 def near_any(x: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Whether each number is one of the values, up to rounding."""
+    """Whether each number is one of the values, up to rounding, as in `formulas.encoding.value_unit`."""
     after = np.searchsorted(values, x)
-    nearest = [np.abs(x - values[np.clip(k, 0, len(values) - 1)]) for k in (after - 1, after)]
-    return np.minimum(*nearest) <= ROUNDING * np.maximum(np.abs(x), 1)
+    around = (values[np.clip(k, 0, len(values) - 1)] for k in (after - 1, after))
+    return np.any([np.abs(x - value) <= ROUNDING * np.maximum(np.abs(value), 1) for value in around], 0)
 
 
 def similar(x: np.ndarray, values: np.ndarray, place: float) -> np.ndarray:

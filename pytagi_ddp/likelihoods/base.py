@@ -184,8 +184,8 @@ class Likelihood(ABC):
         except AttributeError:
             raise TypeError(f"observe takes a network first, got {type(net).__name__}") from None
         network = getattr(net, "model", net)
-        last = getattr(getattr(network, "passes", None), "last", None)
-        if last is not None and network.training and not last[1]:
+        passes = getattr(network, "passes", None)
+        if passes is not None and network.training and passes.evaluated:
             raise RuntimeError("predict was called since net(x), or net(x) in evaluation mode: call net(x) again")
         self.update(states, y, deltas, weight)
 

@@ -30,6 +30,16 @@ from pytagi_ddp.nn import (
 )
 from pytagi_ddp.warn import warn
 
+KNOWS = (
+    "the network knows more than its prior, or has a prior of its own, and the EvidenceSchedule pulls it towards the "
+    "prior of a new network: what it has learnt from other data is lost in time. Pass evidence=None to keep it. (What "
+    "it has learnt from the same data is not lost.)"
+)
+FEW = (
+    "the EvidenceSchedule counts these data only, so what the network has learnt from other data is replaced in a few "
+    "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "
+    "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
+)
 LARGE = 100.0  # root mean square of a column that is not standardised
 LOOKED_AT = 1 << 17  # values, about
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)

@@ -29,7 +29,7 @@ from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.advice import advise, advise_batch_size
+from pytagi_ddp.training.advice import FEW, KNOWS, advise, advise_batch_size
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -47,16 +47,6 @@ from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_
 from pytagi_ddp.training.options import check_names, check_options
 from pytagi_ddp.warn import warn
 
-KNOWS = (
-    "the network knows more than its prior, or has a prior of its own, and the EvidenceSchedule pulls it towards the "
-    "prior of a new network: what it has learnt from other data is lost in time. Pass evidence=None to keep it. (What "
-    "it has learnt from the same data is not lost.)"
-)
-FEW = (
-    "the EvidenceSchedule counts these data only, so what the network has learnt from other data is replaced in a few "
-    "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "
-    "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
-)
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
 # makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
@@ -150,14 +140,11 @@ class Trainer:
     ):
         if not isinstance(net, Net):
             raise TypeError(f"Trainer takes a network first, a Sequential or what wraps one, got {type(net).__name__}")
-        least_batch = 1 if batch_size is None else batch_size
-        check_integers("Trainer", epochs=epochs, batch_size=least_batch, bn_batches=bn_batches)
-        for name, number, least in (
-            ("epochs", epochs, 1),
-            ("batch_size", least_batch, 1),
-            ("bn_batches", bn_batches, 0),
-        ):
-            if number < least:
+        numbers = {"epochs": epochs, "bn_batches": bn_batches}
+        numbers |= {} if batch_size is None else {"batch_size": batch_size}
+        check_integers("Trainer", **numbers)
+        for name, number in numbers.items():
+            if number < (least := 0 if name == "bn_batches" else 1):
                 raise ValueError(f"{name} must be at least {least}, got {number}")
         if not 0 <= average_last <= 1:
             raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
 
+from pytagi_ddp import onnx
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.estimators import encoding as encoding_module
 from pytagi_ddp.nn.core.init import get_state
@@ -498,6 +499,9 @@ def test_values_that_occur_often_have_units():
         errors[bins] = np.sqrt(np.mean((model.predict(x[new]) - y[new]) ** 2))
         encoding = model.networks_[0].layers[0]
         assert (encoding.values is None) == (bins == 24)
+        if bins is None:
+            with pytest.raises(TypeError, match="no regressor with inputs for values that occur often"):
+                onnx.export(model, "not written.onnx")
     assert errors[None] < 0.5 * errors[24]
     assert encoding_module.with_values(None, x[:300], 24) is None  # three samples of each value
 

@@ -90,7 +90,7 @@ class PiecewiseLinearEncoding(BaseLayer):
 
     @property
     def _units(self) -> int:
-        return sum(self._bins) + sum(len(some or ()) for some in self.values or ())
+        return sum(self._bins) + sum(map(len, self._of_inputs()))
 
     @property
     def steps(self) -> int:

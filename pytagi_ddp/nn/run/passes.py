@@ -58,6 +58,11 @@ class Passes(Step):
         self.last: Any = None
         self._walks: FrameType | None = None  # the frame of the call that goes through the layers
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether the last forward pass was in evaluation mode, as those of `predict` are."""
+        return self.last is not None and not self.last[1]
+
     def attach(self, chain: Chain, arena: ParameterArena, kernels: Kernels) -> None:
         """Attaches new layers, a new parameter buffer or a new device; pending batch sums are kept."""
         self._chain, self._arena, self._kernels = chain, arena, kernels
