@@ -33,7 +33,7 @@ CLASSES = (
 )  # of scikit-learn
 # UCI sets whose targets are cut into three classes of about one size.
 CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
-REPEATED = ("wine-quality-red", "power-plant", "concrete")  # sets with duplicate samples
+REPEATED = ("wine-quality-red", "power-plant", "concrete", "protein-tertiary-structure")  # sets with duplicate samples
 VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators
     OURS: {},
     "TAGI, no bins": {"n_bins": 0},
@@ -91,32 +91,38 @@ def classifiers(k: int, jobs: int | None) -> dict[str, Callable[[], Any]]:
 
 
 def regression(model: Any, samples: Samples) -> dict[str, Any]:
-    """Figures of a fitted regressor on samples to test on."""
+    """Figures of a fitted regressor on samples to test on, and on those of them whose inputs are new."""
     x, _, x_test, y_test = samples
-    errors = (model.predict(x_test) - y_test) ** 2
-    found: dict[str, Any] = {"rmse": float(np.sqrt(errors.mean()))}
-    seen = set(map(bytes, np.ascontiguousarray(x)))
-    new = np.array([bytes(row) not in seen for row in np.ascontiguousarray(x_test)])
-    found["rmse_new"] = float(np.sqrt(errors[new].mean()))
+    new, errors = are_new(x, x_test), (model.predict(x_test) - y_test) ** 2
+    found: dict[str, Any] = {"rmse": float(np.sqrt(errors.mean())), "rmse_new": float(np.sqrt(errors[new].mean()))}
     if hasattr(model, "log_likelihood"):
         low, high = model.predict_interval(x_test, 0.9)
-        found["log_likelihood"] = float(np.mean(model.log_likelihood(x_test, y_test)))
+        logs = model.log_likelihood(x_test, y_test)
     elif hasattr(model, "pred_dist"):  # NGBoost
         distribution = model.pred_dist(x_test)
         low, high = distribution.dist.interval(0.9)
-        found["log_likelihood"] = float(np.mean(distribution.logpdf(y_test)))
+        logs = distribution.logpdf(y_test)
     else:
         return found
-    return found | {"coverage": float(np.mean((low <= y_test) & (y_test <= high)))}
+    inside = (low <= y_test) & (y_test <= high)
+    found |= {"log_likelihood": float(np.mean(logs)), "log_likelihood_new": float(np.mean(logs[new]))}
+    return found | {"coverage": float(np.mean(inside)), "coverage_new": float(np.mean(inside[new]))}
+
+
+def are_new(x: np.ndarray, x_test: np.ndarray) -> np.ndarray:
+    """Which rows of x_test are not among those of x."""
+    seen = set(map(bytes, np.ascontiguousarray(x)))
+    return np.array([bytes(row) not in seen for row in np.ascontiguousarray(x_test)])
 
 
 def classes(model: Any, samples: Samples) -> dict[str, Any]:
-    """Figures of a fitted classifier on samples to test on."""
-    _, _, x_test, y_test = samples
+    """Figures of a fitted classifier on samples to test on, and on those of them whose inputs are new."""
+    x, _, x_test, y_test = samples
     p = model.predict_proba(x_test)
-    right = p[np.arange(len(p)), np.searchsorted(model.classes_, y_test)]
+    losses = -np.log(np.maximum(p[np.arange(len(p)), np.searchsorted(model.classes_, y_test)], 1e-12))
     wrong = model.classes_[p.argmax(1)] != y_test
-    return {"log_loss": float(-np.log(np.maximum(right, 1e-12)).mean()), "error": float(wrong.mean())}
+    new = float(losses[are_new(x, x_test)].mean())
+    return {"log_loss": float(losses.mean()), "log_loss_new": new, "error": float(wrong.mean())}
 
 
 def splits_of(task: str, name: str, folder: str | None) -> Iterator[Samples]:
@@ -144,14 +150,17 @@ def measure(task: str, model: Any, samples: Samples) -> dict[str, Any]:
     return seconds | (regression if task == "regression" else classes)(model, samples)
 
 
+NEW = "without test samples whose inputs also occur in the training data"
 COLUMNS = {
     "regression": {
         "rmse": "RMSE",
         "log_likelihood": "mean log-likelihood",
         "coverage": "share in 90 %",
-        "rmse_new": "RMSE without test samples whose inputs also occur in the training data",
+        "rmse_new": f"RMSE {NEW}",
+        "log_likelihood_new": f"mean log-likelihood {NEW}",
+        "coverage_new": f"share in 90 % {NEW}",
     },
-    "classes": {"log_loss": "log loss", "error": "error"},
+    "classes": {"log_loss": "log loss", "log_loss_new": f"log loss {NEW}", "error": "error"},
 }
 
 
@@ -175,7 +184,7 @@ def report(done: list[dict[str, Any]]) -> str:
         groups |= {", parts left out": ours} if len(ours) > 1 else {}
         for what, models in groups.items():
             for key, title in (columns | {"cpu_seconds": "seconds of processors, a fit (median)"}).items():
-                chosen = names if key != "rmse_new" else [name for name in names if name in REPEATED]
+                chosen = [name for name in names if not key.endswith("_new") or name in REPEATED]
                 if rows := [row for name in chosen if (row := row_of(ones, name, models, key)) is not None]:
                     parts.append(f"{task}{what}: {title}\n\n" + table(("set", "splits", *models), rows))
     return "\n\n".join(parts)

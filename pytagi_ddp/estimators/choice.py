@@ -19,6 +19,7 @@ ENOUGH = 3000  # samples on which a choice is based: of a large table, those of 
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
+CLEARLY = 2.0  # standard errors by which a training is worse on the first fold if it is given up
 MIXED = 4  # number of the best trainings whose networks are tried together with those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
@@ -42,7 +43,7 @@ class Choice:
     Args:
         train: trains networks, given (training, fold) of each.
         x: inputs of the samples. fold: the fold of each sample.
-        loss: returns the loss of each sample, by networks, fold by fold, that have not seen it.
+        loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
         count: networks for each fold in the result.
         seconds: no training begins for a choice if it would take longer; None: no limit.
 
@@ -73,7 +74,7 @@ class Choice:
             self._work += len(missing) * training.work(self._x.shape[1])
             for (_, k), net in zip(missing, made, strict=True):
                 there[k].append(net)
-        return there[:folds] if count > 1 else [some[:1] for some in there[:folds]]
+        return [some[:count] for some in there[:folds]]
 
     def best(self) -> Training:
         return min(self.losses, key=self.losses.__getitem__)
@@ -84,9 +85,16 @@ class Choice:
         return min(tried, key=self.losses.__getitem__, default=None)
 
     def consider(self, training: Training) -> None:
-        """Tries a training if there is time for all of its networks. The first training is always tried."""
+        """Tries a training if there is time for all of its networks. The first training is always tried.
+
+        It is given up if its network of the first fold is clearly worse than that of the best training so far.
+        """
         if training in self.losses or (self.losses and not self._has_time_for(training)):
             return
+        if self.losses and self._judges > 1:
+            worse = self._loss(self._some(training, 1, 1)) - self._loss(self._some(self.best(), 1, 1))
+            if worse.mean() > CLEARLY * worse.std() / math.sqrt(len(worse)):
+                return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
         if len(self.losses) == 1 and not self._has_time_for(training):
             warn(
@@ -95,29 +103,30 @@ class Choice:
             )
 
     def _judged(self, networks: list[list[Sequential]]) -> float:
-        """The mean loss of the samples on which the choice is based."""
-        with np.errstate(all="ignore"):  # samples of the other folds have no predictions
-            losses = self._loss(networks[: self._judges])
-        return float(losses[self._fold < self._judges].mean())
+        return float(self._loss(networks).mean())
 
     def mixed(self, best: Training) -> Chosen:
         """The networks of the best training, or all but one of them and one of another kind, if that is better.
 
         Networks of two kinds make different errors. So their mean may be better, even if one kind is worse.
         """
-        networks = self.networks(best)
         if self._count == 1:
-            return Chosen(networks)
-        least, other = self._judged(networks), best
+            return Chosen(self.networks(best))
+        alike = self._some(best, self._judges, self._count)
+        least, other = self._judged(alike), best
         for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED]:
             if training != best:
-                one_more = zip(networks, self._some(training, self._judges, 1), strict=False)
-                if (loss := self._judged([some[:-1] + another for some, another in one_more])) < least:
+                two_kinds = self._with_one(alike, training)
+                if (loss := self._judged(two_kinds)) < least:
                     least, other = loss, training
         if other == best:
-            return Chosen(networks)
-        one_more = zip(networks, self._some(other, self._folds, 1), strict=True)
-        return Chosen([some[:-1] + another for some, another in one_more], alike=False)
+            return Chosen(self.networks(best))
+        return Chosen(self._with_one(self._some(best, self._folds, self._count - 1), other), alike=False)
+
+    def _with_one(self, networks: list[list[Sequential]], training: Training) -> list[list[Sequential]]:
+        """`count` networks for each fold: all but the last of these, and one of this training."""
+        one_more = self._some(training, len(networks), 1)
+        return [some[: self._count - 1] + another for some, another in zip(networks, one_more, strict=True)]
 
     def encode(self, training: Training) -> None:
         """Considers the training with encoded inputs, scaled or not.

@@ -18,6 +18,7 @@ from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import Observe, Training, learn, moments_apart, run_epoch, weighted
+from pytagi_ddp.estimators.repeated import SharedClass, groups_of, learn_class
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
@@ -54,6 +55,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     calibration of modern neural networks", for T.
     """
 
+    _shared: SharedClass | None = None  # what is known of inputs that have been learnt
     _tree = True  # whether the networks have a hierarchical softmax, as those of earlier versions
 
     def __init__(
@@ -108,26 +110,34 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
             self._tree = self.sigma_v is not None
             trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
-            fold = assign_folds(len(x), self.n_folds, *seeds(1))
+            fold = assign_folds(groups_of(x), self.n_folds, *seeds(1))
         self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]]) -> np.ndarray:
-            """Probabilities for each sample, by the networks of its fold."""
-            probabilities = np.empty((len(x), len(self.classes_)))
+            """Probabilities for each sample of the folds of these networks, which have not learnt it."""
+            rows = fold < len(networks)
+            probabilities = np.empty((np.count_nonzero(rows), len(self.classes_)))
             for k, some in enumerate(networks):
-                probabilities[fold == k] = self._probabilities(some, x[fold == k])
+                probabilities[fold[rows] == k] = self._probabilities(some, x[fold == k])
             return probabilities
+
+        def loss(networks: list[list[Sequential]]) -> np.ndarray:
+            rows = fold < len(networks)
+            return -weights[rows] / weights.mean() * log_likelihood(unseen(networks), numbers[rows])
 
         networks, _ = self._train(
             partial(fit_classes, classes=len(self.classes_), sigma_v=self.sigma_v),
             trainings,
             (x, numbers, weights),
             fold,
-            loss=lambda networks: -weights / weights.mean() * log_likelihood(unseen(networks), numbers),
+            loss=loss,
             seeds=seeds,
         )
-        tempering = len(networks) > 1
-        self.temperature_ = most_likely_temperature(unseen(networks), numbers, weights) if tempering else 1.0
+        self.temperature_, self._shared = 1.0, None
+        if len(networks) > 1:
+            probabilities = unseen(networks)
+            self.temperature_ = most_likely_temperature(probabilities, numbers, weights)
+            self._shared = learn_class(x, numbers, weights, tempered(probabilities, self.temperature_))
         self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
         return self
 
@@ -161,12 +171,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
                 self._tree = self.sigma_v is not None
             training = self._trainings(len(x), self._outputs())[0]
             if first:
-                self.temperature_, self.networks_ = 1.0, self._untrained(training, x)
+                self.temperature_, self._shared, self.networks_ = 1.0, None, self._untrained(training, x)
         noise = (self.sigma_v or SIGMA_V) if self._tree else None
         observe = labels(numbers, weights, len(self.classes_), noise)
         with lock_of(self):
             for k, net in enumerate(self.networks_):
                 learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
+            if self._shared is not None:
+                self._shared.learn(x, numbers, weights, len(self.classes_))
         return self
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -178,7 +190,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         x = self._standardised(X)
         with lock_of(self):
             probabilities = self._probabilities(self.networks_, x)
-        return tempered(probabilities, self.temperature_)
+            probabilities = tempered(probabilities, self.temperature_)
+            return probabilities if self._shared is None else self._shared.given(x, probabilities)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """ln of the probabilities that `predict_proba` returns."""

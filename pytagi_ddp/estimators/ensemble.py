@@ -33,10 +33,9 @@ CHECKED = 10_000  # rows in which values are looked for that are equal in float3
 EQUAL = 0.01  # part of the values of a column that is suspicious if it is lost so
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
-# the noise of small tables. If few epochs (FEW) are better, the choice is between these and a wide layer (WIDE), which
-# learns the noise more slowly.
+# the noise of small tables, and few of them (FEW) are better.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
-FEW, WIDE = ((50, 50), 5), ((400,), 40)
+FEW = (50, 50), 5
 
 
 class EnsembleEstimator(BaseEstimator):
@@ -52,7 +51,7 @@ class EnsembleEstimator(BaseEstimator):
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """The trainings to choose from; raises ValueError if a parameter is invalid."""
         given = self.hidden_layer_sizes
-        candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW, WIDE]
+        candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW]
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
         counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
@@ -91,17 +90,14 @@ class EnsembleEstimator(BaseEstimator):
 
         Args:
             learn: called with a training, samples and a seed.
-            trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW, WIDE].
+            trainings: one, or those to choose from: [*CANDIDATES], or [*CANDIDATES, FEW].
             samples: arrays with one row per sample, inputs first. fold: number of each sample's fold.
             seeds: returns the given number of seeds.
-            loss: returns the loss of each sample, by the networks (given fold by fold) that have not seen it.
+            loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
         are chosen, then the bins of the inputs, then the width and the epochs. One of the networks of a fold is
-        replaced by one of another training if their mean is better. If few epochs are best, their whole ensemble is
-        compared with those of wide layers and of the best encoded inputs. Single networks of these are worse, but gain
-        more by averaging. The wide ensemble is used unless it is worse by more than the standard error of the
-        difference.
+        replaced by one of another training if their mean is better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
@@ -116,22 +112,13 @@ class EnsembleEstimator(BaseEstimator):
         choice = Choice(train, samples[0], fold, loss, count, self.max_time)
         if len(rows) == 1:
             return Chosen(choice.networks(trainings[0]))
-        for training in trainings[: len(CANDIDATES) + 1]:
+        for training in trainings:
             choice.consider(training)
         if self.n_bins is None:
-            choice.encode(trainings[: len(CANDIDATES)][-1])
+            *several, last = trainings
+            choice.encode(last if choice.best() == last or not several else trainings[: len(CANDIDATES)][-1])
         choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
-        best = choice.best()
-        if len(trainings) <= len(CANDIDATES) or best != trainings[len(CANDIDATES)]:
-            return choice.mixed(best)
-        few, wide = choice.networks(best), choice.networks(trainings[-1])
-        of_few, of_wide = _loss_of_all(loss, few), _loss_of_all(loss, wide)
-        worse = of_wide - of_few
-        taken, least = (few, of_few) if worse.mean() > worse.std() / np.sqrt(len(worse)) else (wide, of_wide)
-        if (encoded := choice.best_encoded()) is not None:
-            others = choice.networks(encoded)
-            taken = others if _loss_of_all(loss, others).mean() < least.mean() else taken
-        return Chosen(taken)
+        return choice.mixed(choice.best())
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
         """The trainings with bins of the columns of x, if their number is given."""
@@ -269,19 +256,6 @@ def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
         for name in vars(estimator).keys() - before.keys():
             delattr(estimator, name)
         raise
-
-
-def _loss_of_all(loss: Loss, networks: list[list[Sequential]]) -> np.ndarray:
-    """Estimates the loss of the mean over all networks of all folds, from that over the networks of one fold.
-
-    The loss of a mean over n networks is assumed to be a + b/n, as for squared errors.
-    """
-    n, total = len(networks[0]), sum(map(len, networks))
-    together = loss(networks)
-    if n == 1:
-        return together
-    alone = np.mean([loss([[some[k]] for some in networks]) for k in range(n)], 0)
-    return together - (alone - together) * (1 / n - 1 / total) / (1 - 1 / n)
 
 
 def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None) -> tuple[Any, Any]:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 
-def assign_folds(samples: int, n_folds: int, seed: int) -> np.ndarray:
-    """The number of each sample's fold; the sizes of the folds differ by at most one.
+def assign_folds(group: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    """The number of each sample's fold. With enough groups of one sample, sizes of folds differ by at most one.
+
+    Args:
+        group: a number for each sample; those of a group are in one fold, unless there are fewer groups than folds.
 
     Raises:
         ValueError: fewer than two samples.
     """
+    samples = len(group)
     if samples < 2:
         raise ValueError(f"fit needs at least 2 samples, got {samples} sample")
-    fold = np.empty(samples, int)
-    fold[np.random.default_rng(seed).permutation(samples)] = np.arange(samples) % min(n_folds, samples)
-    return fold
+    folds, order = min(n_folds, samples), np.random.default_rng(seed).permutation(samples)
+    size = np.bincount(group)
+    if np.count_nonzero(size) < folds:
+        group, size = np.arange(samples), np.ones(samples, int)
+    order = order[np.argsort(-size[group[order]], kind="stable")]  # large groups first
+    fold_of, sizes = np.full(len(size), -1), [0] * folds
+    for one in group[order].tolist():
+        if fold_of[one] < 0:
+            fold_of[one] = sizes.index(min(sizes))
+            sizes[fold_of[one]] += int(size[one])
+    return fold_of[group]
 
 
 def learnt_by(fold: np.ndarray, k: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from pytagi_ddp.estimators.distributions import EnsemblePrediction, StudentTPred
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.members import Training, moments_apart, run_epoch, values, weighted
 from pytagi_ddp.estimators.members import moments as predicted
+from pytagi_ddp.estimators.repeated import RandomIntercept
 from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
 from pytagi_ddp.nn import Sequential
 
@@ -93,9 +94,14 @@ class Noise(ABC):
 
 
 class StudentTNoise(Noise):
-    """Observations are Student-t distributed, or Gaussian, around the mean of the networks' means."""
+    """Observations are Student-t distributed, or Gaussian, around the mean of the networks' means.
+
+    Attributes:
+        intercept: what is known of inputs that have been learnt, or None.
+    """
 
     degrees: float
+    intercept: RandomIntercept | None = None
 
     @abstractmethod
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
@@ -108,9 +114,10 @@ class StudentTNoise(Noise):
     def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
         epistemic, spread = (moments.var + moments.missing + moments.spread, moments.spread) * np.exp(-log_scale2)
-        return StudentTPrediction(
-            moments.mu * std + mean, log_scale2 + 2 * np.log(std), self.degrees, epistemic, spread
-        )
+        mu = moments.mu
+        if self.intercept is not None:
+            mu, log_scale2 = self.intercept.given(x, mu, log_scale2)
+        return StudentTPrediction(mu * std + mean, log_scale2 + 2 * np.log(std), self.degrees, epistemic, spread)
 
 
 @dataclass(frozen=True)

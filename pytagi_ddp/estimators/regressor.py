@@ -26,7 +26,7 @@ from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values, weighted
-from pytagi_ddp.estimators.noise import GivenNoise, Moments, Noise, learn_noise
+from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
     LikelihoodNoise,
@@ -37,6 +37,7 @@ from pytagi_ddp.estimators.observed import (
     observed,
     units,
 )
+from pytagi_ddp.estimators.repeated import groups_of, learn_intercept
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 
@@ -206,25 +207,27 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)
             trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
-            fold = assign_folds(len(y), self.n_folds, *seeds(1))
+            fold = assign_folds(groups_of(x), self.n_folds, *seeds(1))
         self._leave_out_constant(x)
 
-        def unseen(networks: list[list[Sequential]]) -> Moments:
-            """The prediction of each sample, by the networks that were trained without its fold."""
-            return Moments.of(networks, [fold == k for k in range(len(networks))], x)
+        def unseen(networks: list[list[Sequential]], rows: np.ndarray | slice = slice(None)) -> Moments:
+            """The prediction of each of these samples, by the networks that were trained without its fold."""
+            return Moments.of(networks, [fold[rows] == k for k in range(len(networks))], x[rows])
 
         name, outputs, shares = self.likelihood, range(y.shape[1]), weights / weights.mean()
 
-        def fitted(moments: Moments) -> list[LikelihoodNoise]:
+        def fitted(moments: Moments, rows: np.ndarray | slice = slice(None)) -> list[LikelihoodNoise]:
             start = LikelihoodNoise(NAMES[str(name)]())
-            return [start.with_slope(moments.target(k), y[:, k], weights) for k in outputs]
+            return [start.with_slope(moments.target(k), y[rows, k], weights[rows]) for k in outputs]
 
         def loss(networks: list[list[Sequential]]) -> np.ndarray:
-            moments = unseen(networks)
+            rows = fold < len(networks)
+            moments = unseen(networks, rows)
             if name is None:
-                return shares * ((moments.mu - y) ** 2).mean(1)
-            parts = [noise.distribution(x, moments.target(k), 0.0, 1.0) for k, noise in enumerate(fitted(moments))]
-            return -shares * TargetsPrediction(parts).log_prob(y).mean(1)
+                return shares[rows] * ((moments.mu - y[rows]) ** 2).mean(1)
+            noises = fitted(moments, rows)
+            parts = [noise.distribution(x[rows], moments.target(k), 0.0, 1.0) for k, noise in enumerate(noises)]
+            return -shares[rows] * TargetsPrediction(parts).log_prob(y[rows]).mean(1)
 
         learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
         networks, alike = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
@@ -251,9 +254,33 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 )
                 for k in outputs
             ]
+            if len(networks) > 1:
+                self._learn_intercepts(noises, x, y, weights, moments, everyone)
         self._set_noises(noises)
         self._batches, self.networks_ = None, everyone  # last: an interrupted fit sets none
         return self
+
+    @staticmethod
+    def _learn_intercepts(
+        noises: list[LearntNoise],
+        x: np.ndarray,
+        y: np.ndarray,
+        weights: np.ndarray,
+        moments: Moments,
+        networks: list[Sequential],
+    ) -> None:
+        """Sets what samples with equal inputs have in common; moments: by networks that have not learnt them."""
+        group = groups_of(x)
+        repeated = np.bincount(group)[group] > 1
+        if not repeated.any():
+            return
+        seen = moments.mu.copy()
+        seen[repeated] = Moments.of([networks], [slice(None)], x[repeated]).mu
+        for k, noise in enumerate(noises):
+            target = moments.target(k)
+            noise.intercept = learn_intercept(
+                x, y[:, k], weights, target.mu, seen[:, k], noise.log_scale2(x, target), noise.degrees
+            )
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
         """Learns further samples in one pass. Each is evidence once, and nothing is forgotten.
@@ -305,6 +332,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             with lock_of(self):
                 learn = self._learn_once if self.likelihood is None else self._observe_once
                 learn(x[rows], y[rows], weights[rows])
+        if self.likelihood is None:
+            with lock_of(self):
+                for k, noise in enumerate(self._noises):
+                    if noise.intercept is not None:
+                        noise.intercept.totals.add(x, y[:, k], weights)
         if estimated:
             with lock_of(self):
                 self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
