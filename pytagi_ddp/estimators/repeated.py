@@ -129,9 +129,9 @@ def learn_intercept(
 ) -> RandomIntercept | None:
     """The intercept that makes samples with equal inputs most likely, each predicted from the others.
 
-    None: there are no such samples, or too few to show that they have anything in common. One more observation of the size of s is assumed,
-    so that a few equal observations do not make the scale 0. If different y are at least d apart, they have been
-    rounded, and squares have at least the mean d^2/12.
+    None: there are no such samples, or too few to show that they have anything in common. One more observation of the
+    size of s is assumed, so that a few equal observations do not make the scale 0. If different y are at least d apart,
+    they have been rounded, and squares have at least the mean d^2/12.
 
     Args:
         x, y: standardised samples. weights: how often each counts.
@@ -190,8 +190,8 @@ class SharedClass:
 def learn_class(x: np.ndarray, numbers: np.ndarray, weights: np.ndarray, unseen: np.ndarray) -> SharedClass | None:
     """The probability that makes samples with equal inputs most likely, each predicted from the others.
 
-    None: there are no such samples, or too few to show that their classes have anything in common. One more sample that does not have the
-    class of another one is assumed.
+    None: there are no such samples, or too few to show that their classes have anything in common. One more sample that
+    does not have the class of another one is assumed.
 
     Args:
         x: standardised samples. numbers: their classes. weights: how often each counts.

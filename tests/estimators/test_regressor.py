@@ -153,7 +153,8 @@ def test_columns_that_were_constant_have_no_effect(estimator):
 def test_columns_far_from_zero_are_not_constant():
     x, y = data(200)
     options = {"hidden_layer_sizes": (8,), "n_folds": 2, "n_seeds": 1, "epochs": 3, "n_bins": 0, "random_state": 0}
-    near, far = (TAGIRegressor(**options).fit(inputs, y).predict(inputs) for inputs in (2.0**20 * x, 2.0**20 * x + 2.0**52))
+    inputs = 2.0**20 * x
+    near, far = (TAGIRegressor(**options).fit(some, y).predict(some) for some in (inputs, inputs + 2.0**52))
     np.testing.assert_allclose(near, far, atol=0.05 * y.std())
 
 
