@@ -15,10 +15,10 @@ from pytagi_ddp.estimators.student_t import log_density
 
 MOST_EQUAL = 20  # samples with equal inputs that are kept together; networks can learn inputs that occur more often
 CORRELATIONS = np.linspace(0, 1, 21)  # to choose from
-SCALES = np.geomspace(1e-6, 4, 80)  # of s^2, to choose from
+SCALES = np.geomspace(1e-6, 4, 160)  # of s^2, to choose from
 PROBABILITIES = 1 - np.geomspace(1, 1e-4, 41)  # to choose from
 TINY = 1e-12  # probability
-LEAST_GAIN = 4.0  # of the log-likelihood if samples have something in common; both samples of a pair count
+LEAST_GAIN = 8.0  # of the log-likelihood if samples have something in common; both samples of a pair count
 MOST_LEARNT = 0.9  # limit on the share of a deviation that networks have learnt
 
 
