@@ -29,12 +29,12 @@ class Chosen(NamedTuple):
     """Networks, fold by fold.
 
     Attributes:
-        alike: whether all networks of a fold were trained alike. The difference between two kinds does not vanish in
-            the mean over more networks, so their spread does not show how much better this mean is.
+        alike: as many networks of the best kind, for the first folds. The variance between them vanishes in the mean
+            over more networks; the difference between two kinds does not.
     """
 
     networks: list[list[Sequential]]
-    alike: bool = True
+    alike: list[list[Sequential]]
 
 
 class Choice:
@@ -60,9 +60,10 @@ class Choice:
         self._end = math.inf if seconds is None else perf_counter() + seconds
         self._spent, self._work = 0.0, 0.0
 
-    def networks(self, training: Training) -> list[list[Sequential]]:
+    def chosen(self, training: Training) -> Chosen:
         """`count` networks for each fold; trains those that do not exist yet."""
-        return self._some(training, self._folds, self._count)
+        networks = self._some(training, self._folds, self._count)
+        return Chosen(networks, networks)
 
     def _some(self, training: Training, folds: int, count: int) -> list[list[Sequential]]:
         there = self._networks.setdefault(training, [[] for _ in range(self._folds)])
@@ -110,18 +111,16 @@ class Choice:
 
         Networks of two kinds make different errors. So their mean may be better, even if one kind is worse.
         """
-        if self._count == 1:
-            return Chosen(self.networks(best))
         alike = self._some(best, self._judges, self._count)
         least, other = self._judged(alike), best
-        for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED]:
+        for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED] if self._count > 1 else ():
             if training != best:
                 two_kinds = self._with_one(alike, training)
                 if (loss := self._judged(two_kinds)) < least:
                     least, other = loss, training
         if other == best:
-            return Chosen(self.networks(best))
-        return Chosen(self._with_one(self._some(best, self._folds, self._count - 1), other), alike=False)
+            return self.chosen(best)
+        return Chosen(self._with_one(self._some(best, self._folds, self._count - 1), other), alike)
 
     def _with_one(self, networks: list[list[Sequential]], training: Training) -> list[list[Sequential]]:
         """`count` networks for each fold: all but the last of these, and one of this training."""

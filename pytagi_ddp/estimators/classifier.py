@@ -35,6 +35,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
        folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs do not count as new evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
+    3. Samples with equal inputs, up to 20, are in one fold. If they have the same class more often than networks
+       predict, the probabilities at an input that was learnt are mixed with the classes that were observed there.
 
     Args:
         sigma_v: None, or a number for the networks of versions before 0.3: a hierarchical softmax, where +1 and -1 with

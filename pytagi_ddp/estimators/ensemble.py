@@ -111,7 +111,7 @@ class EnsembleEstimator(BaseEstimator):
 
         choice = Choice(train, samples[0], fold, loss, count, self.max_time)
         if len(rows) == 1:
-            return Chosen(choice.networks(trainings[0]))
+            return choice.chosen(trainings[0])
         for training in trainings:
             choice.consider(training)
         if self.n_bins is None:

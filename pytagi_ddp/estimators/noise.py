@@ -213,7 +213,7 @@ def learn_noise(
     weights: np.ndarray,
     moments: Moments,
     fold: np.ndarray,
-    networks: int,
+    gain: float,
     heteroscedastic: bool,
     student_t: bool,
     seeds: Sequence[int],
@@ -223,7 +223,7 @@ def learn_noise(
 
     Args:
         x, y: standardised samples. weights: how often each counts. moments: of y. fold: number of the fold of each.
-        networks: number of networks that later predictions are made with; that of `moments`, if they are of two kinds.
+        gain: by how much the mean squared error of all networks together is smaller than that of `moments`.
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
@@ -245,8 +245,7 @@ def learn_noise(
         for k, net in zip(folds, trained, strict=True):
             h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
-    shrink = (1 / moments.networks - 1 / networks) * mean(moments.spread) / mean(squares)
-    return LearntNoise(scale, math.log(max(1 - shrink, 0.3)), made, (h.min(), h.max()), complete, trained)
+    return LearntNoise(scale, math.log(max(1 - gain / mean(squares), 0.3)), made, (h.min(), h.max()), complete, trained)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:

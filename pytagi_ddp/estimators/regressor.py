@@ -74,6 +74,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
        proportion to it.
+    4. Samples with equal inputs, up to 20, are in one fold. If they have more in common than networks predict, equal
+       inputs have a random intercept: m and s at an input that was learnt depend on its observations, too.
 
     The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
     t-distribution with v degrees of freedom. If y has the shape (n, targets), each target is an output of all networks,
@@ -83,8 +85,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
             samples better. With one fold and in `partial_fit` no sample is unseen, and it is (50,).
         epochs: of each network. None: 200,000 divided by the number of samples, at least 40 and at most 100. If
-            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too. If this is better, many epochs
-            fit the noise, and the choice is between it and (400,) with 40 epochs.
+            `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: many epochs may fit the noise.
         batch_size: samples in a step. Small batches keep steps accurate.
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
             one for each. Predictions are then Gaussian. None: the noise is learnt, as above.
@@ -194,7 +195,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             sample_weight: n weights of at least 0, None for 1: how often each sample counts. In training, the variance
                 of its noise is divided by its weight (with a `likelihood`, its log-likelihood is multiplied by it).
                 Scales, noise and the choice of layers use weighted means. A weight of 2 counts as much as two copies
-                (not bit for bit: a sample is in one batch and one fold), and 0 leaves the sample out. Weights with a
+                (not bit for bit; and copies are observations that agree), and 0 leaves the sample out. Weights with a
                 mean of 1 keep the amount of evidence.
 
         Raises:
@@ -238,7 +239,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         elif noise is not None:
             noises = [GivenNoise(variance) for variance in noise.tolist()]
         else:
-            moments = unseen(networks)
+            moments, some = unseen(networks), fold < len(alike)
+            between = moments.spread if alike is networks else unseen(alike, some).spread
+            gain = np.average(between, 0, weights[some]) * (1 / len(networks[0]) - 1 / len(everyone))
             noises = [
                 learn_noise(
                     x,
@@ -246,7 +249,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     weights,
                     moments.target(k),
                     fold,
-                    networks=len(everyone) if alike else len(networks[0]),
+                    gain=float(gain[k]),
                     heteroscedastic=self.heteroscedastic,
                     student_t=self.student_t,
                     seeds=seeds(len(networks)),

@@ -543,21 +543,24 @@ def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
     for training in errors:
         search.consider(training)
     assert search.best() == good
-    assert search.mixed(good) == ([[1.0, -1.0]] * 2, False)
+    assert search.mixed(good) == ([[1.0, -1.0]] * 2, [[1.0, 1.0]] * 2)
     errors[other] = 3.0
     alone = choice.Choice(search._train, np.zeros((2, 1)), np.arange(2), loss, 2, None)
     for training in errors:
         alone.consider(training)
-    assert alone.mixed(good) == ([[1.0, 1.0]] * 2, True)
+    assert alone.mixed(good) == ([[1.0, 1.0]] * 2, [[1.0, 1.0]] * 2)
 
 
 def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(monkeypatch):
     x, y = data(300)
     shrink = {}
-    for alike in (True, False):
-        monkeypatch.setattr(
-            choice.Choice, "mixed", lambda self, best, alike=alike: choice.Chosen(self.networks(best), alike)
-        )
+    for differ in (True, False):
+
+        def mixed(self, best, differ=differ):
+            networks = self.chosen(best).networks
+            return choice.Chosen(networks, networks if differ else [[some[0], some[0]] for some in networks])
+
+        monkeypatch.setattr(choice.Choice, "mixed", mixed)
         model = TAGIRegressor((20,), n_folds=2, n_seeds=2, epochs=5, n_bins=0, random_state=0).fit(x, y)
-        shrink[alike] = model.noise_.shrink
+        shrink[differ] = model.noise_.shrink
     assert shrink[True] < shrink[False] == 0
