@@ -33,6 +33,7 @@ from pytagi_ddp.nn import (
     Softplus,
     Tanh,
 )
+from pytagi_ddp.warn import warn
 
 __all__ = ["export"]
 
@@ -49,7 +50,7 @@ def export(model: Any, path: AnyPath, quantiles: Sequence[float] | None = None) 
 
     Of a regressor, the input "X" is float64 (n, features), not scaled; outputs are "mean" and "std" (and "quantiles"),
     float64, as `TAGIRegressor.predict` gives them, noise included. A sample with NaN has the results NaN: missing
-    inputs are not in the graph. `degrees_of_freedom` is in the model's metadata.
+    inputs are not in the graph, and neither are random intercepts. `degrees_of_freedom` is in the model's metadata.
 
     The graph computes in float32, as the library does. Sums are in another order, so results differ in the last digits.
 
@@ -63,6 +64,9 @@ def export(model: Any, path: AnyPath, quantiles: Sequence[float] | None = None) 
         ImportError: `onnx` is not installed. TypeError: another model, or a layer that has no graph; says which.
         ValueError: quantiles of a network, or such as `TAGIRegressor.predict` refuses. RuntimeError: the regressor is
             not fitted.
+
+    Warns:
+        UserWarning: the regressor has random intercepts for inputs that were learnt, which the graph does not have.
     """
     try:
         import onnx  # here, as an option
@@ -273,6 +277,11 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
         raise TypeError(
             "export takes no regressor with inputs for values that occur often, because it predicts other values by "
             "draws: give a number of bins, as n_bins=24, and fit again"
+        )
+    if any(noise.intercept is not None for noise in regressor._noises):
+        warn(
+            "the table has equal inputs with something in common (noise_.intercept), which the graph leaves out: it "
+            "predicts an input that was learnt as a new one, with a larger error bar"
         )
     from pytagi_ddp.estimators.regressor import probabilities_of
     from pytagi_ddp.estimators.student_t import quantile

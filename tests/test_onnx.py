@@ -121,6 +121,23 @@ def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
 
 
 @pytest.mark.usefixtures("_onnx")
+def test_random_intercepts_are_left_out_with_a_warning(tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from pytagi_ddp.estimators import TAGIRegressor
+
+    x, y = regression(60)
+    twice = {"X": np.concatenate([x, x]), "y": np.concatenate([y, y])}
+    model = TAGIRegressor((8,), n_folds=2, n_seeds=1, epochs=3, n_bins=0, random_state=0).fit(**twice)
+    with pytest.warns(UserWarning, match="predicts an input that was learnt as a new one"):
+        onnx.export(model, tmp_path / "model.onnx")
+    model.noise_.intercept = None
+    mean, std = model.predict(x, return_std=True)
+    found = run(tmp_path / "model.onnx", x)
+    assert np.abs((found["mean"] - mean) / std).max() < 1e-4
+    np.testing.assert_allclose(found["std"], std, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_onnx")
 def test_what_cannot_be_exported_is_named(tmp_path):
     path = tmp_path / "net.onnx"
     with pytest.raises(TypeError, match=r"no graph for LayerNorm\(\): it takes Linear, ReLU, "):
