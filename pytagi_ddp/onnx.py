@@ -278,10 +278,10 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
             "export takes no regressor with inputs for values that occur often, because it predicts other values by "
             "draws: give a number of bins, as n_bins=24, and fit again"
         )
-    if any(noise.intercept is not None for noise in regressor._noises):
+    if regressor.known_rows and any(noise.intercept is not None for noise in regressor._noises):
         warn(
             "the table has equal inputs with something in common (noise_.intercept), which the graph leaves out: it "
-            "predicts an input that was learnt as a new one, with a larger error bar"
+            "predicts an input that was learnt as a new one, as with known_rows=False"
         )
     from pytagi_ddp.estimators.regressor import probabilities_of
     from pytagi_ddp.estimators.student_t import quantile
@@ -343,13 +343,20 @@ def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: st
         return op("Log", op("Add", op("Add", var, spread), f(noise.variance)))
     features, scale = noise.features, noise.scale
     log_var = op("Log", op("Add", var, f(LEAST)))
-    wider = op("Max", op("Sub", log_var, f(features.most)), f(0))
-    total = op("Add", wider, f(scale.offset + noise.shrink))
     if not noise.networks:
-        return total
+        return _wider(graph, noise, log_var, var, spread, f(scale.offset + noise.shrink))
     z = op("Clip", op("Div", op("Sub", log_var, f(features.mean)), f(features.std)), f(-3), f(3))
     inputs = op("Concat", op("Cast", z, to=SINGLE), op("Cast", mu, to=SINGLE), x, axis=1)
     hs = [op("Cast", _moments(graph, net, inputs)[0], to=DOUBLE) for net in noise.networks]
     low, high = noise.limits
     h = op("Clip", op("Div", op("Sum", *hs), f(len(hs))), f(low), f(high))
-    return op("Add", total, op("Mul", h, f(scale.slope)))
+    within = op("Add", op("Mul", h, f(scale.slope)), f(scale.offset + noise.shrink))
+    return _wider(graph, noise, log_var, var, spread, within)
+
+
+def _wider(graph: _Graph, noise: Any, log_var: str, var: str, spread: str, within: Any) -> str:
+    """`within` and what `Features.beyond` adds to it."""
+    op, f = graph.op, np.float64
+    excess = op("Max", op("Sub", op("Add", var, spread), f(noise.features.largest)), f(0))
+    factor = op("Log", op("Add", op("Mul", excess, op("Exp", op("Neg", within))), f(1)))
+    return op("Add", within, op("Max", op("Sub", log_var, f(noise.features.most)), factor))

@@ -18,9 +18,10 @@ from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import Observe, Training, learn, moments_apart, run_epoch, weighted
-from pytagi_ddp.estimators.repeated import SharedClass, groups_of, learn_class
+from pytagi_ddp.estimators.repeated import SharedClasses, groups_of, learn_classes
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
+from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
 TEMPERATURES = np.geomspace(0.1, 8, 53)
@@ -35,8 +36,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
        folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs do not count as new evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
-    3. Samples with equal inputs, up to 20, are in one fold. If they have the same class more often than networks
-       predict, the probabilities at an input that was learnt are mixed with the classes that were observed there.
+    3. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If their classes have more
+       in common than networks predict, the probabilities at an input that was learnt are (a p + c)/(a + n), for n
+       samples, c of which have the class. The samples choose a.
 
     Args:
         sigma_v: None, or a number for the networks of versions before 0.3: a hierarchical softmax, where +1 and -1 with
@@ -44,7 +46,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             `forget` and `forget_until`.
         hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until: as in `TAGIRegressor`. With one
             fold, probabilities are not tempered.
-        n_bins, categorical_features, max_time, n_jobs, random_state, verbose: as in `TAGIRegressor`.
+        n_bins, categorical_features, max_time, known_rows, n_jobs, random_state, verbose: as in `TAGIRegressor`.
 
     Attributes:
         classes_: the classes, sorted. networks_: the networks, fold by fold. temperature_: T.
@@ -57,7 +59,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     calibration of modern neural networks", for T.
     """
 
-    _shared: SharedClass | None = None  # what is known of inputs that have been learnt
+    _shared: SharedClasses | None = None  # what is known of inputs that have been learnt
     _tree = True  # whether the networks have a hierarchical softmax, as those of earlier versions
 
     def __init__(
@@ -74,6 +76,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         n_bins: int | None = None,
         categorical_features: Any = "from_dtype",
         max_time: float | None = None,
+        known_rows: bool = True,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -89,6 +92,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.n_bins = n_bins
         self.categorical_features = categorical_features
         self.max_time = max_time
+        self.known_rows = known_rows
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -139,7 +143,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         if len(networks) > 1:
             probabilities = unseen(networks)
             self.temperature_ = most_likely_temperature(probabilities, numbers, weights)
-            self._shared = learn_class(x, numbers, weights, tempered(probabilities, self.temperature_))
+            unshared = tempered(probabilities, self.temperature_)
+            self._shared = learn_classes(x, numbers, weights, unshared, self._categories.blocks())
         self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
         return self
 
@@ -193,7 +198,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         with lock_of(self):
             probabilities = self._probabilities(self.networks_, x)
             probabilities = tempered(probabilities, self.temperature_)
-            return probabilities if self._shared is None else self._shared.given(x, probabilities)
+            if self._shared is not None and self.known_rows:
+                probabilities = self._shared.given(x, probabilities)
+        return probabilities
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """ln of the probabilities that `predict_proba` returns."""
@@ -223,6 +230,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         y = column_or_1d(y, warn=True)
         weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
+        as_bools("TAGIClassifier", known_rows=self.known_rows)
         if self.sigma_v is not None and not is_deviation(self.sigma_v):
             raise ValueError(f"sigma_v is None or one standard deviation, above 0 and finite, got {self.sigma_v!r}")
         if reset:

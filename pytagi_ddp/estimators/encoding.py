@@ -173,6 +173,11 @@ class Categories:
         ones = np.concatenate(parts, 1)
         return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
 
+    def blocks(self) -> list[slice]:
+        """The columns of zeros and ones of each such column."""
+        ends = np.cumsum([len(self.numbers), *map(len, self.known.values())]).tolist()
+        return [slice(*ends[k : k + 2]) for k in range(len(self.known))]
+
     def sources(self, inputs: int) -> np.ndarray:
         """The number of the column from which each input comes."""
         if not self.known:

@@ -47,6 +47,7 @@ class EnsembleEstimator(BaseEstimator):
     categorical_features: Any = None
     n_bins: int | None = 0
     max_time: float | None = None
+    known_rows: bool = True
 
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
         """The trainings to choose from; raises ValueError if a parameter is invalid."""

@@ -89,8 +89,13 @@ class Noise(ABC):
     """The noise of observations of one target, around the prediction of the networks."""
 
     @abstractmethod
-    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
-        """The distribution of observations of a target that was standardised by this mean and standard deviation."""
+    def distribution(
+        self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
+    ) -> EnsemblePrediction:
+        """The distribution of observations of a target that was standardised by this mean and standard deviation.
+
+        known: whether what is known of inputs that have been learnt is used.
+        """
 
 
 class StudentTNoise(Noise):
@@ -111,11 +116,13 @@ class StudentTNoise(Noise):
     def of_observations(self, x: np.ndarray, moments: Moments) -> float | np.ndarray:
         """Variances of the noise that networks are trained with."""
 
-    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> EnsemblePrediction:
+    def distribution(
+        self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
+    ) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
         epistemic, spread = (moments.var + moments.missing + moments.spread, moments.spread) * np.exp(-log_scale2)
         mu = moments.mu
-        if self.intercept is not None:
+        if known and self.intercept is not None:
             mu, log_scale2 = self.intercept.given(x, mu, log_scale2)
         return StudentTPrediction(mu * std + mean, log_scale2 + 2 * np.log(std), self.degrees, epistemic, spread)
 
@@ -142,24 +149,32 @@ class Features:
 
     Attributes:
         mean, std, most: mean, standard deviation and largest value of the logarithm.
+        largest: largest sum of predicted variance and spread at any sample.
     """
 
     mean: float
     std: float
     most: float
+    largest: float = math.inf  # of estimators that earlier versions pickled
 
     @classmethod
     def of(cls, moments: Moments) -> Features:
         log_var = _log_var(moments)
-        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()))
+        largest = float((moments.var + moments.spread).max())
+        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()), largest)
 
     def __call__(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         z = np.clip((_log_var(moments) - self.mean) / self.std, -3, 3)
         return np.concatenate([z[:, None], moments.mu[:, None], x], 1).astype(np.float32)
 
-    def beyond(self, moments: Moments) -> np.ndarray:
-        """ln of the ratio of the predicted variance to the largest one at any sample; 0 where it is no larger."""
-        return np.maximum(_log_var(moments) - self.most, 0)
+    def beyond(self, moments: Moments, log_scale2: np.ndarray) -> np.ndarray:
+        """ln of the factor on s^2 where the predicted variance is larger than at any sample; 0 elsewhere.
+
+        It is their ratio, or makes s^2 larger by what the variance and the spread of the networks exceed those at any
+        sample, whichever is more.
+        """
+        excess = np.maximum(moments.var + moments.spread - self.largest, 0)
+        return np.maximum(_log_var(moments) - self.most, np.log1p(excess * np.exp(-log_scale2)))
 
 
 def _log_var(moments: Moments) -> np.ndarray:
@@ -175,7 +190,7 @@ class LearntNoise(StudentTNoise):
     h predicts ln r^2. It is the mean of networks that learn from the logarithm of the predicted variance, the predicted
     mean and the inputs. Without such networks h is 0, and the scale is the same everywhere. Beyond the samples networks
     continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h is limited to its range at
-    the samples, and beyond them s^2 grows in proportion to the predicted variance.
+    the samples, and beyond them s^2 grows with the predicted variance.
 
     Attributes:
         scale: a, b and the degrees of freedom. shrink: ln of a factor below 1 on s^2, because all networks together
@@ -200,8 +215,8 @@ class LearntNoise(StudentTNoise):
         if self.networks:
             features = self.features(x, moments)
             h = np.clip(np.mean([predicted(net, features)[0][:, 0] for net in self.networks], 0), *self.limits)
-        wider = self.features.beyond(moments) + np.log1p(moments.missing / self.complete)
-        return self.scale.log_scale2(h) + self.shrink + wider
+        within = self.scale.log_scale2(h) + self.shrink
+        return within + self.features.beyond(moments, within) + np.log1p(moments.missing / self.complete)
 
     def of_observations(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         return np.exp(self.log_scale2(x, moments)).astype(np.float32)

@@ -83,7 +83,9 @@ class LikelihoodNoise(Noise):
     centre: float = 0.0
     slope: float = 1.0
 
-    def distribution(self, x: np.ndarray, moments: Moments, mean: float, std: float) -> MixturePrediction:
+    def distribution(
+        self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
+    ) -> MixturePrediction:
         variances = self.slope**2 * (moments.variances + moments.added)
         return MixturePrediction(self.likelihood, self._shrunk(moments.mus), variances, mean, std)
 

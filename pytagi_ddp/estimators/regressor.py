@@ -74,8 +74,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
        proportion to it.
-    4. Samples with equal inputs, up to 20, are in one fold. If they have more in common than networks predict, equal
-       inputs have a random intercept: m and s at an input that was learnt depend on its observations, too.
+    4. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If they have more in common
+       than networks predict, y = f(x) + u + e, where the random intercept u is the same for equal inputs: m and s at an
+       input that was learnt depend on its observations, too.
 
     The prediction is the mean m of all networks' means. An observation is y = m + s t, where t has Student's
     t-distribution with v degrees of freedom. If y has the shape (n, targets), each target is an output of all networks,
@@ -113,6 +114,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         max_time: seconds. Units and epochs that are not given are doubled while predictions improve. A kind of network
             is only tried if the time is sufficient to train all networks of the kind. Results then depend on the
             machine. None: the usual choices, without a limit.
+        known_rows: whether predictions at inputs that were learnt use their observations, as in 4. It may be changed
+            after `fit`.
         n_jobs: networks that are trained at the same time, each on one thread, in processes of joblib. None: 1, -1: all
             cores. The results do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
@@ -164,6 +167,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_bins: int | None = None,
         categorical_features: Any = "from_dtype",
         max_time: float | None = None,
+        known_rows: bool = True,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -182,6 +186,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.n_bins = n_bins
         self.categorical_features = categorical_features
         self.max_time = max_time
+        self.known_rows = known_rows
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -200,7 +205,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
-            TypeError: `heteroscedastic` or `student_t` is not a bool.
+            TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
 
         Warns:
             UserWarning: columns without any number, which are ignored, or with values that are equal in float32.
@@ -263,8 +268,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self._batches, self.networks_ = None, everyone  # last: an interrupted fit sets none
         return self
 
-    @staticmethod
     def _learn_intercepts(
+        self,
         noises: list[LearntNoise],
         x: np.ndarray,
         y: np.ndarray,
@@ -273,16 +278,13 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         networks: list[Sequential],
     ) -> None:
         """Sets what samples with equal inputs have in common; moments: by networks that have not learnt them."""
-        group = groups_of(x)
-        repeated = np.bincount(group)[group] > 1
-        if not repeated.any():
+        if len(np.unique(groups_of(x))) == len(x):
             return
-        seen = moments.mu.copy()
-        seen[repeated] = Moments.of([networks], [slice(None)], x[repeated]).mu
+        seen, blocks = Moments.of([networks], [slice(None)], x).mu, self._categories.blocks()
         for k, noise in enumerate(noises):
             target = moments.target(k)
             noise.intercept = learn_intercept(
-                x, y[:, k], weights, target.mu, seen[:, k], noise.log_scale2(x, target), noise.degrees
+                x, y[:, k], weights, target.mu, seen[:, k], noise.log_scale2(x, target), noise.degrees, blocks
             )
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
@@ -335,11 +337,6 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             with lock_of(self):
                 learn = self._learn_once if self.likelihood is None else self._observe_once
                 learn(x[rows], y[rows], weights[rows])
-        if self.likelihood is None:
-            with lock_of(self):
-                for k, noise in enumerate(self._noises):
-                    if noise.intercept is not None:
-                        noise.intercept.totals.add(x, y[:, k], weights)
         if estimated:
             with lock_of(self):
                 self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
@@ -376,7 +373,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 noises[k] = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
         variances = np.empty(y.shape)
         for k, noise in enumerate(noises):
-            variances[:, k] = noise.of_observations(x, moments.target(k))
+            target = moments.target(k)
+            variances[:, k] = noise.of_observations(x, target)
+            if noise.intercept is not None:
+                noise.intercept.learn(x, y[:, k] - target.mu, weights, noise.log_scale2(x, target))
         if self.sigma_v is None:
             variances = np.maximum(variances, errors / BEYOND - predicted)
         observe = values(y, weighted(variances, weights))
@@ -411,7 +411,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         with lock_of(self):
             moments = self._moments(x)
             units = zip(self._noises, np.atleast_1d(self._y_mean), np.atleast_1d(self._y_std), strict=True)
-            parts = [noise.distribution(x, moments.target(k), mean, std) for k, (noise, mean, std) in enumerate(units)]
+            parts = [
+                noise.distribution(x, moments.target(k), mean, std, self.known_rows)
+                for k, (noise, mean, std) in enumerate(units)
+            ]
         return TargetsPrediction(parts) if self._several else parts[0]
 
     @overload
@@ -524,7 +527,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             raise TypeError("y is sparse: give it dense, as y.toarray()")
         y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
         weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
-        as_bools("TAGIRegressor", heteroscedastic=self.heteroscedastic, student_t=self.student_t)
+        bools = {"heteroscedastic": self.heteroscedastic, "student_t": self.student_t, "known_rows": self.known_rows}
+        as_bools("TAGIRegressor", **bools)
         check_name(self.likelihood)
         if self.likelihood is not None:
             check_targets(self.likelihood, y)

@@ -7,115 +7,166 @@ column that is not in the table.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf, isinf
 
 import numpy as np
 
-from pytagi_ddp.estimators.student_t import log_density
+from pytagi_ddp.estimators.student_t import Scale, fit_scale, log_density
 
-MOST_EQUAL = 20  # samples with equal inputs that are kept together; networks can learn inputs that occur more often
-CORRELATIONS = np.linspace(0, 1, 21)  # to choose from
-SCALES = np.geomspace(1e-6, 4, 160)  # of s^2, to choose from
-PROBABILITIES = 1 - np.geomspace(1, 1e-4, 41)  # to choose from
+DECIMALS = 4  # of standardised inputs that are equal
+PART = 0.1  # equal inputs of a larger part of all samples are not kept together: networks have to learn them
+SHARES = (*np.linspace(0, 1, 21).tolist(), 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)  # of a variance in s^2, to choose from
+FLOOR = 0.05  # part of the noise at known inputs that does not depend on the number of observations
+LEAST = 1e-8  # smallest mean square of residuals of a target with the variance 1
+PRIORS = np.append(np.geomspace(1e-3, 1e3, 61), inf)  # to choose from
 TINY = 1e-12  # probability
-LEAST_GAIN = 8.0  # of the log-likelihood if samples have something in common; both samples of a pair count
-MOST_LEARNT = 0.9  # limit on the share of a deviation that networks have learnt
+MOST_LEARNT = 0.9  # limit on the part of a deviation that networks have learnt
+LEAST_GAIN = 4.0  # of the log-likelihood, if samples have something in common
 
 
-def rows_of(x: np.ndarray) -> list[bytes]:
-    """The bytes of each row of float32 inputs: equal for equal inputs, and where the same ones are missing."""
-    plain = np.where(np.isnan(x), np.float32(np.nan), x + np.float32(0))
-    return [row.tobytes() for row in plain]
+def keys_of(x: np.ndarray) -> list[bytes]:
+    """The bytes of each row of standardised inputs, which are rounded: equal for equal inputs."""
+    rounded = np.where(np.isnan(x), np.float32(np.nan), np.round(x, DECIMALS) + np.float32(0))
+    return [row.tobytes() for row in rounded]
+
+
+def frequent(keys: list[bytes]) -> set[bytes]:
+    most = max(PART * len(keys), 2)
+    return {key for key, count in Counter(keys).items() if count > most}
 
 
 def groups_of(x: np.ndarray) -> np.ndarray:
-    """A number for each sample, which samples with equal inputs share unless they are more than `MOST_EQUAL`."""
-    numbers: dict[bytes, int] = {}
-    group = np.array([numbers.setdefault(row, len(numbers)) for row in rows_of(x)], int)
-    frequent = np.bincount(group)[group] > MOST_EQUAL
-    group[frequent] = len(numbers) + np.arange(np.count_nonzero(frequent))
-    return group
+    """A number for each sample, which samples with equal inputs share unless they are a large part of all."""
+    keys = keys_of(x)
+    apart, numbers = frequent(keys), dict[bytes | int, int]()
+    return np.array([numbers.setdefault(k if key in apart else key, len(numbers)) for k, key in enumerate(keys)], int)
 
 
 @dataclass
-class Totals:
-    """What has been observed at each row of inputs, except at those that occur more often than `MOST_EQUAL`.
+class Rows:
+    """The inputs that have been learnt, with sums over the samples that have them.
 
     Attributes:
-        sums: (weight, weighted target) by row; a target is a number or an array. frequent: the rows left out.
+        blocks: the columns of each categorical column. frequent: inputs that are left to the networks.
+        numbers: the place of each row of inputs.
+        sums: at each place, of the weights and of the weighted values.
     """
 
-    sums: dict[bytes, tuple[float, np.ndarray]]
+    blocks: list[slice]
     frequent: set[bytes]
+    numbers: dict[bytes, int] = field(default_factory=dict)
+    sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
-    def of(cls, x: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Totals:
-        totals = cls({}, {row for row, count in Counter(rows_of(x)).items() if count > MOST_EQUAL})
-        totals.add(x, targets, weights)
-        return totals
+    def of(cls, x: np.ndarray, blocks: list[slice]) -> Rows:
+        """The rows of samples, without sums."""
+        rows = cls(blocks, frequent(keys_of(x)))
+        rows.places(x, new=True)
+        return rows
 
-    def add(self, x: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> None:
-        for row, target, weight in zip(rows_of(x), _times(weights, targets), weights.tolist(), strict=True):
-            if row not in self.frequent:
-                before = self.sums.get(row)
-                self.sums[row] = (weight, target) if before is None else (before[0] + weight, before[1] + target)
+    def places(self, x: np.ndarray, new: bool = False) -> np.ndarray:
+        """The place of each sample's inputs; -1 if they are not known, or one is missing. new: adds those not known."""
+        missing = np.isnan(x).any(1)
+        for block in self.blocks:
+            missing |= (x[:, block] < 0).all(1)  # no category: each of them is below its mean
+        found = np.full(len(x), -1)
+        for k, key in enumerate(keys_of(x)):
+            if not missing[k] and key not in self.frequent:
+                found[k] = self.numbers.setdefault(key, len(self.numbers)) if new else self.numbers.get(key, -1)
+        return found
+
+    def add(self, x: np.ndarray, values: np.ndarray, weights: np.ndarray) -> None:
+        """Further samples with values (n, m)."""
+        places = self.places(x, new=True)
+        before = self.sums if len(self.sums) else np.zeros((0, values.shape[1] + 1))
+        sums = np.concatenate([before, np.zeros((len(self.numbers) - len(before), before.shape[1]))])
+        np.add.at(sums, places[places >= 0], (weights[:, None] * np.c_[np.ones(len(x)), values])[places >= 0])
+        self.sums = sums
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(which samples have known inputs, the weights of these, their mean targets)."""
-        found = [(k, *self.sums[row]) for k, row in enumerate(rows_of(x)) if row in self.sums]
-        places, weights, sums = zip(*found, strict=True) if found else ((), (), ())
-        return np.array(places, int), np.array(weights), _times(1 / np.array(weights), np.array(sums))
-
-    def others(
-        self, x: np.ndarray, targets: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `at`, without each sample itself: only samples that share their inputs with others."""
-        places, totals, means = self.at(x)
-        left = totals - weights[places]
-        shared = left > 1e-9 * totals
-        places, left = places[shared], left[shared]
-        sums = _times(totals[shared], means[shared]) - _times(weights[places], targets[places])
-        return places, left, _times(1 / left, sums)
+        """(which samples have known inputs, the weights of these, sums of their weighted values)."""
+        places = self.places(x)
+        known = np.flatnonzero(places >= 0)
+        sums = self.sums[places[known]]
+        return known, sums[:, 0], sums[:, 1:]
 
 
-def _times(weights: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    return weights.reshape(-1, *[1] * (targets.ndim - 1)) * targets
+def others_of(places: np.ndarray, values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(samples that share their inputs, how many do so, the others' weights, sums of their weighted values).
+
+    Args:
+        places: of each sample, -1 for none. values: (n, m). weights: how often each sample counts.
+    """
+    some = np.flatnonzero(places >= 0)
+    place, weighted = places[some], weights[some, None] * np.c_[np.ones(len(some)), values[some]]
+    count = np.bincount(place, minlength=1)
+    sums = np.stack([np.bincount(place, column, minlength=1) for column in weighted.T], 1)
+    shared = count[place] > 1
+    rest = (sums[place] - weighted)[shared]
+    return some[shared], count[place[shared]], np.maximum(rest[:, 0], LEAST), rest[:, 1:]
+
+
+def best_share(correlation: np.ndarray | float, weights: np.ndarray | float) -> np.ndarray:
+    """The share of the mean deviation of n observations in the best linear prediction of one more."""
+    return weights * correlation / np.maximum(1 + (weights - 1) * correlation, LEAST)
 
 
 @dataclass
 class RandomIntercept:
     """Observations y = f(x) + u + e, where u is the same at equal inputs.
 
-    For the correlation r = var u/(var u + var e), the prediction at inputs with n observations is m + k (their mean -
-    m), where k = n r/(1 + (n - 1) r). Networks have learnt a part of k already, which is taken away.
+    With r = var u/s^2, at most 1, the best prediction of a deviation from f, given n others with the mean d, is k d,
+    where k = n r/(1 + (n - 1) r). Networks have learnt a part of k already, which is taken away. Observations far from
+    f count for less, as Student's t-distribution says. The variance of the noise is proportional to 1 - k r (and a
+    constant), and to a power of s^2 at new inputs.
 
     Attributes:
-        totals: the observations of the standardised target. correlation: r. scale: factor on the noise's s^2.
+        rows: deviations of observations of the standardised target from predictions. variance: var u.
+        scale: ln of the factor on s^2, without 1 - k r, as a function of ln s^2 - centre, which is limited to `limits`.
         learnt: the part of a deviation from predictions without these observations that networks have learnt.
 
     Source: Laird & Ware (1982), "Random-effects models for longitudinal data", Biometrics 38.
     """
 
-    totals: Totals
-    correlation: float
-    scale: float
+    rows: Rows
+    variance: float
+    scale: Scale
+    centre: float
+    limits: tuple[float, float]
     learnt: float
 
     def given(self, x: np.ndarray, mu: np.ndarray, log_scale2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and ln s^2 for the samples x, from those that networks predict."""
-        places, weights, means = self.totals.at(x)
-        if not len(places):
-            return mu, log_scale2
+        known, weights, sums = self.rows.at(x)
         mu, log_scale2 = mu.copy(), log_scale2.copy()
-        share = np.maximum(best_share(self.correlation, weights) - self.learnt, 0) / (1 - self.learnt)
-        mu[places] += share * (means - mu[places])
-        log_scale2[places] += np.log(self.scale)
+        correlation = correlation_of(self.variance, log_scale2[known])
+        share = best_share(correlation, weights)
+        mu[known] += np.maximum(share - self.learnt, 0) / (1 - self.learnt) * sums.sum(1) / np.maximum(weights, LEAST)
+        h = np.clip(log_scale2[known] - self.centre, *self.limits)
+        log_scale2[known] += np.log(left_of(correlation, share)) + self.scale.log_scale2(h)
         return mu, log_scale2
 
+    def learn(self, x: np.ndarray, deviations: np.ndarray, weights: np.ndarray, log_scale2: np.ndarray) -> None:
+        """Further observations, by their deviations from the predictions before they are learnt."""
+        trusted = trust(deviations, log_scale2, self.scale.degrees)
+        self.rows.add(x, deviations[:, None], weights * trusted)
 
-def best_share(correlation: float, weights: np.ndarray) -> np.ndarray:
-    """The share of the mean deviation of n observations in the best linear prediction of one more."""
-    return weights * correlation / np.maximum(1 + (weights - 1) * correlation, 1e-9)
+
+def correlation_of(variance: float, log_scale2: np.ndarray) -> np.ndarray:
+    return np.minimum(variance * np.exp(-log_scale2), 1)
+
+
+def left_of(correlation: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The part of the variance that is left, given other observations."""
+    return (1 - correlation * share + FLOOR) / (1 + FLOOR)
+
+
+def trust(residuals: np.ndarray, log_scale2: np.ndarray, degrees: float) -> np.ndarray:
+    """The weights of residuals in the mean of Student's t-distribution."""
+    if isinf(degrees):
+        return np.ones(len(residuals))
+    return (degrees + 1) / (degrees + residuals**2 * np.exp(-log_scale2))
 
 
 def learn_intercept(
@@ -126,87 +177,107 @@ def learn_intercept(
     seen: np.ndarray,
     log_scale2: np.ndarray,
     degrees: float,
+    blocks: list[slice],
 ) -> RandomIntercept | None:
     """The intercept that makes samples with equal inputs most likely, each predicted from the others.
 
-    None: there are no such samples, or too few to show that they have anything in common. One more observation of the
-    size of s is assumed, so that a few equal observations do not make the scale 0. If different y are at least d apart,
-    they have been rounded, and squares have at least the mean d^2/12.
+    None: there are no such samples, or too few to show that they have anything in common. The samples with one row of
+    inputs count as one. One more observation of the size of s is assumed, so that a few equal observations do not make
+    the scale 0. If different y are at least d apart, they have been rounded, and squares have at least the mean d^2/12.
 
     Args:
         x, y: standardised samples. weights: how often each counts.
         unseen, seen: predictions by networks that have not learnt the inputs of a sample, and by all networks.
         log_scale2, degrees: of Student's t-distribution around `unseen`.
+        blocks: the columns of each categorical column.
     """
-    totals = Totals.of(x, y, weights)
-    places, others, means = totals.others(x, y, weights)
-    if not len(places):
+    rows, residuals = Rows.of(x, blocks), y - unseen
+    trusted = weights * trust(residuals, log_scale2, degrees)
+    some, size, others, sums = others_of(rows.places(x), residuals[:, None], trusted)
+    if not len(some):
         return None
-    counts, inverse = np.append(weights[places], 1.0), np.exp(-log_scale2[places])
-    residuals, deviations = y[places] - unseen[places], means - unseen[places]
-    rounding = np.diff(np.unique(y)).min(initial=1.0) ** 2 / 12
+    deviations, centre = sums[:, 0] / others, float(log_scale2[some].mean())
+    h = np.append(log_scale2[some] - centre, 0.0)
+    counts = np.append(weights[some] / size, 1.0)
+    rounding = max(np.diff(np.unique(y)).min(initial=1.0) ** 2 / 12, LEAST)
 
-    def likelihood_of(correlation: float) -> tuple[float, float]:
-        """(largest log-likelihood, scale)"""
-        left = residuals - best_share(correlation, others) * deviations
-        squares = np.append((left**2 + rounding) * inverse, 1.0)
-        logs = [counts @ log_density(squares, np.full(len(squares), np.log(scale)), degrees) for scale in SCALES]
-        best = int(np.argmax(logs))
-        return float(logs[best]), float(SCALES[best])
+    def likelihood_of(variance: float) -> tuple[float, Scale]:
+        correlation = correlation_of(variance, log_scale2[some])
+        share = best_share(correlation, others)
+        noise = log_scale2[some] + np.log(left_of(correlation, share))
+        squares = np.append(((residuals[some] - share * deviations) ** 2 + rounding) * np.exp(-noise), 1.0)
+        scale = fit_scale(squares, h, (degrees,), counts)
+        densities = log_density(squares, scale.log_scale2(h), degrees) - np.append(noise, 0.0) / 2
+        return float(counts @ densities) - scale.slope**2 / 2, scale
 
-    (best, scale), correlation = max((likelihood_of(r), r) for r in CORRELATIONS.tolist())
+    variances = [share * float(np.exp(centre)) for share in SHARES]
+    (best, scale), variance = max(((likelihood_of(one), one) for one in variances), key=lambda found: found[0][0])
     if best < likelihood_of(0.0)[0] + LEAST_GAIN:
         return None
-    moved, towards = (seen - unseen)[places], totals.at(x[places])[2] - unseen[places]
-    square = float(weights[places] @ towards**2)
-    learnt = float(weights[places] @ (moved * towards)) / square if square else 0.0
-    return RandomIntercept(totals, correlation, scale, min(max(learnt, 0.0), MOST_LEARNT))
+    moved, own = (seen - unseen)[some], trusted[some]
+    towards = (sums[:, 0] + own * residuals[some]) / (others + own)
+    learnt = float(own @ (moved * towards) / max(float(own @ towards**2), LEAST))
+    rows.add(x, (y - seen)[:, None], trusted)
+    limits = float(h.min()), float(h.max())
+    return RandomIntercept(rows, variance, scale, centre, limits, min(max(learnt, 0.0), MOST_LEARNT))
 
 
 @dataclass
-class SharedClass:
-    """With this probability, a sample has the class of one of the learnt samples with equal inputs.
+class SharedClasses:
+    """Classes at equal inputs are draws from a distribution that is Dirichlet distributed around the networks' p.
+
+    Given n samples, c of which have a class, its probability is (a p + c)/(a + n).
 
     Attributes:
-        totals: classes of the samples, as rows of zeros and a one.
+        rows: the samples' classes, as rows of zeros and a one. prior: a.
     """
 
-    totals: Totals
-    probability: float
+    rows: Rows
+    prior: float
 
     def given(self, x: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
         """Probabilities of the classes of samples x, (n, classes), from those that networks predict."""
-        places, _, means = self.totals.at(x)
+        known, weights, counts = self.rows.at(x)
         mixed = probabilities.copy()
-        if len(places):
-            mixed[places] += self.probability * (means - mixed[places])
+        if len(known):
+            mixed[known] = posterior(self.prior, mixed[known], weights[:, None], counts)
         return mixed
 
     def learn(self, x: np.ndarray, numbers: np.ndarray, weights: np.ndarray, classes: int) -> None:
         """Further samples."""
-        self.totals.add(x, np.eye(classes)[numbers], weights)
+        self.rows.add(x, np.eye(classes)[numbers], weights)
 
 
-def learn_class(x: np.ndarray, numbers: np.ndarray, weights: np.ndarray, unseen: np.ndarray) -> SharedClass | None:
-    """The probability that makes samples with equal inputs most likely, each predicted from the others.
+def posterior(prior: float, p: np.ndarray, weights: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return p if isinf(prior) else (prior * p + counts) / (prior + weights)
 
-    None: there are no such samples, or too few to show that their classes have anything in common. One more sample that
-    does not have the class of another one is assumed.
+
+def learn_classes(
+    x: np.ndarray, numbers: np.ndarray, weights: np.ndarray, unseen: np.ndarray, blocks: list[slice]
+) -> SharedClasses | None:
+    """The prior that makes samples with equal inputs most likely, each predicted from the others.
+
+    None: there are no such samples, or too few to show that their classes have anything in common. The samples with one
+    row of inputs count as one. One more sample is assumed, which does not have the class of another one.
 
     Args:
         x: standardised samples. numbers: their classes. weights: how often each counts.
         unseen: (n, classes) probabilities by networks that have not learnt the inputs of a sample.
+        blocks: the columns of each categorical column.
     """
-    ones = np.eye(unseen.shape[1])[numbers]
-    totals = Totals.of(x, ones, weights)
-    places, _, means = totals.others(x, ones, weights)
-    if not len(places):
+    rows, ones = Rows.of(x, blocks), np.eye(unseen.shape[1])[numbers]
+    some, size, others, sums = others_of(rows.places(x), ones, weights)
+    if not len(some):
         return None
-    alone, shared = unseen[places, numbers[places]], means[np.arange(len(places)), numbers[places]]
+    alone, shared = unseen[some, numbers[some]], sums[np.arange(len(some)), numbers[some]]
+    counts = weights[some] / size
 
-    def log_likelihood(probability: float) -> float:
-        mixture = alone + probability * (shared - alone)
-        return float(weights[places] @ np.log(np.maximum(mixture, TINY))) + np.log(1 - probability)
+    def log_likelihood(prior: float) -> float:
+        apart = 0.0 if isinf(prior) else np.log(prior / (prior + 1))
+        return float(counts @ np.log(np.maximum(posterior(prior, alone, others, shared), TINY))) + apart
 
-    best = max(PROBABILITIES.tolist(), key=log_likelihood)
-    return SharedClass(totals, best) if log_likelihood(best) > log_likelihood(0.0) + LEAST_GAIN else None
+    best = max(PRIORS.tolist(), key=log_likelihood)
+    if log_likelihood(best) < log_likelihood(inf) + LEAST_GAIN:
+        return None
+    rows.add(x, ones, weights)
+    return SharedClasses(rows, best)

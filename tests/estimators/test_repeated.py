@@ -7,15 +7,7 @@ import pytest
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 from pytagi_ddp.estimators.folds import assign_folds
-from pytagi_ddp.estimators.repeated import (
-    MOST_EQUAL,
-    Totals,
-    best_share,
-    groups_of,
-    learn_class,
-    learn_intercept,
-    rows_of,
-)
+from pytagi_ddp.estimators.repeated import Rows, best_share, groups_of, learn_classes, learn_intercept
 
 QUICK = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 3, "n_seeds": 1, "n_bins": 0, "random_state": 0}
 
@@ -33,25 +25,30 @@ def test_groups_are_in_one_fold_and_folds_have_about_one_size():
     assert assign_folds(np.zeros(10, int), 5, 0).tolist() != [0] * 10  # fewer groups than folds
 
 
-def test_equal_rows_are_groups_unless_they_are_frequent():
-    x = np.array([[0.0, 1], [-0.0, 1], [np.nan, 1], [-np.nan, 1], [2, 1]] + [[3, 3]] * (MOST_EQUAL + 1), np.float32)
+def test_equal_rows_are_groups_unless_they_are_a_large_part():
+    alone = np.arange(10, 80, dtype=np.float32)
+    x = np.c_[np.r_[[0.0, -0.0, np.nan, -np.nan, 2, 2 + 1e-6], [3] * 9, alone], np.ones(85)].astype(np.float32)
     group = groups_of(x)
-    assert group[0] == group[1] != group[2] == group[3] != group[4]
-    assert len(set(group.tolist())) == 3 + MOST_EQUAL + 1
+    assert group[0] == group[1] != group[2] == group[3] != group[4] == group[5]
+    assert len(set(group.tolist())) == 3 + 9 + 70
+    assert len(set(groups_of(x[:-5]).tolist())) == 3 + 9 + 65
+    assert len(set(groups_of(np.r_[x, 100 + x, 200 + x]).tolist())) == 3 * (3 + 1 + 70)
 
 
-def test_totals_leave_out_frequent_rows_and_take_further_samples():
-    x = np.array([[0.0], [0], [1], *[[2]] * (MOST_EQUAL + 1)], np.float32)
+def test_rows_leave_out_large_parts_and_missing_inputs_and_take_further_samples():
+    x = np.array([[0.0], [0], [1], *[[2]] * 5, [np.nan], [np.nan]], np.float32)
     y, weights = np.arange(len(x), dtype=float), np.full(len(x), 2.0)
-    totals = Totals.of(x, y, weights)
-    places, counts, means = totals.at(np.array([[5.0], [1], [0], [2]], np.float32))
-    assert (places.tolist(), counts.tolist(), means.tolist()) == ([1, 2], [2, 4], [2, 0.5])
-    places, counts, means = totals.others(x, y, weights)
-    assert (places.tolist(), counts.tolist(), means.tolist()) == ([0, 1], [2, 2], [1, 0])
-    totals.add(np.array([[1.0], [2]], np.float32), np.array([8.0, 8]), np.ones(2))
-    places, counts, means = totals.at(np.array([[1.0], [2]], np.float32))
-    assert (places.tolist(), counts.tolist()) == ([0], [3])
-    np.testing.assert_allclose(means, [4])
+    rows = Rows.of(x, [])
+    rows.add(x, y[:, None], weights)
+    some = np.array([[5.0], [1], [0], [2], [np.nan]], np.float32)
+    known, counts, sums = rows.at(some)
+    assert (known.tolist(), counts.tolist(), sums.tolist()) == ([1, 2], [2, 4], [[4], [2]])
+    rows.add(np.array([[1.0], [2], [5]], np.float32), np.full((3, 1), 8.0), np.ones(3))
+    known, counts, sums = rows.at(some)
+    assert (known.tolist(), counts.tolist(), sums.tolist()) == ([0, 1, 2], [1, 3, 4], [[8], [12], [2]])
+    assert [part.shape for part in rows.at(some[3:])] == [(0,), (0,), (0, 1)]
+    categories = Rows.of(np.array([[-1.0, 0, 0], [-1, 2, -1], [-1, -1, -1]], np.float32), [slice(1, 3)])
+    assert len(categories.numbers) == 2
 
 
 def intercepts(correlation, rows=1000, copies=2, seed=0):
@@ -62,45 +59,93 @@ def intercepts(correlation, rows=1000, copies=2, seed=0):
     return x, correlation**0.5 * u + (1 - correlation) ** 0.5 * rng.normal(size=len(x))
 
 
+def learnt(x, y, seen=None, log_scale2=None, degrees=np.inf):
+    nothing = np.zeros(len(y))
+    arguments = nothing, nothing if seen is None else seen, nothing if log_scale2 is None else log_scale2
+    return learn_intercept(x, y, np.ones(len(y)), *arguments, degrees, [])
+
+
 @pytest.mark.parametrize("correlation", [0.3, 0.8])
 @pytest.mark.parametrize("copies", [2, 5])
 @pytest.mark.parametrize("degrees", [np.inf, 10.0])
 def test_correlation_and_scale_are_those_of_the_samples(correlation, copies, degrees):
     x, y = intercepts(correlation, copies=copies)
-    n, nothing = copies - 1, np.zeros(len(y))
-    found = learn_intercept(x, y, np.ones(len(y)), nothing, nothing, nothing, degrees)
-    assert abs(found.correlation - correlation) < 0.1
-    if np.isinf(degrees):
-        assert found.scale == pytest.approx(1 - correlation * best_share(correlation, np.array(float(n))), rel=0.1)
+    nothing, found = np.zeros(len(y)), learnt(x, y, degrees=degrees)
+    assert abs(found.variance - correlation) < 0.1
     mu, log_scale2 = found.given(x, nothing, nothing)
     np.testing.assert_allclose(mu.reshape(-1, copies), np.repeat(mu[::copies, None], copies, 1))
-    assert np.corrcoef(mu, y)[0, 1] > 0.6
-    np.testing.assert_allclose(log_scale2, np.log(found.scale))
+    if np.isinf(degrees):  # of one more observation
+        np.testing.assert_allclose(np.exp(log_scale2), 1 - correlation * best_share(correlation, copies), rtol=0.15)
     other = found.given(x + 1, nothing, nothing)
     assert not other[0].any() and not other[1].any()
 
 
+def test_error_bars_are_narrower_where_more_has_been_observed():
+    rng = np.random.default_rng(0)
+    g = np.r_[np.repeat(np.arange(60), 15), np.arange(60, 400)]
+    x, u = rng.normal(size=(400, 2)).astype(np.float32), rng.normal(size=400)
+    y = (2 * u[g] + 0.7 * rng.normal(size=len(g))) / 4.49**0.5
+    mu, log_scale2 = learnt(x[g], y).given(x, np.zeros(400), np.zeros(400))
+    again = (2 * u + 0.7 * rng.normal(size=(30, 400))) / 4.49**0.5
+    for some in (slice(60), slice(60, None)):
+        errors = (again - mu)[:, some] ** 2
+        assert errors.mean() == pytest.approx(np.exp(log_scale2[some]).mean(), rel=0.3)
+    assert log_scale2[0] < log_scale2[-1] - 0.3
+
+
+def test_quiet_inputs_have_narrow_error_bars():
+    """The variance between inputs is 1; that within them is 0.04 or 1."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(400, 2)).astype(np.float32), 8, 0)
+    std = np.where(x[:, 0] > 0, 1.0, 0.2)
+    log_scale2 = np.log(1 + std**2)
+    y = np.repeat(rng.normal(size=400), 8) + std * rng.normal(size=len(x))
+    found = learnt(x, y, log_scale2=log_scale2).given(x, np.zeros(len(y)), log_scale2)[1]
+    np.testing.assert_allclose(np.exp(found[std == 0.2] / 2), 0.22, rtol=0.35)
+    np.testing.assert_allclose(np.exp(found[std == 1] / 2), 1.06, rtol=0.2)
+
+
+def test_an_outlier_does_not_move_its_inputs():
+    x, y = intercepts(0.8, rows=200, copies=4)
+    log_scale2 = np.zeros(len(y))
+    outlier = y.copy()
+    outlier[0] += 100
+    mu, moved = (learnt(x, some, degrees=3.0).given(x, log_scale2, log_scale2)[0][0] for some in (y, outlier))
+    assert abs(moved - mu) < 0.5
+
+
 def test_pairs_that_have_nothing_in_common_change_nothing():
     x, y = intercepts(0.0)
-    ones, nothing = np.ones(len(y)), np.zeros(len(y))
-    assert learn_intercept(x, y, ones, nothing, nothing, nothing, np.inf) is None
-    assert learn_intercept(x[::2], y[::2], ones[::2], nothing[::2], nothing[::2], nothing[::2], np.inf) is None
-    assert learn_intercept(x[:2], y[:2] * 0, ones[:2], ones[:2], ones[:2], nothing[:2], np.inf) is None  # one pair
+    assert learnt(x, y) is None
+    assert learnt(x[::2], y[::2]) is None
+    assert learnt(np.r_[x[:2], x[2::2]], np.r_[0.0, 0.0, y[2::2]]) is None  # one pair
+    assert learnt(np.zeros((100, 1), np.float32), y[:100]) is None  # all inputs are equal
+    rng = np.random.default_rng(0)
+    many = np.repeat(rng.normal(size=(150, 3)).astype(np.float32), 6, 0)
+    log_scale2 = 2 * many[:, 2].astype(float)
+    assert learnt(many, np.exp(log_scale2 / 2) * rng.normal(size=900), log_scale2=log_scale2) is None
 
 
 def test_what_networks_have_learnt_is_not_added_again():
     x, y = intercepts(0.8)
-    ones, nothing = np.ones(len(y)), np.zeros(len(y))
-    means = y.reshape(-1, 2).mean(1).repeat(2)
-    alone, learnt = (learn_intercept(x, y, ones, nothing, seen, nothing, np.inf) for seen in (nothing, 0.5 * means))
-    assert learnt.learnt == pytest.approx(0.5)
-    np.testing.assert_allclose(learnt.given(x, 0.5 * means, nothing)[0], alone.given(x, nothing, nothing)[0], atol=1e-9)
+    nothing, means = np.zeros(len(y)), y.reshape(-1, 2).mean(1).repeat(2)
+    alone, partly = (learnt(x, y, seen=seen) for seen in (nothing, 0.5 * means))
+    assert partly.learnt == pytest.approx(0.5)
+    np.testing.assert_allclose(partly.given(x, 0.5 * means, nothing)[0], alone.given(x, nothing, nothing)[0], atol=1e-9)
+
+
+def test_further_observations_are_deviations_from_what_was_predicted():
+    x, y = intercepts(0.8)
+    found, nothing = learnt(x, y), np.zeros(len(y))
+    before = found.given(x[:1], nothing[:1], nothing[:1])[0][0]
+    found.learn(x[:1].repeat(50, 0), np.full(50, 3.0), np.ones(50), np.zeros(50))
+    assert found.given(x[:1], nothing[:1], nothing[:1])[0][0] > max(before, 2.5)
 
 
 def test_a_scale_is_not_smaller_than_rounding():
     x, y = intercepts(1.0, rows=3000)
-    y, nothing, ones = np.round(y), np.zeros(len(y)), np.ones(len(y))
-    assert learn_intercept(x, y, ones, nothing, nothing, nothing, np.inf).scale == pytest.approx(1 / 12, rel=0.2)
+    nothing, found = np.zeros(len(y)), learnt(x, np.round(y))
+    np.testing.assert_allclose(np.exp(found.given(x, nothing, nothing)[1]), 1 / 12, rtol=0.2)
 
 
 def test_the_share_of_several_observations():
@@ -112,21 +157,31 @@ def test_the_share_of_several_observations():
     assert best_share(1.0, np.array(0.0)) == 0
 
 
-def test_repeated_classes_are_as_probable_as_they_are():
+@pytest.mark.parametrize("prior", [0.3, 3.0])
+def test_classes_at_known_inputs_are_as_probable_as_they_are(prior):
     rng = np.random.default_rng(0)
-    x = np.repeat(rng.normal(size=(1000, 2)).astype(np.float32), 2, 0)
-    first = rng.integers(0, 3, 1000)
-    second = np.where(rng.uniform(size=1000) < 0.7, first, rng.integers(0, 3, 1000))
-    numbers, ones = np.stack([first, second], 1).ravel(), np.ones(2000)
-    third = np.full((2000, 3), 1 / 3)
-    found = learn_class(x, numbers, ones, third)
-    assert found.probability == pytest.approx(0.7, abs=0.06)
-    p = found.given(np.concatenate([x[:2], x[:1] + 1]), third[:3])
-    np.testing.assert_allclose(p.sum(1), 1)
-    np.testing.assert_allclose(p[2], 1 / 3)
-    assert p[0, first[0]] > 0.6 or first[0] != second[0]
-    assert learn_class(x, rng.integers(0, 3, 2000), ones, third) is None
-    assert learn_class(x[::2], first, ones[::2], third[::2]) is None
+    g = np.r_[np.repeat(np.arange(200), 15), np.arange(200, 1000), np.arange(200, 1000)]
+    x, p = rng.normal(size=(1000, 2)).astype(np.float32), rng.dirichlet(np.full(3, prior / 3), 1000)
+    numbers, third = (rng.random((len(g), 1)) > p[g].cumsum(1)).sum(1), np.full((len(g), 3), 1 / 3)
+    found = learn_classes(x[g], numbers, np.ones(len(g)), third, [])
+    assert found.prior == pytest.approx(prior, rel=0.35)
+    predicted = found.given(x, third[:1000])
+    np.testing.assert_allclose(predicted.sum(1), 1)
+    for some in (slice(200), slice(200, None)):  # calibrated
+        sure = predicted[some].max(1)
+        assert p[some][np.arange(len(sure)), predicted[some].argmax(1)].mean() == pytest.approx(sure.mean(), abs=0.04)
+    np.testing.assert_array_equal(found.given(x + 1, third[:1000]), third[:1000])
+    found.learn(x[:1].repeat(1000, 0), np.zeros(1000, int), np.ones(1000), 3)
+    assert found.given(x[:1], third[:1])[0, 0] > 0.95
+
+
+def test_classes_that_have_nothing_in_common_change_nothing():
+    rng = np.random.default_rng(0)
+    x, third = np.repeat(rng.normal(size=(1000, 2)).astype(np.float32), 2, 0), np.full((2000, 3), 1 / 3)
+    assert learn_classes(x, rng.integers(0, 3, 2000), np.ones(2000), third, []) is None
+    assert learn_classes(x[::2], np.zeros(1000, int), np.ones(1000), third[::2], []) is None
+    same = np.zeros((200, 1), np.float32)
+    assert learn_classes(same, rng.integers(0, 3, 200), np.ones(200), third[:200], []) is None
 
 
 def repeated_table(rows=300, seed=0):
@@ -173,7 +228,7 @@ def test_several_targets_have_intercepts_of_their_own():
     other = np.random.default_rng(3).normal(size=len(y))
     model = TAGIRegressor(**QUICK).fit(np.concatenate([x, x]), np.stack([y, other], 1))
     first, second = model.noise_
-    assert first.intercept.correlation > 0.8 and second.intercept is None
+    assert first.intercept.variance > 0.4 and second.intercept is None
     assert np.sqrt(np.mean((model.predict(x)[:, 0] - effect) ** 2)) < 0.25
 
 
@@ -189,6 +244,47 @@ def test_a_classifier_knows_rows_again():
     assert TAGIClassifier(**QUICK).fit(x, labels)._shared is None
 
 
-def test_rows_are_the_same_in_any_batch():
-    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    assert rows_of(x)[3] == rows_of(x[3:4])[0] == rows_of(np.asfortranarray(x))[3]
+def test_tables_of_a_few_categories_are_learnt():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (200, 2))
+    y = (rng.random(200) < 0.2 + 0.6 * x[:, 0]).astype(int)
+    assert TAGIClassifier(**QUICK).fit(x, y).score(x, y) > 0.7
+    assert TAGIRegressor(**QUICK).fit(x, y).noise_.intercept is None
+
+
+def test_unknown_categories_are_not_known_rows():
+    rng = np.random.default_rng(0)
+    effect = 2 * rng.normal(size=101)
+    names = np.array([[f"m{k}"] for k in range(100) for _ in range(3)] + [[None]] * 3, object)
+    y = effect[np.arange(303) // 3] + 0.2 * rng.normal(size=303)
+    model = TAGIRegressor(**QUICK, categorical_features=[0]).fit(names, y)
+    known, unknown = (model.predict(np.array([[name]], object), return_std=True)[1][0] for name in ("m1", None))
+    assert model.noise_.intercept is not None and known < 0.6 and unknown > 1
+
+
+def test_known_inputs_follow_a_level_that_changes():
+    x, effect, y = repeated_table()
+    model, rng = TAGIRegressor(**QUICK).fit(np.concatenate([x, x]), y), np.random.default_rng(3)
+    for month in range(1, 13):
+        model.partial_fit(x, effect + 0.25 * month + 0.2 * rng.normal(size=len(x)))
+    known, other = (model.predict(some).mean() - effect.mean() - 3 for some in (x, x + 1e-3))
+    assert abs(known) < max(abs(other), 0.3)
+
+
+def test_known_rows_may_be_predicted_as_new_ones():
+    x, _, y = repeated_table()
+    model = TAGIRegressor(**QUICK).fit(np.concatenate([x, x]), y)
+    nearly = model.predict(x + 1e-3)
+    assert np.abs(model.predict(x) - nearly).max() > 1
+    np.testing.assert_allclose(model.set_params(known_rows=False).predict(x), nearly, atol=0.1)
+    labels = np.random.default_rng(0).integers(0, 2, len(x))
+    classifier = TAGIClassifier(**QUICK, known_rows=False).fit(np.concatenate([x, x]), np.r_[labels, labels])
+    assert classifier.score(x, labels) < classifier.set_params(known_rows=True).score(x, labels) == 1
+    with pytest.raises(TypeError, match="known_rows"):
+        TAGIRegressor(known_rows="no").fit(x, y[: len(x)])
+
+
+def test_float32_inputs_are_known_rows():
+    x, _, y = repeated_table()
+    model = TAGIRegressor(**QUICK).fit(np.concatenate([x, x]), y)
+    np.testing.assert_allclose(model.predict(x.astype(np.float32)), model.predict(x), atol=0.01)
