@@ -14,11 +14,10 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
-from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import Observe, Training, learn, moments_apart, run_epoch, weighted
-from pytagi_ddp.estimators.repeated import SharedClasses, groups_of, learn_classes
+from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.core.validate import as_bools
@@ -97,7 +96,13 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIClassifier:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> TAGIClassifier:
         """Trains from scratch.
 
         Args:
@@ -105,6 +110,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             y: n classes, at least two different ones.
             sample_weight: n weights of at least 0, None for 1: how often each sample counts, as in `TAGIRegressor.fit`.
                 `sklearn.utils.class_weight.compute_sample_weight("balanced", y)` gives every class the same weight.
+            groups: n labels of groups that are kept together, as in `TAGIRegressor.fit`.
 
         Raises:
             ValueError: data that scikit-learn refuses, or an invalid parameter, which is named.
@@ -116,7 +122,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
             self._tree = self.sigma_v is not None
             trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
-            fold = assign_folds(groups_of(x), self.n_folds, *seeds(1))
+            fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]]) -> np.ndarray:

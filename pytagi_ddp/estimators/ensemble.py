@@ -19,9 +19,10 @@ from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, encoding_of
-from pytagi_ddp.estimators.folds import learnt_by
-from pytagi_ddp.estimators.inputs import dense, explained
+from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
+from pytagi_ddp.estimators.inputs import checked_groups, checked_weights, dense, explained
 from pytagi_ddp.estimators.members import Training, default_epochs
+from pytagi_ddp.estimators.repeated import groups_of
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.tagi_utils import Normalizer
 from pytagi_ddp.warn import warn
@@ -179,6 +180,24 @@ class EnsembleEstimator(BaseEstimator):
         """
         self._empty = self._empty | (np.nanmax(x, 0) == np.nanmin(x, 0))
         x[:, self._empty] = 0
+
+    def _folds(self, x: np.ndarray, groups: Any, weights: Any, seed: int) -> np.ndarray:
+        """The fold of each sample x; groups: as in `fit`, with the weights of all samples, of which some may be 0.
+
+        Raises:
+            ValueError: groups that are not one label for each sample, or the same for all.
+        """
+        together, n_folds = groups_of(x), self.n_folds
+        if groups is not None:
+            numbers = checked_groups(unwrapped(groups, "groups", text=True))
+            kept = checked_weights(unwrapped(weights, "sample_weight"), len(numbers)) > 0
+            if np.count_nonzero(kept) != len(x):
+                raise ValueError(f"groups must hold one label for each sample of X, got {len(numbers)} labels")
+            together = joined(together, numbers[kept])
+            n_folds = min(n_folds, len(np.unique(together)))
+            if n_folds < min(self.n_folds, 2):
+                raise ValueError("groups: all samples are of one group, and none is left for predictions: give others")
+        return assign_folds(together, n_folds, seed)
 
     def _standardised(self, X: Any) -> np.ndarray:
         """Standardised float32 inputs for the networks, from anything that scikit-learn accepts as samples."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 
 def assign_folds(group: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
@@ -28,6 +30,14 @@ def assign_folds(group: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
             fold_of[one] = sizes.index(min(sizes))
             sizes[fold_of[one]] += int(size[one])
     return fold_of[group]
+
+
+def joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """A number for each sample, the same for samples that share a group of either kind, directly or through others."""
+    groups = int(first.max()) + 1
+    graph = coo_array((np.ones(len(first)), (first, groups + second)), shape=(groups + int(second.max()) + 1,) * 2)
+    found: np.ndarray = connected_components(graph, directed=False)[1]
+    return found[first]
 
 
 def learnt_by(fold: np.ndarray, k: int) -> np.ndarray:

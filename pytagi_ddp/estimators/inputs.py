@@ -132,3 +132,19 @@ def checked_weights(sample_weight: Any, samples: int) -> np.ndarray:
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero, and no sample is left to learn from")
     return weights
+
+
+def checked_groups(groups: Any) -> np.ndarray:
+    """The number of each sample's group.
+
+    Raises:
+        ValueError: not a list of labels, or a label is missing.
+    """
+    labels = np.asarray(groups)
+    if labels.ndim != 1:
+        raise ValueError(f"groups must hold one label for each sample, got the shape {labels.shape}")
+    missing = _missing(labels) if labels.dtype == object else labels != labels
+    if missing.any():
+        raise ValueError(f"groups has no label in row {np.flatnonzero(missing)[0]}: give every sample one")
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels.tolist()], int)

@@ -22,7 +22,6 @@ from pytagi_ddp.estimators.ensemble import (
     unchanged_if_refused,
     unwrapped,
 )
-from pytagi_ddp.estimators.folds import assign_folds
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values, weighted
@@ -191,7 +190,13 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TAGIRegressor:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> TAGIRegressor:
         """Trains from scratch.
 
         Args:
@@ -202,6 +207,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 Scales, noise and the choice of layers use weighted means. A weight of 2 counts as much as two copies
                 (not bit for bit; and copies are observations that agree), and 0 leaves the sample out. Weights with a
                 mean of 1 keep the amount of evidence.
+            groups: n labels. Samples with one label (of a patient, a place, a day) are in one fold, so that errors and
+                error bars are those for further groups. None: only samples with equal inputs are kept together.
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
@@ -213,7 +220,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)
             trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
-            fold = assign_folds(groups_of(x), self.n_folds, *seeds(1))
+            fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
 
         def unseen(networks: list[list[Sequential]], rows: np.ndarray | slice = slice(None)) -> Moments:

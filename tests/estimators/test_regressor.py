@@ -172,6 +172,21 @@ def test_partial_fit_goes_on_after_fit():
     assert model.noise_.degrees == model.degrees_of_freedom_
 
 
+def test_far_from_all_samples_error_bars_hold_the_variance_of_the_networks():
+    rng = np.random.default_rng(3)
+    x = np.r_[rng.uniform(-3, -1, 100), rng.uniform(1, 3, 100)][:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
+    model = TAGIRegressor(n_bins=0, n_folds=3, epochs=40, random_state=0).fit(x, y)
+    far = np.array([[6.0], [10.0]])
+    found = model.predict_distribution(far)
+    mu, var = zip(
+        *(net.predict(((far - x.mean()) / x.std()).astype(np.float32)) for net in model.networks_), strict=True
+    )
+    networks = np.sqrt(np.mean(var, 0) + np.var(mu, 0))[:, 0] * y.std()
+    assert (found.std > 0.8 * networks).all()
+    assert (found.epistemic > 0.9 * found.variance).all()
+
+
 @pytest.mark.parametrize("candidates", [[(1,), (30,)], [(30,), (1,)]])
 def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates, monkeypatch):
     monkeypatch.setattr(ensemble, "CANDIDATES", [(hidden, 40) for hidden in candidates])

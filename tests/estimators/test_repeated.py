@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
-from pytagi_ddp.estimators.folds import assign_folds
+from pytagi_ddp.estimators.folds import assign_folds, joined
 from pytagi_ddp.estimators.repeated import Rows, best_share, groups_of, learn_classes, learn_intercept
 
 QUICK = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 3, "n_seeds": 1, "n_bins": 0, "random_state": 0}
@@ -23,6 +23,35 @@ def test_groups_are_in_one_fold_and_folds_have_about_one_size():
     assert all(len(set(fold[group == one])) == 1 for one in group)
     assert np.ptp(np.bincount(fold)) <= 1
     assert assign_folds(np.zeros(10, int), 5, 0).tolist() != [0] * 10  # fewer groups than folds
+
+
+def test_groups_of_two_kinds_are_joined():
+    first, second = np.array([0, 0, 1, 2, 3, 4]), np.array([5, 6, 6, 7, 7, 0])
+    found = joined(first, second)
+    assert found[0] == found[1] == found[2] != found[3] == found[4] != found[5] != found[0]
+
+
+@pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+def test_groups_are_kept_together(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, days = rng.normal(size=(90, 2)), np.repeat([f"day {k}" for k in range(9)], 10)
+    y, weights = np.arange(90) % 3, np.r_[np.zeros(10), np.ones(80)]
+    made = []
+    monkeypatch.setattr(
+        "pytagi_ddp.estimators.ensemble.assign_folds", lambda *args: made.append(assign_folds(*args)) or made[-1]
+    )
+    kind(**QUICK | {"epochs": 1}).fit(x, y, weights, groups=days)
+    assert all(len(set(made[0][days[10:] == day])) == 1 for day in set(days[10:])) and made[0].max() == 2
+    kind(**QUICK | {"epochs": 1}).fit(x, y, groups=days > "day 4")
+    assert made[1].max() == 1
+    for bad, message in (
+        (days[:5], "one label for each sample"),
+        (np.zeros(90), "all samples are of one group"),
+        (np.where(np.arange(90) == 7, np.nan, 1.0), "no label in row 7"),
+        (x, r"got the shape \(90, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(**QUICK).fit(x, y, groups=bad)
 
 
 def test_equal_rows_are_groups_unless_they_are_a_large_part():
