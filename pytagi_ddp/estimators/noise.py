@@ -149,19 +149,16 @@ class Features:
 
     Attributes:
         mean, std, most: mean, standard deviation and largest value of the logarithm.
-        largest: largest sum of predicted variance and spread at any sample.
     """
 
     mean: float
     std: float
     most: float
-    largest: float = math.inf  # of estimators that earlier versions pickled
 
     @classmethod
     def of(cls, moments: Moments) -> Features:
         log_var = _log_var(moments)
-        largest = float((moments.var + moments.spread).max())
-        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()), largest)
+        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()))
 
     def __call__(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         z = np.clip((_log_var(moments) - self.mean) / self.std, -3, 3)
@@ -170,11 +167,10 @@ class Features:
     def beyond(self, moments: Moments, log_scale2: np.ndarray) -> np.ndarray:
         """ln of the factor on s^2 where the predicted variance is larger than at any sample; 0 elsewhere.
 
-        It is their ratio, or makes s^2 larger by what the variance and the spread of the networks exceed those at any
-        sample, whichever is more.
+        It is their ratio, or makes s^2 larger by their difference, whichever is more.
         """
-        excess = np.maximum(moments.var + moments.spread - self.largest, 0)
-        return np.maximum(_log_var(moments) - self.most, np.log1p(excess * np.exp(-log_scale2)))
+        ratio = np.maximum(_log_var(moments) - self.most, 0)
+        return np.maximum(ratio, np.log1p(math.exp(self.most) * np.expm1(ratio) * np.exp(-log_scale2)))
 
 
 def _log_var(moments: Moments) -> np.ndarray:
