@@ -11,6 +11,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import (
+    FAR,
     SCORE,
     GaussianPrediction,
     LogNormalPrediction,
@@ -155,7 +156,8 @@ class Censored(Likelihood):
 
     Observes batch x outputs numbers, of which those at or beyond `lower` and `upper` say only that y lies there; or a
     tuple (low, high) of such arrays: equal if y is known, infinite without a bound, both NaN if it is missing. Predicts
-    y without limits; `log_prob` takes observations of both forms. For survival times, give their logarithms.
+    y without limits; `log_prob` takes observations of both forms, and `coverage` and `crps` compare what the instrument
+    shows. For survival times, give their logarithms.
 
     Args:
         sigma: standard deviation of the noise. lower, upper: limits of the instrument.
@@ -205,7 +207,10 @@ class Censored(Likelihood):
 
 
 class CensoredPrediction(GaussianPrediction):
-    """y without limits; the density of an observation that is one, or the probability of its interval."""
+    """y without limits; the density of an observation that is one, or the probability of its interval.
+
+    Observations at or beyond the limits are limits: `coverage` and `crps` compare them with y within the limits.
+    """
 
     def __init__(self, mean: np.ndarray, variance: np.ndarray, likelihood: Censored):
         super().__init__(mean, variance)
@@ -223,18 +228,36 @@ class CensoredPrediction(GaussianPrediction):
     def coverage(self, y: ArrayLike, level: float = 0.9) -> float:
         return super().coverage(_numbers(y, "coverage"), level)
 
-    coverage.__doc__ = Prediction.coverage.__doc__
+    coverage.__doc__ = f"""{Prediction.coverage.__doc__}
+        An observation at or beyond a limit is inside if its interval reaches the limit.
+        """
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        return super().crps(_numbers(y, "crps"))
+        values = self._shown(observed_as(_numbers(y, "crps"), self.mean))
+        limits = (self._likelihood.lower, values, self._likelihood.upper)
+        low, z, high = ((limit - self.mean) / self._sd for limit in limits)
+        return self._sd * (_squares(z) - _squares(low) + _squares(-z) - _squares(-high))
 
-    crps.__doc__ = SCORE
+    crps.__doc__ = f"""{SCORE}
+
+        It is the integral from the lower to the upper limit: the score of what the instrument shows.
+        """
+
+    def _shown(self, values: np.ndarray) -> np.ndarray:
+        return np.clip(values, self._likelihood.lower, self._likelihood.upper)
 
 
 def _numbers(y: ArrayLike, what: str) -> ArrayLike:
     if isinstance(y, tuple):
         raise TypeError(f"{what} takes numbers, and not a pair (low, high), of which log_prob is the score")
     return y
+
+
+def _squares(z: np.ndarray) -> np.ndarray:
+    """The integral from -inf to z of the square of the distribution function of N(0, 1)."""
+    z, ndtr = np.maximum(z, -FAR), special().ndtr
+    density = np.exp(-0.5 * np.minimum(z, FAR) ** 2) / np.sqrt(2 * np.pi)
+    return z * ndtr(z) ** 2 + 2 * density * ndtr(z) - ndtr(np.sqrt(2) * z) / np.sqrt(np.pi)
 
 
 def log_interval(a: np.ndarray, b: np.ndarray) -> np.ndarray:

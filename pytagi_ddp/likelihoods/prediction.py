@@ -116,12 +116,15 @@ class Prediction(ABC):
         Raises:
             ValueError: another number of observations, or all are missing.
         """
-        low, high = self.interval(level)
-        values = observed_as(y, self.mean)
+        low, high, values = map(self._shown, (*self.interval(level), observed_as(y, self.mean)))
         known = ~np.isnan(self.log_prob(y))
         if not known.any():
             raise ValueError("coverage needs an observation, and all of y are missing")
         return float(((low <= values) & (values <= high))[known].mean())
+
+    def _shown(self, values: np.ndarray) -> np.ndarray:
+        """The observations of these values: of a likelihood with limits, at most the limits."""
+        return values
 
     def crps(self, y: ArrayLike) -> np.ndarray:
         """Continuous ranked probability score of each observation, in the unit of y; smaller is better.
@@ -330,9 +333,7 @@ class LinkedPrediction(Prediction):
 
     def log_prob(self, y: Any) -> np.ndarray:
         values = observed_as(y, self._m)
-        known = np.isfinite(values) & (values >= 0)
-        if self.discrete:
-            known &= values == np.floor(values)
+        known = np.isfinite(values) & ((values >= 0) & (values == np.floor(values)) if self.discrete else values > 0)
         safe = np.where(known, values, 1.0)
         found = log_expectation(lambda z: self._log_density(safe, z), self._m, self._s)
         return np.where(known, found, np.where(np.isnan(values), np.nan, -np.inf))

@@ -190,6 +190,12 @@ def test_impossible_observations():
             CLASSES[name].log_prob([0, 1])
 
 
+def test_no_number_up_to_0_has_a_density():
+    """Also where the density grows without bound towards 0."""
+    for likelihood in (lk.Gamma(0.5), lk.Gamma(1), lk.LogNormal()):
+        assert (likelihood.prediction(M, S).log_prob([[0.0], [-0.0], [-1.0]]) == -np.inf).all()
+
+
 def test_probabilities_of_limits():
     censored = lk.Censored(0.5, lower=0).prediction(M, S)
     full = lk.Gaussian(0.5).prediction(M, S)
@@ -205,6 +211,23 @@ def test_probabilities_of_limits():
     for score in (censored.cdf, censored.crps, censored.coverage):
         with pytest.raises(TypeError, match="log_prob is the score"):
             score((np.zeros((3, 1)), np.ones((3, 1))))
+
+
+def test_scores_of_limits_are_those_of_what_is_shown():
+    rng = np.random.default_rng(0)
+    m = rng.normal(0, 2, (20_000, 1))
+    shown, likelihood = np.clip(m + rng.normal(size=m.shape), -1, 2), lk.Censored(1, -1, 2)
+    prediction = likelihood.prediction(m, 0 * m)
+    assert 0.9 < prediction.coverage(shown) < 0.97  # all true values are inside 90 %
+    assert prediction.coverage(shown) == prediction.coverage(np.where(abs(shown - 0.5) == 1.5, 9 * shown, shown))
+    assert likelihood.prediction(m + 4, 0 * m).coverage(shown) < 0.5
+
+    prediction = lk.Censored(0.5, -1, 2).prediction(M, S)
+    u = np.linspace(-1, 2, 30_001)[:-1, None, None] + 5e-5
+    for y in (-7.0, -1.0, 0.3, 2.0, np.inf):
+        expected = 3 * np.mean((prediction.cdf(u) - (y <= u)) ** 2, 0)
+        np.testing.assert_allclose(prediction.crps(y), expected, rtol=1e-4)
+    assert np.isnan(prediction.crps(np.nan)).all()
 
 
 def test_a_prediction_without_outputs_for_it():
