@@ -238,8 +238,10 @@ class EnsembleEstimator(BaseEstimator):
         x[:, self._empty] = 0  # the weights of these columns still have their prior
         if (far := np.abs(x) > FARTHEST).any():
             row, k = np.argwhere(far)[0]
+            column = self._sources(np.array([k]))[0]
+            name = getattr(self, "feature_names_in_", range(self.n_features_in_))[column]
             raise ValueError(
-                f"X has {X[row, k]} in row {row}, column {self._sources(np.array([k]))[0]}, which is more than "
+                f"X has {X[row, k]} in row {row}, column {name!r}, which is more than "
                 f"{FARTHEST:.0e} standard deviations away from the samples that were learnt: correct it, leave out its "
                 "row, or write NaN, which is a missing value"
             )

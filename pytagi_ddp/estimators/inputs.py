@@ -62,10 +62,10 @@ def explained(values: Any, name: str) -> Iterator[None]:
 def _advice(values: Any, name: str, message: str) -> str:
     """What to do about an error with this message; empty if there is no advice."""
     if f"{name} contains" in message and ("infinity" in message or "NaN" in message):
-        bad = _missing(values)
-        if not bad.any():
+        bad = missing = _missing(values)
+        if name == "X" or not missing.any():
             try:
-                numbers = np.asarray(values, np.float64)
+                numbers = np.where(missing, np.nan, values).astype(np.float64)
             except (TypeError, ValueError):
                 return ""
             bad = ~np.isfinite(numbers) if name == "y" else np.isinf(numbers)

@@ -509,7 +509,13 @@ def test_bad_input_is_found(kind):
                 ValueError, match=rf"X contains infinity .*\. The first one is in {place}: leave out its"
             ):
                 call()
+    integers = pandas.array([None] + 59 * [7], dtype="Int64")
+    with pytest.raises(ValueError, match=r"The first one is in row 7, column 'c'"):
+        kind(**SMALL).fit(pandas.DataFrame({"a": x[:, 0], "b": integers, "c": x[:, 2]}), y)
     x[7, 2] = 0
+    with pytest.raises(ValueError, match=r"X has 1e\+300 in row 1, column 'b', which is more than"):
+        named = kind(**SMALL).fit(pandas.DataFrame(x, columns=list("abc")), y)
+        named.predict(pandas.DataFrame([[0, 0, 0], [0, 1e300, 0]], columns=list("abc")))
     estimator = kind(**SMALL)
     with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
         estimator.fit(x, np.where(np.arange(60) == 5, np.nan, y))
