@@ -59,7 +59,14 @@ def check_targets(name: str, y: np.ndarray) -> None:
     if bad.any():
         row, column = np.argwhere(bad)[0]
         what = "numbers above 0" if name in POSITIVE else "counts, whole numbers from 0 on"
-        raise ValueError(f"likelihood={name!r} is for {what}, and y has {y[row, column]} in row {row}")
+        message = f"likelihood={name!r} is for {what}, and y has {y[row, column]} in row {row}"
+        if name in COUNTS and y[row, column] > 0:
+            kind = type(COUNTS[name]()).__name__
+            message += (
+                ". Counts of different times or areas need their exposures, which estimators do not take: observe the "
+                f"counts by likelihoods.{kind}(exposure=exposures[rows]).observe(net, counts[rows])"
+            )
+        raise ValueError(message)
 
 
 def units(name: str, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -136,7 +136,11 @@ def test_weights_count_with_likelihoods():
     [
         ("gamma", [1.0, -1.0, 2.0], "likelihood='gamma' is for numbers above 0, and y has -1.0 in row 1"),
         ("lognormal", [1.0, 2.0, 0.0], "numbers above 0, and y has 0.0 in row 2"),
-        ("poisson", [1.0, 2.5, 0.0], "whole numbers from 0 on, and y has 2.5 in row 1"),
+        (
+            "poisson",
+            [1.0, 2.5, 0.0],
+            r"whole numbers from 0 on, and y has 2.5 in row 1\. .*likelihoods\.Poisson\(exposure=",
+        ),
         ("negative_binomial", [-1.0, 2, 0], "whole numbers from 0 on, and y has -1.0 in row 0"),
         ("normal", [1.0, 2.0, 3.0], "likelihood must be None or one of 'gaussian', .*; got 'normal'"),
         (lk.Poisson(), [1.0, 2.0, 3.0], "likelihood must be None or one of"),
