@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from pytagi_ddp.warn import warn
+
 ENCODE = (
     "Name columns of categories in categorical_features, or encode them by OneHotEncoder or OrdinalEncoder in a "
     "ColumnTransformer (scikit-learn), and dates by a FunctionTransformer that returns numbers, such as days since the "
@@ -17,6 +19,7 @@ ENCODE = (
 )
 BYTES = 12  # per dense number: float64, and float32 after standardisation
 PART = 0.5  # of the machine's memory that may be used for them
+FEW, MANY = 5, 50  # observations that many samples count as: their weights are likely to sum to 1
 
 
 def dense(X: Any) -> Any:
@@ -110,8 +113,8 @@ def _place(values: Any, row: int, column: int | None = None) -> str:
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
 
 
-def checked_weights(sample_weight: Any, samples: int) -> np.ndarray:
-    """One weight for each sample, float64; 1 for None.
+def checked_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.ndarray:
+    """One weight for each sample, float64; 1 for None. Warns of weights that leave hardly any evidence to be learnt.
 
     Raises:
         ValueError: another number of weights, or one that is negative or not finite; or all of them are 0.
@@ -131,6 +134,12 @@ def checked_weights(sample_weight: Any, samples: int) -> np.ndarray:
         raise ValueError(f"sample_weight must hold finite numbers of at least 0, got {weights[row]} in row {row}")
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero, and no sample is left to learn from")
+    total, known = weights.sum(), np.count_nonzero(weights)
+    if learnt and known >= MANY and total < FEW:
+        warn(
+            f"sample_weight sums to {total:.3g}, and {known} samples count as so few observations: give w / w.mean() "
+            "for weights w that sum to 1"
+        )
     return weights
 
 

@@ -148,7 +148,7 @@ def _mean(scores: np.ndarray, sample_weight: ArrayLike | None) -> float:
     """Over the samples by their weights, and over targets."""
     if sample_weight is None:
         return float(np.mean(scores))
-    weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(scores))
+    weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(scores), learnt=False)
     return float(np.mean(np.average(scores, 0, weights)))
 
 
