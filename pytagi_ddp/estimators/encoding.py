@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.arrays import is_table, to_numpy
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.estimators.inputs import is_missing
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
@@ -233,7 +233,7 @@ def _names(X: Any) -> list[Any]:
 def _columns_of(X: Any, asked: Any) -> list[int]:
     """Numbers of the columns of categories."""
     if asked is None or (isinstance(asked, str) and asked == "from_dtype"):
-        table = asked is not None and is_table(X) and len(getattr(X, "shape", ())) == 2
+        table = asked is not None and hasattr(X, "columns") and len(getattr(X, "shape", ())) == 2
         return [k for k in range(X.shape[1]) if _holds_categories(_column(X, k))] if table else []
     if isinstance(asked, str) or not isinstance(asked, Iterable):
         raise ValueError(
@@ -259,7 +259,7 @@ def _column(X: Any, k: int) -> Any:
         return X.iloc[:, k]
     if hasattr(X, "column_names"):
         return X.column(k)
-    return X[:, k] if isinstance(X, np.ndarray) else X.to_series(k) if hasattr(X, "to_series") else np.asarray(X)[:, k]
+    return X[:, k] if isinstance(X, np.ndarray) else X.to_series(k) if hasattr(X, "columns") else np.asarray(X)[:, k]
 
 
 def _holds_categories(column: Any) -> bool:

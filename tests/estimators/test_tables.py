@@ -211,3 +211,27 @@ def test_numbers_read_as_text_are_named():
     for asked in (["a"], np.array([False, True])):  # no warning
         TAGIRegressor(**options, categorical_features=asked).fit(table, a)
     TAGIRegressor(**options).fit(table.assign(a=np.arange(60) % 7).astype({"a": str}), a)
+
+
+@both
+def test_labelled_arrays_are_arrays(kind):
+    """xarray's have some of the methods of columns."""
+
+    class DataArray:
+        def __init__(self, values):
+            self.values, self.shape, self.dtype, self.name = values, values.shape, values.dtype, None
+
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(self.values, dtype)
+
+        def to_numpy(self):
+            return self.values
+
+        def to_series(self):
+            raise AssertionError
+
+    x = np.random.default_rng(0).integers(0, 4, (24, 2)).astype(float)
+    y = (x[:, 0] > x[:, 1]).astype(int)
+    expected = kind(**QUICK).fit(x, y).predict(x)
+    model = kind(**QUICK).fit(DataArray(x), DataArray(y))
+    np.testing.assert_array_equal(model.predict(DataArray(x)), expected)
