@@ -210,7 +210,8 @@ def test_sizes_that_do_not_fit_are_named(layers, message):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([nn.Linear(1, 1)], r"list: \[Linear"),
+        ([nn.Linear(1, 1)], r"a list of layers: unpack it, as \*net\[:2\]"),
+        ([3], r"list: \[3\]"),
         (nn.ReLU, r"the class ReLU: write ReLU\(\.\.\.\)"),
         (NET, "a Sequential: for layers within a network use LayerBlock"),
         ({"a": nn.Linear(1, 1)}, "a dict: pass its values"),

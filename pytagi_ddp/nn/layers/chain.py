@@ -45,6 +45,8 @@ def _not_a_layer(thing: Any) -> str:
         return f"a {type(thing).__name__}: for layers within a network use LayerBlock"
     if isinstance(thing, Mapping):
         return f"a {type(thing).__name__}: pass its values, as layers have no names"
+    if isinstance(thing, list | tuple) and thing and isinstance(thing[0], BaseLayer):
+        return f"a {type(thing).__name__} of layers: unpack it, as *net[:2]"
     return f"{type(thing).__name__}: {thing!r:.200}"
 
 
