@@ -434,14 +434,19 @@ class Likelihood(ABC):
         return f"{type(self).__name__}({settings})"
 
 
-def positive(name: str, owner: object, value: float) -> float:
+def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
     """`value` as a float.
+
+    Args:
+        remedy: what to do with an array.
 
     Raises:
         ValueError: it is not positive and finite. TypeError: it is not a number.
     """
     if np.ndim(value):
-        raise TypeError(f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}")
+        raise TypeError(
+            f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}{remedy}"
+        )
     if isinstance(value, str):
         raise TypeError(f"{type(owner).__name__} needs a number as {name}, got {value!r}")
     number = float(value)

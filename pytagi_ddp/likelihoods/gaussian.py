@@ -40,7 +40,7 @@ class Gaussian(Likelihood):
     noise_parameters: ClassVar = {"sigma": SCALES}
 
     def __init__(self, sigma: float = 1.0):
-        self.sigma = positive("sigma", self, sigma)
+        self.sigma = positive("sigma", self, sigma, "; observe(net, y, var=...) takes a variance for each observation")
         self._var = one(self.sigma**2)
 
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0, var: ArrayLike | None = None) -> None:
@@ -164,6 +164,7 @@ class Censored(Likelihood):
 
     Raises:
         ValueError: a sigma that is not positive, limits (also observed ones) in the wrong order, or NaN as one of them.
+        TypeError: arrays as sigma or limits.
 
     Source: Tobin (1958), Econometrica 26.
     """
@@ -172,6 +173,10 @@ class Censored(Likelihood):
 
     def __init__(self, sigma: float = 1.0, lower: float = -np.inf, upper: float = np.inf):
         self.sigma = positive("sigma", self, sigma)
+        if np.ndim(lower) or np.ndim(upper):
+            raise TypeError(
+                "Censored needs one number as lower, and one as upper; limits that differ are observations (low, high)"
+            )
         if not lower < upper:
             raise ValueError(f"Censored needs lower < upper, got {lower} and {upper}")
         self.lower, self.upper = float(lower), float(upper)

@@ -403,6 +403,13 @@ def test_other_mistakes():
             wrong()
     with pytest.raises(TypeError, match=r"NegativeBinomial needs one number as size, got an array of shape \(3,\)"):
         lk.NegativeBinomial(np.ones(3))
+    with pytest.raises(TypeError, match=r"Gaussian needs one number .* \(3,\); observe\(net, y, var=...\) takes"):
+        lk.Gaussian(np.ones(3))
+    for limits in ({"lower": [0.1, 0.2]}, {"upper": np.ones(2)}):
+        with pytest.raises(
+            TypeError, match=r"one number as lower, .* limits that differ are observations \(low, high\)"
+        ):
+            lk.Censored(0.5, **limits)
     with pytest.raises(ValueError, match="exposure must be one number, or one for each of 2 samples"):
         lk.Poisson([1, 2, 3]).observe(net, np.ones((2, 3)))
     with pytest.raises(ValueError, match="3 exposures for 2 samples"):
