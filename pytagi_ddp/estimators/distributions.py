@@ -25,7 +25,8 @@ class EnsemblePrediction(Prediction):
         low, high = distribution.interval(0.9)
         print(distribution.std, distribution.aleatoric / distribution.variance)
 
-    Noise is included in everything but `epistemic`.
+    Noise is included in everything but `epistemic`. Samples are treated as independent of each other, although their
+    means come from the same networks: an interval of a sum over samples, by `sample`, is too narrow.
 
     Attributes:
         mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
