@@ -150,7 +150,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             probabilities = unseen(networks)
             self.temperature_ = most_likely_temperature(probabilities, numbers, weights)
             unshared = tempered(probabilities, self.temperature_)
-            self._shared = learn_classes(x, numbers, weights, unshared, self._categories.blocks())
+            if self.known_rows:
+                self._shared = learn_classes(x, numbers, weights, unshared, self._categories.blocks())
         self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
         return self
 

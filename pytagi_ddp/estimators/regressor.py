@@ -113,8 +113,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         max_time: seconds. Units and epochs that are not given are doubled while predictions improve. A kind of network
             is only tried if the time is sufficient to train all networks of the kind. Results then depend on the
             machine. None: the usual choices, without a limit.
-        known_rows: whether predictions at inputs that were learnt use their observations, as in 4. It may be changed
-            after `fit`.
+        known_rows: whether predictions at inputs that were learnt use their observations, as in 4. It may be set to
+            False after `fit`. If it is False in `fit`, the estimator does not keep these inputs.
         n_jobs: networks that are trained at the same time, each on one thread, in processes of joblib. None: 1, -1: all
             cores. The results do not depend on it. `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
@@ -269,7 +269,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 )
                 for k in outputs
             ]
-            if len(networks) > 1:
+            if len(networks) > 1 and self.known_rows:
                 self._learn_intercepts(noises, x, y, weights, moments, everyone)
         self._set_noises(noises)
         self._batches, self.networks_ = None, everyone  # last: an interrupted fit sets none

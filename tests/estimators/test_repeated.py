@@ -307,8 +307,12 @@ def test_known_rows_may_be_predicted_as_new_ones():
     assert np.abs(model.predict(x) - nearly).max() > 1
     np.testing.assert_allclose(model.set_params(known_rows=False).predict(x), nearly, atol=0.1)
     labels = np.random.default_rng(0).integers(0, 2, len(x))
-    classifier = TAGIClassifier(**QUICK, known_rows=False).fit(np.concatenate([x, x]), np.r_[labels, labels])
-    assert classifier.score(x, labels) < classifier.set_params(known_rows=True).score(x, labels) == 1
+    classifier = TAGIClassifier(**QUICK).fit(np.concatenate([x, x]), np.r_[labels, labels])
+    assert classifier.score(x, labels) == 1 > classifier.set_params(known_rows=False).score(x, labels)
+    without = (
+        kind(**QUICK, known_rows=False).fit(np.concatenate([x, x]), y > 0) for kind in (TAGIRegressor, TAGIClassifier)
+    )
+    assert next(without).noise_.intercept is None and next(without)._shared is None
     with pytest.raises(TypeError, match="known_rows"):
         TAGIRegressor(known_rows="no").fit(x, y[: len(x)])
 
