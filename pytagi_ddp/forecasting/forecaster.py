@@ -296,7 +296,7 @@ class Forecaster(BaseEstimator):
             season=1 if in_calendar or (times is not None and self.season is None) else season,
             cycles=cycles,
             step=None if times is None else times.step_in_words(),
-            widths={name: covariate.width for name, covariate in covariates.items()},
+            columns={name: covariate.names for name, covariate in covariates.items()},
         )
 
     def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
@@ -332,7 +332,7 @@ class Forecaster(BaseEstimator):
             return known
         past = before.first(self._panel.steps)
         check_times(known, "known", times, past.steps)
-        return past._replace(values=np.concatenate([past.values, known.values]))
+        return past._replace(values=np.concatenate([past.values, known.values]), names=known.names)
 
     def _at(self, panel: Panel, covariates: dict[str, Panel], origins: np.ndarray) -> list[Forecast]:
         """Forecasts from each of the origins, the numbers of the last time steps that are known."""

@@ -33,7 +33,7 @@ class Layout(NamedTuple):
         names: of the series. lags, horizon: numbers of values up to an origin and after it.
         season: time steps of a season that is not a cycle of the calendar; 1: there is none.
         cycles: {name: time steps} of the calendar's cycles. step: the time of a step, in words; None: there is none.
-        widths: {"known", "observed": number of columns} of the covariates.
+        columns: {"known", "observed": names of the columns} of the covariates.
     """
 
     names: list[Any]
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     season: int
     cycles: dict[str, float]
     step: str | None
-    widths: dict[str, int]
+    columns: dict[str, list[Any]]
 
     def check(self, panel: Panel, covariates: dict[str, Panel], last: int) -> None:
         """Checks that these can be divided into windows, up to the origin `last`.
@@ -60,12 +60,17 @@ class Layout(NamedTuple):
             raise ValueError("y must have times if that of fit had them, and none otherwise")
         if step != self.step:
             raise ValueError(f"the time steps of y are {step}, and those of fit were {self.step}")
-        if covariates.keys() != self.widths.keys():
-            raise ValueError(f"covariates are {sorted(covariates)}, and those of fit are {sorted(self.widths)}")
+        if covariates.keys() != self.columns.keys():
+            raise ValueError(f"covariates are {sorted(covariates)}, and those of fit are {sorted(self.columns)}")
         for name, covariate in covariates.items():
             needed = last + 1 + (self.horizon if name == "known" else 0)
-            if covariate.width != self.widths[name]:
-                raise ValueError(f"{name} has {covariate.width} columns, and had {self.widths[name]} in fit")
+            columns = self.columns[name]
+            if covariate.width != len(columns):
+                raise ValueError(f"{name} has {covariate.width} columns, and had {len(columns)} in fit")
+            if covariate.names != columns and list(range(len(columns))) not in (covariate.names, columns):
+                raise ValueError(
+                    f"{name} has the columns {covariate.names}, and those of fit are {columns}: give them in this order"
+                )
             if covariate.steps < needed:
                 which = ": those of y, and of the horizon after it" if name == "known" else ", one for each of y"
                 raise ValueError(f"{name} has {covariate.steps} time steps, and {needed} are needed{which}")

@@ -344,6 +344,22 @@ def test_what_cannot_be_forecast_is_refused():
             forecaster.predict(**given)
 
 
+def test_columns_of_covariates_must_be_those_of_fit():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.DataFrame({"rain": np.arange(106) % 7, "temperature": np.arange(106) % 5})
+    forecaster = quick(6).fit(Y, known=table[:100])
+    for known in (table, table[100:], table.to_numpy()):
+        assert np.isfinite(forecaster.predict(known=known).mean).all()
+    for known in (
+        table[["temperature", "rain"]],
+        table[["temperature", "rain"]][100:],
+        table.set_axis(list("ab"), axis=1),
+    ):
+        with pytest.raises(ValueError, match=r"those of fit are \['rain', 'temperature'\]: give them in this order"):
+            forecaster.predict(known=known)
+    assert np.isfinite(quick(6).fit(Y, known=table.to_numpy()).predict(Y, known=table).mean).all()
+
+
 def test_times_of_covariates_must_fit():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     index = pd.date_range("2020-01-01", periods=106, freq="D")
