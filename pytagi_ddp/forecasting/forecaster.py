@@ -326,10 +326,15 @@ class Forecaster(BaseEstimator):
 
     def _with_past(self, known: Panel) -> Panel:
         """Covariates of the past and of the horizon, from those of the horizon alone or of both."""
-        before, times = self._covariates.get("known"), self._panel.times
-        if before is None or known.steps != self._layout.horizon or known.width != before.width:
+        before, times, horizon = self._covariates.get("known"), self._panel.times, self._layout.horizon
+        if before is None or known.width != before.width or known.steps >= self._panel.steps + horizon:
             check_times(known, "known", times)
             return known
+        if known.steps != horizon:
+            raise ValueError(
+                f"known must have the {horizon} time steps of the horizon, or {self._panel.steps + horizon} with those "
+                f"of y before it, got {known.steps}"
+            )
         past = before.first(self._panel.steps)
         check_times(known, "known", times, past.steps)
         return past._replace(values=np.concatenate([past.values, known.values]), names=known.names)

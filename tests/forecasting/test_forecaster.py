@@ -332,7 +332,9 @@ def test_what_cannot_be_forecast_is_refused():
     both = np.stack([np.r_[Y, Y[:6]]] * 2, 1)
     for given, message in (
         ({}, "known has 100 time steps, and 106 are needed: those of y, and of the horizon"),
-        ({"known": both[:105]}, "known has 105 time steps, and 106 are needed"),
+        ({"known": both[:105]}, "known must have the 6 time steps of the horizon, or 106 with those of y .* got 105"),
+        ({"known": both[:5]}, "known must have the 6 time steps of the horizon, or 106 with those of y .* got 5"),
+        ({"y": Y, "known": both[:105]}, "known has 105 time steps, and 106 are needed: those of y, and of the horizon"),
         ({"known": both[:, :1]}, "known has 1 columns, and had 2 in fit"),
         ({"known": both, "observed": Y}, r"covariates are \['known', 'observed'\], and those of fit are \['known'\]"),
         ({"y": Y}, r"covariates are \[\], and those of fit are \['known'\]"),
@@ -368,6 +370,8 @@ def test_times_of_covariates_must_fit():
     np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
     with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
         forecaster.predict(known=holiday[:6])
+    with pytest.raises(ValueError, match=r"known must have the 6 time steps of the horizon, .* got 4"):
+        forecaster.predict(known=holiday[100:104])
     for index in (holiday.index, holiday.index.astype(str)):
         with pytest.raises(ValueError, match=r"known must begin at 2020-01-01T.*, got 2020-01-02"):
             quick(6).fit(y[:99], known=holiday.set_axis(index)[1:])
