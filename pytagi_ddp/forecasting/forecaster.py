@@ -129,8 +129,8 @@ class Forecaster(BaseEstimator):
 
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
-                same time step. Columns and tables of pandas bring their times as the index: dates, or text such as
-                2020-01-31. An index of whole numbers brings none.
+                same time step. Columns and tables of pandas and arrays of xarray bring their times as the index: dates,
+                or text such as 2020-01-31. An index of whole numbers brings none.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
                 of the last `lags` steps and of the horizon. They may be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those

@@ -45,8 +45,8 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
 
     Args:
         data: (steps,) or (steps, columns) numbers; NaN, None and masked ones are missing.
-        what: the name of `data` in messages. times: of the steps; None: those of the index of a pandas object, if it
-            does not hold whole numbers.
+        what: the name of `data` in messages. times: of the steps; None: those of the index of an object of pandas or
+            xarray, if it does not hold whole numbers.
 
     Raises:
         TypeError: no numbers. ValueError: no steps, infinite numbers, more than two dimensions, irregular times, or an
@@ -96,8 +96,13 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
 
 
 def _index(data: Any) -> Any:
-    """The index of a pandas object; None: there is none, or it holds whole numbers."""
+    """The index of a pandas object, or of the first dimension of one of xarray.
+
+    It is None if there is none, or it holds whole numbers.
+    """
     index = getattr(data, "index", None)  # lists have a method of this name
+    if hasattr(data, "indexes"):  # of xarray
+        index = data.indexes.get(next(iter(data.dims), None))
     dtype = getattr(index, "dtype", None)
     return None if dtype is None or dtype.kind in "iu" else index
 

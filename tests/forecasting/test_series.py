@@ -50,6 +50,17 @@ def test_an_index_of_dates_or_text_brings_times():
     assert read(pd.Series(range(6), both).unstack("store"), "y").names == ["north", "south"]
 
 
+def test_arrays_of_xarray_bring_their_times():
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+    for data in (
+        xarray.DataArray(np.zeros(6), {"time": INDEX}, "time", "a"),
+        xarray.DataArray(np.zeros((6, 2)), {"index": INDEX, "place": ["b", "c"]}, ("index", "place")),
+        xarray.Dataset({"a": ("time", np.zeros(6))}, {"time": INDEX}),
+    ):
+        assert read(data, "y").times.months == 1
+    assert read(xarray.DataArray(np.zeros(6)), "y").times is None
+
+
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
