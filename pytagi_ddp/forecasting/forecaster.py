@@ -80,7 +80,7 @@ class Forecaster(BaseEstimator):
         season_, lags_: the values that are used.
         kind_: what was chosen: `log`, `level` (whether the last value is an input) and `hidden` (the layers).
         score_: the CRPS by which it was chosen, in units of each series' standard deviation.
-        noise_: (horizon,) variances of the noise, in units of `scale` squared.
+        noise_: (horizon,) or, of many series, (series, horizon) variances of the noise, in units of `scale` squared.
 
     Source: Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bayesian neural networks",
     JMLR 22. For all steps at once: Ben Taieb et al. (2012), "A review and comparison of strategies for multi-step ahead
@@ -254,7 +254,8 @@ class Forecaster(BaseEstimator):
         model = self._chosen(windows, panel.width, not (panel.values <= 0).any())
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
         self.lags_, self.season_ = layout.lags, self.season or _season(panel)
-        self.kind_, self.score_, self.noise_ = model.scaling.kind, model.score, model.noise
+        self.kind_, self.score_ = model.scaling.kind, model.score
+        self.noise_ = model.noise if panel.width > 1 else model.noise[0]
         return self
 
     def _long_enough(self, panel: Panel) -> bool:

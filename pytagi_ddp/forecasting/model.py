@@ -19,6 +19,7 @@ LEAST_ASSUMED = 0.1**2  # least variance of the noise in training
 NO_NOISE = 1e-10  # variance of the noise if all residuals are 0
 LEAST_VARIANCE = 1e-6  # principal components below this share of the largest variance are left out
 SHRINKAGE = 0.1  # of the correlations between steps, towards 0
+SHARED = 10  # windows as many as which the noise of all series counts in that of one of them
 FEWEST = 8  # least number of windows in training
 BATCH = 16
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
@@ -125,8 +126,8 @@ class Model:
     """Trained networks with their scaling and the noise of each step.
 
     Attributes:
-        noise: (horizon,) variances of standardised targets. factor: (horizon,) on variances of the networks, below 1
-            if they are larger than the squared errors in held-out stretches.
+        noise: (series, horizon) variances of standardised targets. factor: (series, horizon) on variances of the
+            networks, below 1 if they are larger than the squared errors in held-out stretches.
         correlation: (horizon, horizon) of the errors of the steps.
         scores: (stretches,) mean CRPS, in units of each series' standard deviation, of the windows of each stretch, by
             networks that have seen neither the stretch nor the steps around it.
@@ -150,7 +151,7 @@ class Model:
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
         """(n, horizon) means and standard deviations of observations, or of their logarithms."""
         m, v = mixture(self.networks, self.scaling.x(windows))
-        return self.scaling.back(windows, m, self.factor * v, self.noise)
+        return self.scaling.back(windows, m, self.factor[windows.series] * v, self.noise[windows.series])
 
 
 class Stretch(NamedTuple):
@@ -190,14 +191,14 @@ def fit(
     """Trains one network without each stretch of time, and forecasts the stretch by it.
 
     Args:
-        number: number of series. noise: variances of the steps in training; None: a first guess.
+        number: number of series. noise: (series, horizon) variances in training; None: a first guess.
         seeds: of the networks. run: calls a function with each tuple of arguments.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
-    assumed = np.full(y.shape[1], FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)
+    assumed = np.full(y.shape, FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)[windows.series]
     tasks = [
-        (x[part.learnt], y[part.learnt], assumed, kind.hidden, epochs, seed)
+        (x[part.learnt], y[part.learnt], assumed[part.learnt], kind.hidden, epochs, seed)
         for part, seed in zip(parts, seeds, strict=True)
     ]
     networks = run(train, tasks)
@@ -205,10 +206,12 @@ def fit(
     for part, network in zip(parts, networks, strict=True):
         m[part.held_out], v[part.held_out] = mixture([network], x[part.held_out])
     residuals = y - m
-    squares = means(residuals**2)
-    found = np.maximum(squares - v.mean(0), LEAST_NOISE * squares) + NO_NOISE
-    factor = np.minimum(squares / (v.mean(0) + found), 1)
-    scores = distribution(*scaling.back(windows, m, factor * v, found), kind.log).crps(windows.future)
+    squares = squares_of_series(residuals, windows.series, number)
+    within = np.stack([v[windows.series == k].mean(0) for k in range(number)])
+    found = np.maximum(squares - within, LEAST_NOISE * squares) + NO_NOISE
+    factor = np.minimum(squares / (within + found), 1)
+    moments = scaling.back(windows, m, factor[windows.series] * v, found[windows.series])
+    scores = distribution(*moments, kind.log).crps(windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)
@@ -219,12 +222,15 @@ def fit(
 def train(
     x: np.ndarray, y: np.ndarray, noise: np.ndarray, hidden: tuple[int, ...], epochs: int, seed: int
 ) -> Sequential:
-    """A network trained on standardised windows; each sample counts once, for any number of epochs."""
-    net = Training(hidden, epochs, BATCH, outputs=len(noise)).network(x.shape[1], seed)
+    """A network trained on standardised windows; each sample counts once, for any number of epochs.
+
+    noise: variances of y, in its shape.
+    """
+    net = Training(hidden, epochs, BATCH, outputs=y.shape[1]).network(x.shape[1], seed)
     schedule, rng = EvidenceSchedule(net, max(len(x) // BATCH, 1), epochs, count=1), np.random.default_rng(seed)
 
     def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
-        variances = np.tile((noise / schedule.weight).astype(np.float32), len(rows))
+        variances = (noise[rows] / schedule.weight).astype(np.float32)
         updater.update(net.output_z_buffer, y[rows], variances, net.input_delta_z_buffer)
 
     for _ in range(epochs):
@@ -238,6 +244,16 @@ def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.n
     mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
     each, within = np.array(mu, np.float64), np.array(var, np.float64).mean(0)
     return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
+
+
+def squares_of_series(residuals: np.ndarray, series: np.ndarray, number: int) -> np.ndarray:
+    """(series, horizon) mean squares of each series; where few are known, they are drawn to those of all series."""
+    of_all, found = means(residuals**2), np.empty((number, residuals.shape[1]))
+    for k in range(number):
+        some = residuals[series == k]
+        own, count = np.maximum(means(some**2), 1e-30), np.isfinite(some).sum(0)
+        found[k] = own * (np.maximum(of_all, 1e-30) / own) ** (SHARED / (count + SHARED))
+    return found
 
 
 def correlations(residuals: np.ndarray) -> np.ndarray:

@@ -102,6 +102,17 @@ def test_many_series_of_different_sizes_and_lengths():
     assert list(forecast.to_frame()["large"].columns) == ["mean", "std", "0.05", "0.5", "0.95"]
 
 
+def test_each_series_has_noise_of_its_own():
+    rng = np.random.default_rng(0)
+    tide = 3 * np.sin(np.arange(500) * 2 * np.pi / 12) + 0.05 * rng.normal(size=500)
+    table = np.stack([tide, np.cumsum(rng.normal(size=500)), np.full(500, 5.0)], 1)
+    forecaster = quick(2, season=12).fit(table)
+    std = forecaster.predict().std
+    assert forecaster.noise_.shape == (3, 2) and np.all(std[:, 0] < 0.12) and np.all(std[:, 2] < 0.05)
+    assert np.all(std[:, 1] > [0.9, 1.3])
+    assert quick(2, season=12).fit(tide[:, None]).noise_.shape == (2,)
+
+
 @pytest.mark.parametrize("unit", [1e-9, 1e12])
 def test_the_unit_changes_nothing(unit):
     y = 3 + seasonal(150)
