@@ -53,6 +53,8 @@ class Forecaster(BaseEstimator):
     `nn.EvidenceSchedule`, in which each window counts once.
 
     **Missing values** are NaN, in the series and in covariates. In a window they are replaced by the mean of the input.
+    The error bars include what this costs: for values at the end, the noise is that of forecasts of held-out stretches
+    without as many values at the end; other inputs add the variance of f over their values.
 
     **Threads** may share a forecaster; predictions wait for each other.
 
@@ -255,7 +257,7 @@ class Forecaster(BaseEstimator):
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
         self.lags_, self.season_ = layout.lags, self.season or _season(panel)
         self.kind_, self.score_ = model.scaling.kind, model.score
-        self.noise_ = model.noise if panel.width > 1 else model.noise[0]
+        self.noise_ = model.noise[0] if panel.width > 1 else model.noise[0, 0]
         return self
 
     def _long_enough(self, panel: Panel) -> bool:
@@ -315,9 +317,9 @@ class Forecaster(BaseEstimator):
         others += [{"log": True}] if self.transform == "auto" and positive else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
         for other in others:
-            tried = trained(best.scaling.kind._replace(**other), best.noise, parts)
+            tried = trained(best.scaling.kind._replace(**other), best.noise[0], parts)
             best = tried if tried.better_than(best) else best
-        return trained(best.scaling.kind, best.noise, stretches(windows.origin, self.horizon, self.n_networks))
+        return trained(best.scaling.kind, best.noise[0], stretches(windows.origin, self.horizon, self.n_networks))
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels

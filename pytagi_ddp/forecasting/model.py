@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.estimators.members import PREDICTED, Training, run_epoch
+from pytagi_ddp.estimators.members import DRAWS, PREDICTED, Training, run_epoch
 from pytagi_ddp.forecasting.forecast import distribution
 from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
@@ -20,6 +20,8 @@ NO_NOISE = 1e-10  # variance of the noise if all residuals are 0
 LEAST_VARIANCE = 1e-6  # principal components below this share of the largest variance are left out
 SHRINKAGE = 0.1  # of the correlations between steps, towards 0
 SHARED = 10  # windows as many as which the noise of all series counts in that of one of them
+TESTED = 2000  # windows by which the noise after missing values is estimated,
+DRAWN = 250  # and by which the variance that missing inputs cause is
 FEWEST = 8  # least number of windows in training
 BATCH = 16
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
@@ -49,7 +51,7 @@ class Scaling:
     Attributes:
         kind: as chosen. series: (4, series) mean, standard deviation, that of the differences, and half of the range.
         center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
-        axes: (inputs, k) principal axes of the standardised inputs.
+        axes: (inputs, k) principal axes of the standardised inputs. spreads: (k,) standard deviations along them.
     """
 
     kind: Kind
@@ -57,11 +59,13 @@ class Scaling:
     center: np.ndarray
     inputs: np.ndarray
     axes: np.ndarray
+    spreads: np.ndarray
 
     @classmethod
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
         """The scaling of these windows of `number` series."""
-        raw = cls(kind, np.ones((4, number)), np.zeros(windows.future.shape[1]), np.empty((2, 0)), np.empty((0, 0)))
+        none = np.empty((2, 0)), np.empty((0, 0)), np.empty(0)
+        raw = cls(kind, np.ones((4, number)), np.zeros(windows.future.shape[1]), *none)
         past, differences = raw._values(windows.past), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
@@ -76,7 +80,7 @@ class Scaling:
         x = np.nan_to_num((x - inputs[0]) / inputs[1])
         values, axes = np.linalg.eigh(x.T @ x / len(x))
         some = values >= LEAST_VARIANCE * values.max()
-        return cls(kind, raw.series, center, inputs, axes[:, some])
+        return cls(kind, raw.series, center, inputs, axes[:, some], np.sqrt(values[some]))
 
     def _values(self, values: np.ndarray) -> np.ndarray:
         return np.log(values) if self.kind.log else values
@@ -84,8 +88,7 @@ class Scaling:
     def _last(self, windows: Windows) -> np.ndarray:
         """(n, 1): the last known value of each window; NaN: there is none."""
         past = self._values(windows.past)
-        place = past.shape[1] - 1 - np.isfinite(past[:, ::-1]).argmax(1)
-        return past[np.arange(len(past)), place][:, None]
+        return past[np.arange(len(past)), past.shape[1] - 1 - windows.age][:, None]
 
     def _differences(self, windows: Windows) -> np.ndarray:
         return self._values(windows.future) - self._last(windows)
@@ -95,10 +98,23 @@ class Scaling:
         level = [(last - mean) / std] if self.kind.level else []
         return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
 
-    def x(self, windows: Windows) -> np.ndarray:
-        """(n, k) principal components of the standardised inputs; missing inputs are replaced by their mean."""
+    def x(self, windows: Windows, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(n, k) principal components of the standardised inputs.
+
+        Missing inputs are replaced by their mean or, if there is a generator, the `missing` ones are drawn.
+        """
         mean, std = self.inputs
-        return (np.nan_to_num((self._inputs(windows) - mean) / std) @ self.axes).astype(np.float32)
+        inputs = np.nan_to_num((self._inputs(windows) - mean) / std)
+        if rng is not None:
+            drawn = rng.standard_normal((len(inputs), len(self.spreads))) * self.spreads @ self.axes.T
+            inputs = np.where(self.missing(windows), drawn, inputs)
+        return (inputs @ self.axes).astype(np.float32)
+
+    def missing(self, windows: Windows) -> np.ndarray:
+        """(n, inputs): whether an input is missing, except values after the last known one: they are in the noise."""
+        found, lags = np.isnan(self._inputs(windows)), windows.past.shape[1]
+        found[:, :lags] &= np.arange(lags) < lags - windows.age[:, None]
+        return found
 
     def targets(self, windows: Windows) -> np.ndarray:
         """(n, horizon) standardised targets; NaN: missing."""
@@ -126,8 +142,11 @@ class Model:
     """Trained networks with their scaling and the noise of each step.
 
     Attributes:
-        noise: (series, horizon) variances of standardised targets. factor: (series, horizon) on variances of the
-            networks, below 1 if they are larger than the squared errors in held-out stretches.
+        noise: (ages, series, horizon) variances of standardised targets, for each of the `ages` of the last known
+            value. factor: (ages, series, horizon) on variances of the networks, below 1 if they are larger than the
+            squared errors in held-out stretches.
+        usual: (horizon,) mean variances that missing inputs cause in the windows that were learnt; the noise includes
+            them.
         correlation: (horizon, horizon) of the errors of the steps.
         scores: (stretches,) mean CRPS, in units of each series' standard deviation, of the windows of each stretch, by
             networks that have seen neither the stretch nor the steps around it.
@@ -137,6 +156,7 @@ class Model:
     networks: list[Sequential]
     noise: np.ndarray
     factor: np.ndarray
+    usual: np.ndarray
     correlation: np.ndarray
     scores: np.ndarray
 
@@ -151,7 +171,14 @@ class Model:
     def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
         """(n, horizon) means and standard deviations of observations, or of their logarithms."""
         m, v = mixture(self.networks, self.scaling.x(windows))
-        return self.scaling.back(windows, m, self.factor[windows.series] * v, self.noise[windows.series])
+        v = v + np.maximum(by_missing(self.networks, self.scaling, windows) - self.usual, 0)
+        place = np.interp(windows.age, ages(windows), np.arange(len(self.noise)))
+        low, high, part = np.floor(place).astype(int), np.ceil(place).astype(int), (place % 1)[:, None]
+        factor, noise = (
+            (1 - part) * values[low, windows.series] + part * values[high, windows.series]
+            for values in (self.factor, self.noise)
+        )
+        return self.scaling.back(windows, m, factor * v, noise)
 
 
 class Stretch(NamedTuple):
@@ -202,21 +229,36 @@ def fit(
         for part, seed in zip(parts, seeds, strict=True)
     ]
     networks = run(train, tasks)
-    m, v = np.zeros((2, *y.shape))
-    for part, network in zip(parts, networks, strict=True):
-        m[part.held_out], v[part.held_out] = mixture([network], x[part.held_out])
+
+    def forecast(windows: Windows, rows: Any = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        m, v = np.zeros((2, *windows.future.shape))
+        for part, network in zip(parts, networks, strict=True):
+            held_out = part.held_out[rows]
+            m[held_out], v[held_out] = mixture([network], scaling.x(windows.some(held_out)))
+        return m, v
+
+    m, v = forecast(windows)
     residuals = y - m
-    squares = squares_of_series(residuals, windows.series, number)
-    within = np.stack([v[windows.series == k].mean(0) for k in range(number)])
-    found = np.maximum(squares - within, LEAST_NOISE * squares) + NO_NOISE
-    factor = np.minimum(squares / (within + found), 1)
-    moments = scaling.back(windows, m, factor[windows.series] * v, found[windows.series])
+    squares = [squares_of_series(residuals, windows.series, number)]
+    within = [means_of_series(v, windows.series, number)]
+    tested = evenly(len(y), TESTED)
+    for age in ages(windows)[1:]:
+        older = windows.some(tested).without_last(age)
+        mean, variance = forecast(older, tested)
+        errors = squares_of_series(scaling.targets(older) - mean, older.series, number)
+        squares.append(np.maximum(errors, squares[-1]))
+        within.append(means_of_series(variance, older.series, number))
+    most, inside = np.array(squares), np.array(within)
+    found = np.maximum(most - inside, LEAST_NOISE * most) + NO_NOISE
+    factor = np.minimum(most / (inside + found), 1)
+    moments = scaling.back(windows, m, factor[0, windows.series] * v, found[0, windows.series])
     scores = distribution(*moments, kind.log).crps(windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)
     by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
-    return Model(scaling, networks, found, factor, correlations(residuals), by_stretch)
+    usual = by_missing(networks, scaling, windows.some(evenly(len(y), DRAWN))).mean(0)
+    return Model(scaling, networks, found, factor, usual, correlations(residuals), by_stretch)
 
 
 def train(
@@ -244,6 +286,33 @@ def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.n
     mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
     each, within = np.array(mu, np.float64), np.array(var, np.float64).mean(0)
     return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
+
+
+def by_missing(networks: list[Sequential], scaling: Scaling, windows: Windows) -> np.ndarray:
+    """(n, horizon) variances of the mean output that missing inputs cause."""
+    found, rows = np.zeros(windows.future.shape), scaling.missing(windows).any(1)
+    if rows.any():
+        some, rng = windows.some(rows), np.random.default_rng(0)
+        filled = mixture(networks, scaling.x(some))[0]
+        for _ in range(DRAWS):
+            found[rows] += (mixture(networks, scaling.x(some, rng))[0] - filled) ** 2 / DRAWS
+    return found
+
+
+def ages(windows: Windows) -> np.ndarray:
+    """The ages of the last known value at which the noise is estimated: 0, 1, 2, 4 ... lags - 1."""
+    lags = windows.past.shape[1]
+    return np.unique([0, lags - 1, *(2 ** np.arange(lags.bit_length() - 1))])
+
+
+def evenly(number: int, most: int) -> np.ndarray:
+    """At most this many of the numbers 0 ... number - 1, spread evenly."""
+    return np.linspace(0, number - 1, min(most, number)).astype(int)
+
+
+def means_of_series(values: np.ndarray, series: np.ndarray, number: int) -> np.ndarray:
+    """(series, horizon) means of the values of each series."""
+    return np.stack([means(values[series == k]) for k in range(number)])
 
 
 def squares_of_series(residuals: np.ndarray, series: np.ndarray, number: int) -> np.ndarray:

@@ -25,6 +25,19 @@ class Windows(NamedTuple):
     origin: np.ndarray
     future: np.ndarray
 
+    def some(self, rows: Any) -> Windows:
+        return Windows(*(part[rows] for part in self))
+
+    @property
+    def age(self) -> np.ndarray:
+        """(n,) numbers of values that are missing between the last known one and the origin."""
+        return np.isfinite(self.past[:, ::-1]).argmax(1)
+
+    def without_last(self, steps: int) -> Windows:
+        """The windows as if the last values of the past were missing."""
+        kept = np.arange(self.past.shape[1]) < self.past.shape[1] - steps
+        return self._replace(past=np.where(kept, self.past, np.nan))
+
 
 class Layout(NamedTuple):
     """The parts of windows, set by the data that a forecaster learns.

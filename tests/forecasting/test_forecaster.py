@@ -154,6 +154,23 @@ def test_gaps_are_bridged():
         assert np.isnan(numbers[:, 1]).all()
 
 
+def test_missing_values_widen_the_error_bars():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=800))
+    forecaster = quick(2).fit(walk)
+    for age in (1, 3, 6):
+        ended = np.where(np.arange(800) < 800 - age, walk, np.nan)
+        expected = forecaster.predict().std * np.sqrt([1 + age, 1 + age / 2])
+        np.testing.assert_allclose(forecaster.predict(ended).std, expected, rtol=0.15)
+    table = np.stack([walk, ended], 1)  # one with, and one without the last value
+    std = quick(2).fit(np.stack([walk, walk], 1)).predict(table).std
+    assert np.all(std[:, 1] > 1.7 * std[:, 0])
+    y, price = driven()
+    gappy = np.where(np.random.default_rng(0).random(price.shape) < 0.4, np.nan, price)
+    for learnt in (price, gappy):
+        std = quick(2).fit(y, known=learnt).predict(known=[[np.nan], [0]]).std
+        assert 1.5 < std[0] < 2.5 and std[1] < 0.8 * std[0]
+
+
 def driven(steps=400, seed=0):
     """A series that follows a covariate of the same time step."""
     rng = np.random.default_rng(seed)
