@@ -147,7 +147,7 @@ def student_observation(m, s, y, scale, nu):
         first += w * q
         second += w * q * q
     first, second = first / total, second / total
-    return e * first, e * e * (second - first * first) - first
+    return e * first, e * e * at_least(second - first * first, ZERO) - first
 
 
 @formula

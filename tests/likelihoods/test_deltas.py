@@ -140,6 +140,7 @@ def test_log_normal(m, s, y):
 @few
 @given(MEANS, VARIANCES, MEANS, powers(-2, 1), powers(0, 2))
 @example(0, 1, 50, 0.01, 1)
+@example(1.0, 10**0.5, 22.0, float(np.float32(0.01)), 100.0)
 def test_student_t(m, s, y, scale, df):
     log_likelihood = lambda z: -(df + 1) / 2 * np.log1p((y - z) ** 2 / (df * scale**2))  # noqa: E731
     check(lk.StudentT(df, scale), m, s, y, log_likelihood, y, scale)
