@@ -357,7 +357,7 @@ def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: st
 def _wider(graph: _Graph, noise: Any, log_var: str, within: Any) -> str:
     """`within` and what `Features.beyond` adds to it."""
     op, f = graph.op, np.float64
-    ratio = op("Max", op("Sub", log_var, f(noise.features.most)), f(0))
-    difference = op("Mul", op("Sub", op("Exp", ratio), f(1)), f(math.exp(noise.features.most)))
-    factor = op("Log", op("Add", op("Mul", difference, op("Exp", op("Neg", within))), f(1)))
-    return op("Add", within, op("Max", ratio, factor))
+    most = noise.features.most
+    more = op("Max", op("Sub", op("Exp", log_var), f(math.exp(most))), f(0))
+    factor = op("Log", op("Add", op("Mul", more, op("Exp", op("Neg", within))), f(1)))
+    return op("Add", within, op("Max", op("Sub", log_var, f(most)), factor))

@@ -192,7 +192,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             for k, net in enumerate(self.networks_):
                 learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
             if self._shared is not None:
-                self._shared.learn(x, numbers, weights, len(self.classes_))
+                self._shared.learn(x, numbers, weights)
         return self
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:

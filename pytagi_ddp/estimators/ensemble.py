@@ -117,8 +117,8 @@ class EnsembleEstimator(BaseEstimator):
         for training in trainings:
             choice.consider(training)
         if self.n_bins is None:
-            *several, last = trainings
-            choice.encode(last if choice.best() == last or not several else trainings[: len(CANDIDATES)][-1])
+            best = choice.best()
+            choice.encode(best if best == trainings[-1] else trainings[: len(CANDIDATES)][-1])
         choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
         return choice.mixed(choice.best())
 

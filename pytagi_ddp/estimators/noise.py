@@ -169,8 +169,9 @@ class Features:
 
         It is their ratio, or makes s^2 larger by their difference, whichever is more.
         """
-        ratio = np.maximum(_log_var(moments) - self.most, 0)
-        return np.maximum(ratio, np.log1p(math.exp(self.most) * np.expm1(ratio) * np.exp(-log_scale2)))
+        log_var = _log_var(moments)
+        more = np.maximum(np.exp(log_var) - math.exp(self.most), 0)
+        return np.maximum(log_var - self.most, np.log1p(more * np.exp(-log_scale2)))
 
 
 def _log_var(moments: Moments) -> np.ndarray:

@@ -6,6 +6,7 @@ column that is not in the table.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf, isinf
@@ -60,21 +61,23 @@ class Rows:
 
     @classmethod
     def of(cls, x: np.ndarray, blocks: list[slice]) -> Rows:
-        """The rows of samples, without sums."""
-        rows = cls(blocks, frequent(keys_of(x)))
-        rows.places(x, new=True)
-        return rows
+        """No rows so far; x: the samples of which some are too many to be added."""
+        return cls(blocks, frequent(keys_of(x)))
 
     def places(self, x: np.ndarray, new: bool = False) -> np.ndarray:
-        """The place of each sample's inputs; -1 if they are not known, or one is missing. new: adds those not known."""
-        missing = np.isnan(x).any(1)
-        for block in self.blocks:
-            missing |= (x[:, block] < 0).all(1)  # no category: each of them is below its mean
-        found = np.full(len(x), -1)
-        for k, key in enumerate(keys_of(x)):
-            if not missing[k] and key not in self.frequent:
-                found[k] = self.numbers.setdefault(key, len(self.numbers)) if new else self.numbers.get(key, -1)
-        return found
+        """The place of each sample's inputs; -1 if they are not known.
+
+        new: adds inputs that are not known, unless one of them is missing.
+        """
+        keys = keys_of(x)
+        if new:
+            missing = np.isnan(x).any(1)
+            for block in self.blocks:
+                missing |= (x[:, block] < 0).all(1)  # no category: each of them is below its mean
+            for key in itertools.compress(keys, (~missing).tolist()):
+                if key not in self.frequent:
+                    self.numbers.setdefault(key, len(self.numbers))
+        return np.array([self.numbers.get(key, -1) for key in keys], int)
 
     def add(self, x: np.ndarray, values: np.ndarray, weights: np.ndarray) -> None:
         """Further samples with values (n, m)."""
@@ -193,7 +196,7 @@ def learn_intercept(
     """
     rows, residuals = Rows.of(x, blocks), y - unseen
     trusted = weights * trust(residuals, log_scale2, degrees)
-    some, size, others, sums = others_of(rows.places(x), residuals[:, None], trusted)
+    some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None], trusted)
     if not len(some):
         return None
     deviations, centre = sums[:, 0] / others, float(log_scale2[some].mean())
@@ -211,8 +214,9 @@ def learn_intercept(
         return float(counts @ densities) - scale.slope**2 / 2, scale
 
     variances = [share * float(np.exp(centre)) for share in SHARES]
-    (best, scale), variance = max(((likelihood_of(one), one) for one in variances), key=lambda found: found[0][0])
-    if best < likelihood_of(0.0)[0] + LEAST_GAIN:
+    found = [(*likelihood_of(one), one) for one in variances]  # the first one is 0
+    best, scale, variance = max(found, key=lambda one: one[0])
+    if best < found[0][0] + LEAST_GAIN:
         return None
     moved, own = (seen - unseen)[some], trusted[some]
     towards = (sums[:, 0] + own * residuals[some]) / (others + own)
@@ -239,12 +243,12 @@ class SharedClasses:
         """Probabilities of the classes of samples x, (n, classes), from those that networks predict."""
         known, weights, counts = self.rows.at(x)
         mixed = probabilities.copy()
-        if len(known):
-            mixed[known] = posterior(self.prior, mixed[known], weights[:, None], counts)
+        mixed[known] = posterior(self.prior, mixed[known], weights[:, None], counts)
         return mixed
 
-    def learn(self, x: np.ndarray, numbers: np.ndarray, weights: np.ndarray, classes: int) -> None:
+    def learn(self, x: np.ndarray, numbers: np.ndarray, weights: np.ndarray) -> None:
         """Further samples."""
+        classes = self.rows.sums.shape[1] - 1
         self.rows.add(x, np.eye(classes)[numbers], weights)
 
 
@@ -266,7 +270,7 @@ def learn_classes(
         blocks: the columns of each categorical column.
     """
     rows, ones = Rows.of(x, blocks), np.eye(unseen.shape[1])[numbers]
-    some, size, others, sums = others_of(rows.places(x), ones, weights)
+    some, size, others, sums = others_of(rows.places(x, new=True), ones, weights)
     if not len(some):
         return None
     alone, shared = unseen[some, numbers[some]], sums[np.arange(len(some)), numbers[some]]

@@ -76,8 +76,9 @@ def test_rows_leave_out_large_parts_and_missing_inputs_and_take_further_samples(
     known, counts, sums = rows.at(some)
     assert (known.tolist(), counts.tolist(), sums.tolist()) == ([0, 1, 2], [1, 3, 4], [[8], [12], [2]])
     assert [part.shape for part in rows.at(some[3:])] == [(0,), (0,), (0, 1)]
-    categories = Rows.of(np.array([[-1.0, 0, 0], [-1, 2, -1], [-1, -1, -1]], np.float32), [slice(1, 3)])
-    assert len(categories.numbers) == 2
+    categories = Rows.of(np.array([[0.0, 0, 0]], np.float32), [slice(1, 3)])
+    places = categories.places(np.array([[-1.0, 0, 0], [-1, 2, -1], [-1, -1, -1]], np.float32), new=True)
+    assert places.tolist() == [0, 1, -1]
 
 
 def intercepts(correlation, rows=1000, copies=2, seed=0):
@@ -200,7 +201,7 @@ def test_classes_at_known_inputs_are_as_probable_as_they_are(prior):
         sure = predicted[some].max(1)
         assert p[some][np.arange(len(sure)), predicted[some].argmax(1)].mean() == pytest.approx(sure.mean(), abs=0.04)
     np.testing.assert_array_equal(found.given(x + 1, third[:1000]), third[:1000])
-    found.learn(x[:1].repeat(1000, 0), np.zeros(1000, int), np.ones(1000), 3)
+    found.learn(x[:1].repeat(1000, 0), np.zeros(1000, int), np.ones(1000))
     assert found.given(x[:1], third[:1])[0, 0] > 0.95
 
 
