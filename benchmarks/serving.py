@@ -1,6 +1,6 @@
 """How long a fitted regressor takes to predict, in one process and as a graph in onnxruntime.
 
-    python -m benchmarks.serving                     # 10 networks with one hidden layer of 50
+    python -m benchmarks.serving                     # 20 networks with one hidden layer of 50
     python -m benchmarks.serving --hidden 50 50 --features 100 --rows 1 1000
 
 Prints the median and the 95th percentile of the times of a call, in milliseconds, and the size of the pickle.
@@ -25,7 +25,7 @@ from pytagi_ddp.estimators import TAGIRegressor
 
 
 def fitted(features: int, hidden: Sequence[int]) -> TAGIRegressor:
-    """A regressor of ten networks. What it has learnt does not matter to its speed."""
+    """A regressor of twenty networks. What it has learnt does not matter to its speed."""
     random = np.random.default_rng(0)
     x = random.normal(size=(500, features))
     return TAGIRegressor(tuple(hidden), epochs=2, random_state=0).fit(x, np.sin(x[:, 0]) + random.normal(size=500))

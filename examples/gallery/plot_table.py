@@ -5,7 +5,7 @@ Regression on a table, with intervals that hold
 How to get predictions with error bars from a table of numbers by `TAGIRegressor`, and how to check the error bars. The
 table comes with scikit-learn: ten measurements of 442 patients, and how far their diabetes had progressed a year later.
 
-The estimator trains ten networks (5 folds x 2 seeds) and predicts by their mean. It takes care of scaling, noise and
+The estimator trains twenty networks (5 folds x 4 seeds) and predicts by their mean. It takes care of scaling, noise and
 the number of layers.
 """
 

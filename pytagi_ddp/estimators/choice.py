@@ -20,7 +20,7 @@ BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
 CLEARLY = 2.0  # standard errors by which a training is worse on the first fold if it is given up
-MIXED = 4  # number of the best trainings whose networks are tried together with those of the best one
+MIXED = 4  # number of the next best trainings whose networks are tried together with those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
 
@@ -107,25 +107,29 @@ class Choice:
         return float(self._loss(networks).mean())
 
     def mixed(self, best: Training) -> Chosen:
-        """The networks of the best training, or all but one of them and one of another kind, if that is better.
+        """The networks of the best training, or some of them and one each of other kinds, while that is better.
 
-        Networks of two kinds make different errors. So their mean may be better, even if one kind is worse.
+        Networks of different kinds make different errors. So their mean may be better, even if one kind is worse.
         """
         alike = self._some(best, self._judges, self._count)
-        least, other = self._judged(alike), best
-        for training in sorted(self.losses, key=self.losses.__getitem__)[:MIXED] if self._count > 1 else ():
-            if training != best:
-                two_kinds = self._with_one(alike, training)
-                if (loss := self._judged(two_kinds)) < least:
-                    least, other = loss, training
-        if other == best:
+        least, others = self._judged(alike), []
+        rest = sorted(self.losses, key=self.losses.__getitem__)[: MIXED + 1]
+        rest.remove(best)
+        while rest and len(others) < self._count - 1:
+            losses = [self._judged(self._with(alike, [*others, training])) for training in rest]
+            if min(losses) >= least:
+                break
+            least = min(losses)
+            others.append(rest.pop(losses.index(least)))
+        if not others:
             return self.chosen(best)
-        return Chosen(self._with_one(self._some(best, self._folds, self._count - 1), other), alike)
+        return Chosen(self._with(self._some(best, self._folds, self._count - len(others)), others), alike)
 
-    def _with_one(self, networks: list[list[Sequential]], training: Training) -> list[list[Sequential]]:
-        """`count` networks for each fold: all but the last of these, and one of this training."""
-        one_more = self._some(training, len(networks), 1)
-        return [some[: self._count - 1] + another for some, another in zip(networks, one_more, strict=True)]
+    def _with(self, networks: list[list[Sequential]], others: list[Training]) -> list[list[Sequential]]:
+        """`count` networks for each fold: the first of these, and one of each of the other trainings."""
+        more = [self._some(training, len(networks), 1) for training in others]
+        mine = self._count - len(others)
+        return [some[:mine] + [net for (net,) in rest] for some, *rest in zip(networks, *more, strict=True)]
 
     def encode(self, training: Training) -> None:
         """Considers the training with encoded inputs, scaled or not.

@@ -98,8 +98,8 @@ class EnsembleEstimator(BaseEstimator):
             loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
-        are chosen, then the bins of the inputs, then the width and the epochs. One of the networks of a fold is
-        replaced by one of another training if their mean is better.
+        are chosen, then the bins of the inputs, then the width and the epochs. Networks of a fold are replaced by those
+        of other trainings while their mean gets better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings, count = self._encoded(trainings, samples[0]), self.n_seeds

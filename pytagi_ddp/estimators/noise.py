@@ -25,6 +25,7 @@ LOG_CHI2_MEAN, LOG_CHI2_VAR = -1.27, math.pi**2 / 2
 CAUTION = 5  # networks of the noise learn with this multiple of that variance, because residuals are not Gaussian
 HIDDEN, EPOCHS = 50, 20  # units and epochs of a network of the noise
 LARGEST = 8.0  # limit on |ln r^2|: a residual near 0 is due to chance
+MOST_GAIN = 0.7  # limit on the share of s^2 that averaging over networks takes away
 LEAST = 1e-8  # smallest variance, where the target has variance 1
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
@@ -190,9 +191,10 @@ class LearntNoise(StudentTNoise):
     the samples, and beyond them s^2 grows with the predicted variance.
 
     Attributes:
-        scale: a, b and the degrees of freedom. shrink: ln of a factor below 1 on s^2, because all networks together
-            predict better than the few that have not seen a sample. networks: their mean is h.
-        features: makes the inputs of these networks. limits: smallest and largest value of h at the samples.
+        scale: a, b and the degrees of freedom. networks: their mean is h. features: makes their inputs.
+        shrink: ln of a factor below 1 on s^2, because all networks together predict better than the few that have not
+            seen a sample: the mean of this ln at the samples.
+        limits: smallest and largest value of h at the samples.
         complete: mean squared residual without the variance that missing inputs add.
     """
 
@@ -225,7 +227,7 @@ def learn_noise(
     weights: np.ndarray,
     moments: Moments,
     fold: np.ndarray,
-    gain: float,
+    gain: np.ndarray,
     heteroscedastic: bool,
     student_t: bool,
     seeds: Sequence[int],
@@ -235,7 +237,8 @@ def learn_noise(
 
     Args:
         x, y: standardised samples. weights: how often each counts. moments: of y. fold: number of the fold of each.
-        gain: by how much the mean squared error of all networks together is smaller than that of `moments`.
+        gain: by how much the expected squared error of all networks together is smaller than that of `moments`; NaN
+            where this is not known.
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
@@ -257,7 +260,10 @@ def learn_noise(
         for k, net in zip(folds, trained, strict=True):
             h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
-    return LearntNoise(scale, math.log(max(1 - gain / mean(squares), 0.3)), made, (h.min(), h.max()), complete, trained)
+    some = ~np.isnan(gain)
+    shares = np.minimum(gain[some] * np.exp(-scale.log_scale2(h[some])), MOST_GAIN)
+    shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
+    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:

@@ -160,7 +160,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         student_t: bool = True,
         likelihood: str | None = None,
         n_folds: int = 5,
-        n_seeds: int = 2,
+        n_seeds: int = 4,
         forget: float = 4.0,
         forget_until: float = 0.7,
         n_bins: int | None = None,
@@ -253,7 +253,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         else:
             moments, some = unseen(networks), fold < len(alike)
             between = moments.spread if alike is networks else unseen(alike, some).spread
-            gain = np.average(between, 0, weights[some]) * (1 / len(networks[0]) - 1 / len(everyone))
+            gain = np.full(y.shape, np.nan)
+            gain[some] = between[some] if alike is networks else between
+            gain *= 1 / len(networks[0]) - 1 / len(everyone)
             noises = [
                 learn_noise(
                     x,
@@ -261,7 +263,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     weights,
                     moments.target(k),
                     fold,
-                    gain=float(gain[k]),
+                    gain=gain[:, k],
                     heteroscedastic=self.heteroscedastic,
                     student_t=self.student_t,
                     seeds=seeds(len(networks)),

@@ -10,7 +10,7 @@ from benchmarks import serving
 
 def test_it_reports_times_of_each_way_to_predict():
     report = serving.report(3, [4], [1, 20], repeat=3)
-    assert "10 networks of [4] units, 3 features" in report
+    assert "20 networks of [4] units, 3 features" in report
     ways = [line for line in report.splitlines() if "/" in line and "percentile" not in line]
     assert len(ways) >= 2
     for line in ways:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from scipy import stats
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.exceptions import NotFittedError
@@ -12,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from pytagi_ddp import onnx
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.estimators import encoding as encoding_module
+from pytagi_ddp.estimators.noise import Moments, learn_noise
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -541,26 +543,31 @@ def test_error_bars_of_unknown_groups_hold_the_variance_between_groups():
         assert model.predict_distribution(x).std.mean() < 0.5
 
 
-def test_networks_of_two_kinds_share_an_ensemble_where_that_is_better():
-    """Errors of +1 and -1 are smaller together; networks stand for what they predict here."""
-    good, other, bad = (members.Training((units,), 1) for units in (1, 2, 3))
-    errors = {good: 1.0, other: -1.0, bad: 9.0}
+@pytest.mark.parametrize(
+    "errors, count, chosen",
+    [
+        ([1.0, -1.0, 9.0], 2, [1.0, -1.0]),
+        ([1.0, 3.0, 9.0], 2, [1.0, 1.0]),
+        ([1.0, -1.5, -2.5, 9.0], 4, [1.0, 1.0, 1.0, -2.5]),
+        ([1.0, -1.0, -1.25, 9.0], 4, [1.0, 1.0, -1.25, -1.0]),
+        ([1.0, -1.0, -1.25], 1, [1.0]),
+    ],
+)
+def test_networks_of_several_kinds_share_an_ensemble_while_that_is_better(errors, count, chosen):
+    """Networks stand for what they predict here: errors of +1 and -1 are smaller together. Two samples in each fold."""
+    kinds = {members.Training((1 + k,), 1): error for k, error in enumerate(errors)}
 
     def loss(networks):
-        return np.array([np.mean(some) ** 2 for some in networks])
+        means = [np.mean(some) for some in networks]
+        return np.concatenate([[mean**2 - 10 * mean, mean**2 + 10 * mean] for mean in means])
 
-    search = choice.Choice(
-        lambda places: [errors[training] for training, _ in places], np.zeros((2, 1)), np.arange(2), loss, 2, None
-    )
-    for training in errors:
+    def train(places):
+        return [kinds[training] for training, _ in places]
+
+    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, count, None)
+    for training in kinds:
         search.consider(training)
-    assert search.best() == good
-    assert search.mixed(good) == ([[1.0, -1.0]] * 2, [[1.0, 1.0]] * 2)
-    errors[other] = 3.0
-    alone = choice.Choice(search._train, np.zeros((2, 1)), np.arange(2), loss, 2, None)
-    for training in errors:
-        alone.consider(training)
-    assert alone.mixed(good) == ([[1.0, 1.0]] * 2, [[1.0, 1.0]] * 2)
+    assert search.mixed(search.best()) == ([chosen] * 2, [[1.0] * count] * 2)
 
 
 def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(monkeypatch):
@@ -576,3 +583,19 @@ def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(mo
         model = TAGIRegressor((20,), n_folds=2, n_seeds=2, epochs=5, n_bins=0, random_state=0).fit(x, y)
         shrink[differ] = model.noise_.shrink
     assert shrink[True] < shrink[False] == 0
+
+
+def test_the_scale_is_that_of_the_mean_of_all_networks():
+    """A few samples have large errors, which no mean over networks reduces; the scale is that of the others."""
+    rng = np.random.default_rng(0)
+    x, fold, many = rng.normal(size=(4000, 1)).astype(np.float32), np.arange(4000) % 2, 20
+    bias = np.where(np.arange(4000) % 20, 1.0, 30.0) * rng.standard_t(5, 4000)
+    mus = bias + 2 * rng.normal(size=(many, 4000))
+    moments = Moments(mus[:2], np.ones((2, 4000)), np.zeros((2, 4000)))
+    gain = np.where(fold, moments.spread * (1 / 2 - 1 / many), np.nan)  # as if known for one fold
+    options = {"heteroscedastic": False, "student_t": True, "seeds": [0, 1], "run": None}
+    found = learn_noise(x, np.zeros(4000), np.ones(4000), moments, fold, gain, **options)
+    inside = np.abs(mus.mean(0)) < stats.t(found.degrees).ppf(0.95) * np.exp(found.log_scale2(x, moments) / 2)
+    assert 0.88 < inside.mean() < 0.93
+    unchanged = learn_noise(x, np.zeros(4000), np.ones(4000), moments, fold, 0 * gain, **options)
+    assert unchanged.shrink == 0 > found.shrink
