@@ -8,10 +8,9 @@ description of a call that is not made. Any other instruction raises an error.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pickletools import genops
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +18,13 @@ import numpy as np
 from pytagi_ddp.files import read_file
 
 MAX_STEPS = 200_000  # instructions; 10,000 labels and names take 30,000
-RECONSTRUCT = (b"numpy.core.multiarray _reconstruct", b"numpy._core.multiarray _reconstruct")
+RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
 
 
 class _Name(NamedTuple):
-    """A name that a file would call."""
+    """A name that a file would call: module and name."""
 
-    text: bytes
+    text: str
 
 
 @dataclass
@@ -59,7 +58,8 @@ def read_batch(path: Path, max_bytes: int) -> tuple[np.ndarray, list[int]]:
         if not isinstance(labels, list) or not all(type(label) is int for label in labels):
             raise ValueError("no list of integers under the key 'labels'")
         return _array(content.get(b"data")), labels
-    except (ValueError, TypeError, IndexError, KeyError, struct.error, RecursionError) as error:
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError, DeprecationWarning) as error:
+        # A DeprecationWarning, where it is an error, is of a name with a backslash.
         raise ValueError(
             f"{path}: {len(data)} bytes that are not a batch as Python 2 has pickled it: {error}; "
             "fetch the file again, or the archive of binary files"
@@ -74,7 +74,7 @@ def _array(note: Any) -> np.ndarray:
         kind, (rows, columns) = dtype.arguments[0], shape
     except (AttributeError, TypeError, ValueError, IndexError):
         raise ValueError("no array under the key 'data'") from None
-    if names[0] not in RECONSTRUCT or names[1:] != (b"numpy ndarray", b"numpy dtype"):
+    if names[0] not in RECONSTRUCT or names[1:] != ("numpy ndarray", "numpy dtype"):
         raise ValueError("no array under the key 'data'")
     if version != 1 or kind != b"u1" or not isinstance(values, bytes):
         raise ValueError("no uint8 array under the key 'data'")
@@ -84,10 +84,15 @@ def _array(note: Any) -> np.ndarray:
 
 
 def _notes(data: bytes) -> Any:
-    """The content of the stack at the end of a pickle."""
+    """The content of the stack at the end of a pickle.
+
+    Raises:
+        ValueError: another instruction than those of protocol 2 that such files have, too many, or no end.
+    """
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
+    constants = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 
     def since_mark() -> list[Any]:
         start = marks.pop()
@@ -105,77 +110,57 @@ def _notes(data: bytes) -> Any:
             raise ValueError("entries of what is not a dictionary with names")
         stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
-    for code, value in _instructions(data):
-        if code in "KMJTUN\x88\x89c}])":  # a value
-            stack.append(value)
-        elif code == "(":
-            marks.append(len(stack))
-        elif code in "qr":
-            memo[value] = stack[-1]
-        elif code in "hj":
-            stack.append(memo[value])
-        elif code in "\x85\x86\x87":
-            count = ord(code) - 0x84
-            stack[-count:] = [tuple(stack[len(stack) - count :])]
-        elif code == "t":
-            stack.append(tuple(since_mark()))
-        elif code == "e":
-            add(since_mark())
-        elif code == "a":
-            add([stack.pop()])
-        elif code == "u":
-            enter(since_mark())
-        elif code == "s":
-            item = stack.pop()
-            enter([stack.pop(), item])
-        elif code == "R":
-            arguments = stack.pop()
-            stack[-1] = _Call(stack[-1], arguments)
-        elif code == "b":
-            state = stack.pop()
-            if not isinstance(stack[-1], _Call) or stack[-1].state is not None:
-                raise ValueError("a state of what has none")
-            stack[-1].state = state
-        elif code == ".":
-            return stack.pop()
-    raise ValueError("it has no end")
-
-
-def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
-    """(code, value) of each instruction of protocol 2 that such files have, up to the end of the data.
-
-    Raises:
-        ValueError: another instruction, or too many. struct.error: the data end within one.
-    """
     if data[:2] != b"\x80\x02":
         raise ValueError("it does not begin as pickles of protocol 2 do")
-    constants = {"N": None, "\x88": True, "\x89": False, ")": ()}
-    numbers = {"K": "<B", "q": "<B", "h": "<B", "M": "<H", "J": "<i", "r": "<I", "j": "<I"}
-    position = 2
-    for _ in range(MAX_STEPS):
-        if position >= len(data):
-            return
-        code, position = chr(data[position]), position + 1
-        value: Any = None
-        if code in constants:
-            value = constants[code]
-        elif code == "}":
-            value = {}
-        elif code == "]":
-            value = []
-        elif code in numbers:
-            (value,) = struct.unpack_from(numbers[code], data, position)
-            position += struct.calcsize(numbers[code])
-        elif code in "TU":  # bytes, after their number
-            (length,) = struct.unpack_from("<I" if code == "T" else "<B", data, position)
-            position += (4 if code == "T" else 1) + length
-            value = data[position - length : position]
-            if position > len(data):
-                raise ValueError("it ends too soon")
-        elif code == "c":  # two lines: module and name
-            end = data.index(b"\n", data.index(b"\n", position) + 1)
-            value, position = _Name(data[position:end].replace(b"\n", b" ")), end + 1
-        elif code not in "(\x85\x86\x87teausRb.":
-            raise ValueError(f"instruction {data[position - 1]:#04x} at byte {position - 1} is not allowed")
-        yield code, value
-    raise ValueError(f"more than {MAX_STEPS} instructions")
+    value: Any
+    for number, (opcode, value, position) in enumerate(genops(data)):
+        if number > MAX_STEPS:
+            raise ValueError(f"more than {MAX_STEPS} instructions")
+        match opcode.name:
+            case "PROTO" if number == 0:
+                pass
+            case "BININT" | "BININT1" | "BININT2":
+                stack.append(value)
+            case "BINSTRING" | "SHORT_BINSTRING":
+                stack.append(value.encode("latin-1"))
+            case "GLOBAL":
+                stack.append(_Name(value))
+            case name if name in constants:
+                stack.append(constants[name])
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "MARK":
+                marks.append(len(stack))
+            case "BINPUT" | "LONG_BINPUT":
+                memo[value] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[value])
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(opcode.name[-1])
+                stack[-count:] = [tuple(stack[len(stack) - count :])]
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "APPENDS":
+                add(since_mark())
+            case "APPEND":
+                add([stack.pop()])
+            case "SETITEMS":
+                enter(since_mark())
+            case "SETITEM":
+                item = stack.pop()
+                enter([stack.pop(), item])
+            case "REDUCE":
+                arguments = stack.pop()
+                stack[-1] = _Call(stack[-1], arguments)
+            case "BUILD":
+                state = stack.pop()
+                if not isinstance(stack[-1], _Call) or stack[-1].state is not None:
+                    raise ValueError("a state of what has none")
+                stack[-1].state = state
+            case "STOP":
+                return stack.pop()
+            case _:
+                raise ValueError(f"instruction {opcode.name} at byte {position} is not allowed")
+    raise ValueError("it has no end")
