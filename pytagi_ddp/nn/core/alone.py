@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-
-class HasOneThread(Protocol):
-    @property
-    def _one_thread(self) -> Any: ...  # of `kernels.one_thread`
-
-
-Network = TypeVar("Network", bound=HasOneThread)
+Network = TypeVar("Network")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Method = Callable[Concatenate[Network, Arguments], Result]
@@ -22,8 +16,8 @@ def alone(method: Method[Network, Arguments, Result]) -> Method[Network, Argumen
     """Makes `method` raise RuntimeError while another thread is in such a method of the same network."""
 
     @wraps(method)
-    def run(network: Network, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with network._one_thread:
+    def run(network: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with network._one_thread:  # of `kernels.one_thread`
             return method(network, *args, **kwargs)
 
     return run

@@ -19,7 +19,6 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.attributes import LAYER, KnownAttributes
 from pytagi_ddp.nn.core.deferred import DeferredParameters, is_deferring
-from pytagi_ddp.nn.core.owner import Owner
 from pytagi_ddp.nn.core.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.core.pytagi_view import LayerView, refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
@@ -115,7 +114,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def __init__(self) -> None:
         self.in_shape = self.out_shape = UNKNOWN
         self.parameters: Parameters | None = None
-        self._network: ref[Owner] | None = None  # weak, so that deleting a network frees its memory
+        self._network: ref[Any] | None = None  # weak, so that deleting a network frees its memory
         # State that is not learned, see `state_tensors`.
         self.state: dict[str, Array] = {}
         self._saved_state: dict[str, np.ndarray] | None = None  # while moving to another device, or in a copy
@@ -240,8 +239,8 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         else:
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
 
-    def _claim(self, owner: Owner) -> None:
-        """Marks the layer as part of the network `owner`. A layer of a deleted network is first reset like a copy.
+    def _claim(self, owner: Any) -> None:
+        """Marks the layer as part of the `Sequential` `owner`. A layer of a deleted network is first reset like a copy.
 
         Raises:
             ValueError: it belongs to another network, or occurs twice in this one.
@@ -255,7 +254,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             self.__dict__ = self.__getstate__()
         self._network = ref(owner)
 
-    def _release(self, owner: Owner) -> None:
+    def _release(self, owner: Any) -> None:
         """Undoes `_claim` after the construction of `owner` has failed, so that another network can use the layer."""
         if self._owner is owner:
             self._network = None

@@ -15,25 +15,14 @@ from pytagi_ddp.nn.core.state import Shape
 
 
 class Network(Protocol):
-    """The layers of a network and their parameters."""
-
-    arena: ParameterArena
-    kernels: Kernels
-
-    @property
-    def layers(self) -> tuple[BaseLayer, ...]: ...
-    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]: ...
-    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]: ...
-    def drop_deltas(self) -> None: ...
-
-
-class TrainableNetwork(Network, Protocol):
-    """`Network` with its passes.
+    """The layers of a network, their parameters, and its passes.
 
     Attributes:
         passes, _chain: see `nn.run.passes` and `nn.layers.chain`, which this file must not import.
     """
 
+    arena: ParameterArena
+    kernels: Kernels
     passes: Any
     trainer: Any
     num_samples: int | None
@@ -52,6 +41,11 @@ class TrainableNetwork(Network, Protocol):
     _device: str
     _first_layer: int
 
+    @property
+    def layers(self) -> tuple[BaseLayer, ...]: ...
+    def named_layers(self) -> Iterator[tuple[str, BaseLayer]]: ...
+    def named_leaves(self) -> Iterator[tuple[str, BaseLayer]]: ...
+    def drop_deltas(self) -> None: ...
     @property
     def device(self) -> str: ...
     @property

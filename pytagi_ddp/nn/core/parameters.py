@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.core.owner import Owner
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.tensors import FIELDS
 from pytagi_ddp.nn.core.unpickled import writable
@@ -173,18 +171,6 @@ class AbsentParameters:
         raise ParametersNotHereError(self.__dict__.get("_why", "parameters that are not here"))
 
 
-class HasParameters(Protocol):
-    """A layer, as `ParameterValues` uses it."""
-
-    @property
-    def parameters(self) -> Parameters | None: ...
-    @property
-    def _owner(self) -> Owner | None: ...
-    @property
-    def _alone(self) -> AbstractContextManager[None]: ...
-    def get_layer_info(self) -> str: ...
-
-
 class ParameterValues:
     """An attribute of layers such as `mu_w` or `delta_var_b`: an assignable flat array, empty without parameters."""
 
@@ -194,17 +180,17 @@ class ParameterValues:
     @overload
     def __get__(self, layer: None, owner: type) -> ParameterValues: ...
     @overload
-    def __get__(self, layer: HasParameters, owner: type | None = None) -> np.ndarray: ...
-    def __get__(self, layer: HasParameters | None, owner: type | None = None) -> ParameterValues | np.ndarray:
+    def __get__(self, layer: object, owner: type | None = None) -> np.ndarray: ...
+    def __get__(self, layer: Any, owner: type | None = None) -> ParameterValues | np.ndarray:
         if layer is None:
             return self
-        p = layer.parameters
+        p: Parameters | None = layer.parameters
         if p is None:
             return np.zeros(0, np.float32)
         return p.deltas(*self._what) if self._deltas else p.moments(*self._what)
 
-    def __set__(self, layer: HasParameters, values: ArrayLike) -> None:
-        p = layer.parameters
+    def __set__(self, layer: Any, values: ArrayLike) -> None:
+        p: Parameters | None = layer.parameters
         if p is None:
             raise AttributeError(f"{layer.get_layer_info()} has no parameters of its own")
         with layer._alone:

@@ -16,7 +16,6 @@ from weakref import ref
 import numpy as np
 
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
-from pytagi_ddp.nn.core.owner import Owner
 from pytagi_ddp.nn.core.parameters import Parameters
 from pytagi_ddp.nn.core.state import Shape
 from pytagi_ddp.nn.core.window import Window
@@ -66,11 +65,11 @@ class LayerView:
     bias: bool
     gain_weight: float
     gain_bias: float
-    _network: ref[Owner] | None
+    _network: ref[Any] | None
 
     @property
-    def _owner(self) -> Owner | None:
-        """The network that the layer belongs to, if it still exists."""
+    def _owner(self) -> Any:
+        """The `Sequential` that the layer belongs to, if it still exists, or None."""
         return None if self._network is None else self._network()
 
     @property

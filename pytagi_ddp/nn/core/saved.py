@@ -5,25 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.hooks import LeafHooks
-from pytagi_ddp.nn.core.state import Array, BlockMemory, DeltaPool, Lifetime, Shape, State
+from pytagi_ddp.nn.core.state import Array, BlockMemory, DeltaPool, Lifetime, State
 
 Buffers = dict[Any, dict[str, Array]]  # by layer, then by name
 NO_HOOKS = LeafHooks()
-
-
-class SavingLayer(Protocol):
-    """A layer, as its contexts use it."""
-
-    in_shape: Shape
-    out_shape: Shape
-    kernels: Kernels
-    state: dict[str, Array]
 
 
 class PassMemory:
@@ -75,7 +66,8 @@ class Saved:
     methods return memory that is kept between passes, so that a repeated step allocates nothing.
 
     Args:
-        layer: the layer, which is part of a network. `Saved(layer)` is for calling `forward` of a layer directly.
+        layer: the layer, which is part of a network; None: the network. `Saved(layer)` is for calling `forward` of a
+            layer directly.
 
     Attributes:
         needs_input: whether `backward` has to return the deltas of the input.
@@ -100,11 +92,8 @@ class Saved:
     _lifetimes: Mapping[Any, Lifetime] = MappingProxyType({})
     _turns: BlockMemory | None = None
 
-    def __init__(
-        self, layer: SavingLayer | None, of: Pass | None = None, lifetime: Lifetime = Lifetime.USER, **more: Any
-    ):
+    def __init__(self, layer: Any, of: Pass | None = None, lifetime: Lifetime = Lifetime.USER, **more: Any):
         if of is None:
-            assert layer is not None
             of = Pass(PassMemory(layer.kernels), {}, True)
         own = self.__dict__  # not by `__setattr__`, to save time
         own["_layer"], own["_pass"], own["lifetime"], own["_inside"] = layer, of, lifetime, {}
@@ -199,7 +188,7 @@ class Saved:
 
     # -- contexts of inner layers -----------------------------------------------------------------------------
 
-    def of(self, layer: SavingLayer) -> Saved:
+    def of(self, layer: Any) -> Saved:
         """The context of `layer`, a layer inside this one, in the same pass."""
         inside: Saved | None = self._inside.get(layer)
         if inside is None:
@@ -209,14 +198,14 @@ class Saved:
                 inside.__dict__.update(recomputed=self.recomputed, _turns=self._turns)
         return inside
 
-    def in_turn(self, layer: SavingLayer, recomputed: bool) -> Saved:
+    def in_turn(self, layer: Any, recomputed: bool) -> Saved:
         """A new context of `layer`, a layer inside this one, in the memory that recomputed blocks share."""
         lifetime = self.lifetime if self.lifetime == Lifetime.USER else Lifetime.NEXT  # `Recomputed` makes a copy
         inside = self._inside[layer] = Saved(layer, self._pass, lifetime, recomputed=recomputed, _turns=self.blocks)
         self.blocks.begin(inside)
         return inside
 
-    def find(self, layer: SavingLayer) -> Saved | None:
+    def find(self, layer: Any) -> Saved | None:
         """The context of `layer`, at any depth inside; None if the pass has not reached it."""
         if layer in self._inside:
             return self._inside[layer]

@@ -7,9 +7,9 @@ the table and its values (`nn.files.state_dicts`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -103,29 +103,17 @@ class TensorSpec:
             check_variances(values, what)
 
 
-class HasTensors(Protocol):
-    """A layer, as the table uses it."""
-
-    @property
-    def num_weights(self) -> int: ...
-    @property
-    def num_biases(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    def state_tensors(self) -> Sequence[TensorSpec]: ...
-
-
-def table_of(leaves: Mapping[str, HasTensors]) -> tuple[TensorSpec, ...]:
+def table_of(leaves: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     """The table: parameters, running state and carried state of each layer.
 
     Args:
-        leaves: the layers that compute by their keys, in forward order.
+        leaves: the layers that compute (`BaseLayer`) by their keys, in forward order.
     """
     ends: dict[Kind, int] = {"learned": 0, "running": 0, "carried": 0}
     return tuple(spec for k, (key, leaf) in enumerate(leaves.items()) for spec in _placed(k, key, leaf, ends))
 
 
-def _placed(number: int, key: str, leaf: HasTensors, ends: dict[Kind, int]) -> Iterator[TensorSpec]:
+def _placed(number: int, key: str, leaf: Any, ends: dict[Kind, int]) -> Iterator[TensorSpec]:
     """The tensors of a layer, after those that end at `ends`."""
     begin, of_weights, of_biases = ends["learned"], leaf.num_weights, leaf.num_biases
     if of_weights or of_biases:

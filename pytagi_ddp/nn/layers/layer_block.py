@@ -7,7 +7,6 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.owner import Owner
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Delta, Shape, State
@@ -48,13 +47,13 @@ class LayerBlock(LayerSequence, BaseLayer):
             return self.chain.build(shape, None, first_in_place=False)
         return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
 
-    def _claim(self, owner: Owner) -> None:
+    def _claim(self, owner: Any) -> None:
         super()._claim(owner)
         self.out_like = None
         for layer in self.layers:
             layer._claim(owner)
 
-    def _release(self, owner: Owner) -> None:
+    def _release(self, owner: Any) -> None:
         super()._release(owner)
         for layer in self.layers:
             layer._release(owner)

@@ -11,7 +11,6 @@ import numpy as np
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.owner import Owner
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
@@ -206,12 +205,12 @@ class Parallel(BaseLayer):
 
     # -- properties of the branches ---------------------------------------------------------------------------
 
-    def _claim(self, owner: Owner) -> None:
+    def _claim(self, owner: Any) -> None:
         super()._claim(owner)
         for branch in self._branches:
             branch._claim(owner)
 
-    def _release(self, owner: Owner) -> None:
+    def _release(self, owner: Any) -> None:
         super()._release(owner)
         for branch in self._branches:
             branch._release(owner)

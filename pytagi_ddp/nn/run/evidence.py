@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 from weakref import ref
 
 import numpy as np
@@ -16,12 +16,6 @@ COUNT, FIRST, LAST, WARM_UP, PRIOR_FACTOR = 8.0, 1.0, 0.02, 0.2, 1.0
 AT_START = 0.1  # share of `first` at which a warm-up begins
 NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
 SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
-
-
-class HasSchedule(Protocol):
-    """A network."""
-
-    schedule: EvidenceSchedule | None
 
 
 Value = TypeVar("Value")
@@ -143,7 +137,7 @@ class EvidenceSchedule:
             )
         own_count = 1.0 if epochs is None else COUNT
         numbers = (own_count if count is None else count, first, last, warm_up, prior_factor)
-        self._net: ref[HasSchedule] | None = None
+        self._net: ref[Any] | None = None
         self._settings: dict[str, Any] = {}
         self._set(dict(zip(SETTINGS, (steps_per_epoch, epochs, *numbers), strict=True)))
         self.made = np.zeros(1, np.int64)  # number of steps, in an array so that the fast path of a step can count
@@ -162,10 +156,10 @@ class EvidenceSchedule:
             self._plan = (n, n * epochs, warm_up * n * epochs, first, last)
 
     @property
-    def net(self) -> HasSchedule | None:
+    def net(self) -> Any:
         return None if self._net is None else self._net()
 
-    def serve(self, net: HasSchedule | None) -> None:
+    def serve(self, net: Any) -> None:
         """Called by the network that got this schedule; with None by a network that replaces it."""
         self._net = None if net is None else ref(net)
 

@@ -19,7 +19,7 @@ from pytagi_ddp.nn.core.arena import ParameterArena
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.hooks import Direction, LeafHooks
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.saved import Buffers, Pass, PassMemory, Saved
 from pytagi_ddp.nn.core.state import Array, Delta, State
 from pytagi_ddp.nn.core.step import Change, Lost, Step
@@ -49,7 +49,7 @@ class Passes(Step):
         express: fast path of the public calls for the common case, see `kernels.protocol.Graphs`.
     """
 
-    def __init__(self, net: TrainableNetwork):
+    def __init__(self, net: Network):
         self._net: Callable[[], Any] = ref(net)  # weak, so that deleting a network frees its memory
         self.one_thread = one_thread()
         self.hooks = LeafHooks()
@@ -82,7 +82,7 @@ class Passes(Step):
         self.invalidate(Change.OPERATIONS)
 
     def _new_input(self) -> NetworkInput:
-        net: TrainableNetwork = self._net()
+        net: Network = self._net()
         return NetworkInput(net.in_shape, self._kernels.array, net.device, [*net.layers[0]._input_checks()])
 
     def invalidate(self, change: Change) -> None:
@@ -116,7 +116,7 @@ class Passes(Step):
 
         Where `mu_x` is the buffer of another network, that buffer must not change until the backward pass.
         """
-        net: TrainableNetwork = self._net()
+        net: Network = self._net()
         if mu_x is net.output_z_buffer:
             raise ValueError("a network cannot read its own output_z_buffer, which it writes to: pass get_outputs()")
         training = net.training
@@ -151,7 +151,7 @@ class Passes(Step):
     def forward_only(self, mu_x: ArrayLike | BaseHiddenStates) -> State:
         """A forward pass without replay, from which no backward pass can follow; `output_z_buffer` is emptied."""
         with self.one_thread:
-            net: TrainableNetwork = self._net()
+            net: Network = self._net()
             state = self._input.state(mu_x, missing=net.missing_inputs)
             net.output_z_buffer.set_size(0, 1)  # its memory is written to
             self.batch = self.last = None
@@ -192,7 +192,7 @@ class Passes(Step):
         """`Sequential.backward`, through the layers or replayed."""
         with self.one_thread:
             self.one_thread.goes_on()
-            net: TrainableNetwork = self._net()
+            net: Network = self._net()
             batch = self.batch
             if batch is None or not net.training:
                 raise RuntimeError(
@@ -384,7 +384,7 @@ class Passes(Step):
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
         """Training or evaluation mode inside the block; restores the earlier modes, also of frozen layers."""
-        net: TrainableNetwork = self._net()
+        net: Network = self._net()
         before, frozen = net.training, [layer for _, layer in net.named_layers() if layer.training != net.training]
         try:
             net.train(training)

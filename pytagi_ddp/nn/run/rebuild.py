@@ -6,14 +6,14 @@ from typing import Any
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
-from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.step import Step
 from pytagi_ddp.nn.layers.chain import Chain
 from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.memory import gigabytes
 
 
-def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
+def keep_layers(net: Network, start: int, stop: int) -> None:
     """Reduces a network to its layers `start` to `stop` (exclusive); the other layers are released.
 
     Parameters, statistics and keys (`Linear.7`) of the layers do not change. The input has the shape and order of
@@ -42,7 +42,7 @@ def keep_layers(net: TrainableNetwork, start: int, stop: int) -> None:
         _attach_anew(net)
 
 
-def change_storage(net: TrainableNetwork, make_arena: Callable[..., Any]) -> None:
+def change_storage(net: Network, make_arena: Callable[..., Any]) -> None:
     """Moves parameters and state to another arena, and drops pending deltas; for networks trained in shards.
 
     Args:
@@ -54,14 +54,14 @@ def change_storage(net: TrainableNetwork, make_arena: Callable[..., Any]) -> Non
         _attach_anew(net)
 
 
-def _attach_anew(net: TrainableNetwork) -> None:
+def _attach_anew(net: Network) -> None:
     for leaf in net._chain.leaves():
         leaf._keep_state()
     net.passes.continue_as(Step())
     net._attach()
 
 
-def move(net: TrainableNetwork, device: str) -> None:
+def move(net: Network, device: str) -> None:
     """`Sequential.to_device`."""
     kernels = get_kernels(device, net._precision)
     if kernels is net.kernels:
@@ -83,7 +83,7 @@ def move(net: TrainableNetwork, device: str) -> None:
         net.kernels.array.copy(tail, net.arena.tail)
 
 
-def _attach_to_device(net: TrainableNetwork, device: str) -> None:
+def _attach_to_device(net: Network, device: str) -> None:
     net.arena.detach()
     net._device = device
     net._attach()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.prior import prior_moments, prior_variances
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Shape, State
@@ -81,7 +81,7 @@ class Inspection:
         return columns(cells, "<<>>>>>>>>")
 
 
-def inspect(net: TrainableNetwork, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
+def inspect(net: Network, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspection:
     """`Sequential.inspect`."""
     units: dict[str, dict[str, Any]] = {}
     twin = copy.deepcopy(net)
@@ -149,7 +149,7 @@ def _var_ratio(leaf: BaseLayer) -> float:
     return now / prior if prior else math.nan
 
 
-def has_learnt(net: TrainableNetwork) -> bool:
+def has_learnt(net: Network) -> bool:
     """Whether parameters are not those of a new network: learnt, loaded from another library, or a prior of their own.
 
     Variances differ from those of the prior, or the mean squares of weights are not those of drawn means.
@@ -168,7 +168,7 @@ def has_learnt(net: TrainableNetwork) -> bool:
     return False
 
 
-def _step_of(net: TrainableNetwork) -> tuple[float, float, float]:
+def _step_of(net: Network) -> tuple[float, float, float]:
     """(scale, samples, caps) of the next step, or of the last one; 0 samples if there are no batch sums."""
     if not net.arena.keeps_sums:
         return 1.0, 0.0, 1.0

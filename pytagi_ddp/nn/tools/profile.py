@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
 
@@ -99,7 +99,7 @@ class _Watch:
         return time.perf_counter()
 
 
-def profile(net: TrainableNetwork, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
+def profile(net: Network, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
     """`Sequential.profile`."""
     if repeat < 1:
         raise ValueError(f"profile needs at least one round, got repeat={repeat}")
@@ -127,7 +127,7 @@ def profile(net: TrainableNetwork, x: ArrayLike, y: ArrayLike | None = None, rep
     return _table(net, leaves, rounds)
 
 
-def _table(net: TrainableNetwork, leaves: dict, rounds: list[dict[Any, float]]) -> Profile:
+def _table(net: Network, leaves: dict, rounds: list[dict[Any, float]]) -> Profile:
     def ms(name: str, direction: str) -> float:
         return 1e3 * statistics.median(seconds.get((name, direction), 0.0) for seconds in rounds)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pytagi_ddp.nn.core.network import TrainableNetwork
+from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.running import RunningStatistics
 from pytagi_ddp.nn.core.tensors import TensorSpec
 
@@ -80,7 +80,7 @@ def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None 
 
 
 def take_statistics(
-    model: TrainableNetwork,
+    model: Network,
     loader: Iterable[Any],
     num_batches: int | None,
     add_over_ranks: Callable[[np.ndarray], None] | None = None,
@@ -124,7 +124,7 @@ def take_statistics(
     return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
 
 
-def unfrozen_norms(model: TrainableNetwork) -> list[str]:
+def unfrozen_norms(model: Network) -> list[str]:
     """Keys of the norms that `take_statistics` sets; they must be equal on all ranks."""
     return list(_running(model))
 
@@ -135,7 +135,7 @@ def check_num_batches(num_batches: int | None) -> None:
 
 
 def sum_moments(
-    model: TrainableNetwork, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
+    model: Network, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
 ) -> np.ndarray:
     """(count, sums, sums of squares) of every norm's input, one after the other in float64, over all batches."""
     sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
@@ -177,7 +177,7 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
-def _running(model: TrainableNetwork) -> dict[str, list[TensorSpec]]:
+def _running(model: Network) -> dict[str, list[TensorSpec]]:
     """The running statistics of each norm that is not frozen, by its key."""
     found: dict[str, list[TensorSpec]] = {}
     for spec in model.arena.tensors:
