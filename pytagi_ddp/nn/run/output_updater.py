@@ -67,9 +67,9 @@ class OutputUpdater:
         except AttributeError:
             _check_buffers("update", output_states, delta_states)
             raise
-        if _has_no_samples(output_states, delta_states, mu_obs):
+        if not _to_observe("update", output_states, delta_states, mu_obs):
             return
-        size = _size(output_states)
+        size = output_states.size
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
 
@@ -104,12 +104,8 @@ class OutputUpdater:
             ValueError: wrong number of values, a bad value as in `update`, or an output number out of range.
             TypeError: as `update`.
         """
-        _check_buffers("update_using_indices", output_states, delta_states)
-        if output_states.elsewhere:
+        if not _to_observe("update_using_indices", output_states, delta_states, mu_obs):
             return
-        if _has_no_samples(output_states, delta_states, mu_obs):
-            return
-        _size(output_states)
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
         index = to_numpy(selected_idx, "selected_idx")
@@ -143,16 +139,12 @@ class OutputUpdater:
                 positive), wrong number of observations, or an infinite one.
             TypeError: as `update`.
         """
-        _check_buffers("update_heteros", output_states, delta_states)
-        if output_states.elsewhere:
+        if not _to_observe("update_heteros", output_states, delta_states, mu_obs):
             return
-        if _has_no_samples(output_states, delta_states, mu_obs):
-            return
-        size = _size(output_states)
         if output_states.actual_size % 2:
             raise ValueError(f"update_heteros needs outputs in pairs, the network has {output_states.actual_size}")
         refuse_negative_noise(output_states)
-        observed = State(_observations(mu_obs, size // 2, output_states), None)
+        observed = State(_observations(mu_obs, output_states.size // 2, output_states), None)
         self._run("update_heteros", output_states, delta_states, observed)
 
     @staticmethod
@@ -180,25 +172,24 @@ def _check_buffers(method: str, states: object, deltas: object) -> None:
             )
 
 
-def _has_no_samples(states: BaseHiddenStates, deltas: BaseDeltaStates, mu_obs: ArrayLike) -> bool:
-    """Whether the outputs are those of a batch without samples; if so, empties the deltas.
+def _to_observe(method: str, states: BaseHiddenStates, deltas: BaseDeltaStates, mu_obs: ArrayLike) -> bool:
+    """Whether this rank has outputs to observe. For a batch without samples, the deltas are emptied.
 
     Raises:
-        ValueError: there are observations for such a batch.
+        ValueError: there are observations for such a batch. TypeError: not buffers. RuntimeError: the network has not
+            been called yet.
     """
-    if states.block_size:
+    _check_buffers(method, states, deltas)
+    if states.elsewhere:
         return False
-    flat_float32(to_numpy(mu_obs, "mu_obs"), "mu_obs", 0)
-    deltas.set_size(0, 0)
-    deltas.outdated = False
-    return True
-
-
-def _size(states: BaseHiddenStates) -> int:
-    """Outputs of the whole batch."""
+    if not states.block_size:
+        flat_float32(to_numpy(mu_obs, "mu_obs"), "mu_obs", 0)
+        deltas.set_size(0, 0)
+        deltas.outdated = False
+        return False
     if not states.size:
         raise RuntimeError("there is no output to observe yet: call the network first, as in net(x)")
-    return states.size
+    return True
 
 
 def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
