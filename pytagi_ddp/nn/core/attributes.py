@@ -80,11 +80,12 @@ def _by_the_package() -> bool:
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:
         frame = frame.f_back
-    return _is_of_the_package(frame.f_globals.get("__name__", ""))
+    return frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE
 
 
-def _is_of_the_package(module: str) -> bool:
-    return module.partition(".")[0] == PACKAGE
+def is_ours(thing: Any) -> bool:
+    """Whether a class or function is one of this library's."""
+    return thing.__module__.partition(".")[0] == PACKAGE
 
 
 class Elsewhere:
@@ -170,7 +171,7 @@ class KnownAttributes:
         def __setattr__(self, name: str, value: Any) -> None:
             # Not self.__dict__: Python reads the attributes of an object faster before the first access to it.
             if name[:1] != "_" and not hasattr(type(self), name) and not hasattr(self, name):
-                free = not _is_of_the_package(type(self).__module__) and name not in MISTAKEN
+                free = not is_ours(type(self)) and name not in MISTAKEN
                 if not free and not _by_the_package():
                     raise AttributeError(self._unknown(name), name=name, obj=self)
             super().__setattr__(name, value)

@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
-from pytagi_ddp.nn.core.attributes import LAYER, KnownAttributes
+from pytagi_ddp.nn.core.attributes import LAYER, KnownAttributes, is_ours
 from pytagi_ddp.nn.core.deferred import DeferredParameters, is_deferring
 from pytagi_ddp.nn.core.parameters import Parameters, ParameterValues
 from pytagi_ddp.nn.core.pytagi_view import LayerView, refuse_assignment
@@ -51,11 +51,6 @@ def _shortened(value: Any) -> str:
     shorter = Repr()
     shorter.maxlist = 3
     return shorter.repr(value)
-
-
-def _is_ours(kind: type) -> bool:
-    """Whether a class is one of this library's."""
-    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
@@ -97,9 +92,9 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         promise in the body of the class itself counts.
         """
         super().__init_subclass__(**options)
-        if _is_ours(cls):
+        if is_ours(cls):
             cls.name = vars(cls).get("name", cls.__name__)
-        ours = [base for base in cls.__mro__ if _is_ours(base)]
+        ours = [base for base in cls.__mro__ if is_ours(base)]
         known = set().union(*map(vars, ours)) - DESCRIPTIONS
         overridden = {name for base in cls.__mro__ if base not in ours for name in vars(base) if name in known}
         if any(not name.startswith("__") for name in overridden):

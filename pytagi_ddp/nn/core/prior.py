@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.nn.core.attributes import is_ours
 from pytagi_ddp.nn.core.deferred import DeferredParameters, deferred_init, deferring
 from pytagi_ddp.nn.core.layer import BaseLayer
 
@@ -25,7 +26,7 @@ def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     given: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     new = object.__new__(type(leaf))  # not a copy, which would copy the parameters
     new.__dict__.update(leaf.__dict__, _set_prior=lambda prior, weight_shape: given.append(prior))
-    draws = not type(leaf).__module__.startswith("pytagi_ddp.")  # a layer of your own may, from NumPy's generator
+    draws = not is_ours(type(leaf))  # a layer of your own may, from NumPy's generator
     state = np.random.get_state() if draws else None  # noqa: NPY002
     with deferred_init():  # means that would be drawn are zeros
         new.init_weight_bias()

@@ -11,14 +11,13 @@ from typing import Any
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Normalization
+from pytagi_ddp.nn.core.attributes import is_ours
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Delta, State
 from pytagi_ddp.nn.layers.activation import Activation
 from pytagi_ddp.nn.layers.batch_norm import BatchNorm2d
 from pytagi_ddp.nn.layers.convolution import Convolution
-
-PACKAGE = __name__.partition(".")[0]
 
 
 class Step:
@@ -82,14 +81,10 @@ class ActivatedNorm(Step):
         return norm.out.reshape(state.batch, self._norm.output_size)
 
 
-def is_ours(layer: BaseLayer) -> bool:
+def has_our_passes(layer: BaseLayer) -> bool:
     """Whether the passes of a layer are those of a class of this library, not of a class derived from it."""
     kind = type(layer)
-    return layer.replayable and _is_of_package(kind.forward) and _is_of_package(kind.backward)
-
-
-def _is_of_package(function: Any) -> bool:
-    return function.__module__.partition(".")[0] == PACKAGE
+    return layer.replayable and is_ours(kind.forward) and is_ours(kind.backward)
 
 
 def joined(operations: Sequence[BaseLayer]) -> list[Step]:
@@ -104,7 +99,7 @@ def joined(operations: Sequence[BaseLayer]) -> list[Step]:
         norm, formula = second, ""
         if isinstance(second, Activation) and isinstance(third, BatchNorm2d) and _takes(third, second):
             norm, formula = third, second.formula
-        if isinstance(operation, BatchNorm2d) and is_ours(operation):
+        if isinstance(operation, BatchNorm2d) and has_our_passes(operation):
             steps.append(ActivatedNorm(operation, taken))
         elif isinstance(operation, Convolution) and isinstance(norm, BatchNorm2d) and _takes_moments(norm, operation):
             steps.append(ConvolutionWithMoments(operation, norm, formula))
@@ -116,13 +111,13 @@ def joined(operations: Sequence[BaseLayer]) -> list[Step]:
 
 def _takes(norm: BatchNorm2d, activation: Activation) -> bool:
     """Whether kernels of `norm` can compute `activation`, which must be elementwise."""
-    plain = type(activation)._run is Activation._run and not activation.formula_settings and is_ours(activation)
-    return plain and is_ours(norm) and activation.formula in norm.kernels.batch_norm.activations
+    plain = type(activation)._run is Activation._run and not activation.formula_settings and has_our_passes(activation)
+    return plain and has_our_passes(norm) and activation.formula in norm.kernels.batch_norm.activations
 
 
 def _takes_moments(norm: BatchNorm2d, convolution: Convolution) -> bool:
     of_channels = norm.in_shape.channels_last and norm.in_shape.channels == norm.num_features
-    return of_channels and convolution.gives_moments and is_ours(norm) and is_ours(convolution)
+    return of_channels and convolution.gives_moments and has_our_passes(norm) and has_our_passes(convolution)
 
 
 # -- the sum of a residual block ------------------------------------------------------------------------------------
@@ -130,7 +125,7 @@ def _takes_moments(norm: BatchNorm2d, convolution: Convolution) -> bool:
 
 def begin_branch(branch: Any, state: State, saved: Saved) -> State | Normalization:
     """The forward pass of a `LayerBlock` up to a normalisation at its end, see `Chain.begin`."""
-    return branch.chain.begin(state, saved) if is_ours(branch) else branch._run_forward(state, saved)
+    return branch.chain.begin(state, saved) if has_our_passes(branch) else branch._run_forward(state, saved)
 
 
 def add_ends(kernels: Kernels, main: State | Normalization, short: State | Normalization, batch: int) -> State:
@@ -148,7 +143,7 @@ def add_ends(kernels: Kernels, main: State | Normalization, short: State | Norma
 
 def backward_onto(layer: Any, onto: Delta, delta: Delta, saved: Saved, accumulate: bool) -> Delta | None:
     """`backward` of a layer that adds the deltas of the input to `onto`, whose memory is released or returned."""
-    if is_ours(layer):
+    if has_our_passes(layer):
         if isinstance(layer, Convolution) and layer.adds and onto.memory is not delta.memory:
             layer.convolve_back(delta, saved.ask(True, accumulate), onto, added=True)
             return onto
