@@ -13,20 +13,11 @@ _END = object()
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
-    """Yield from `items`, of which a daemon thread prepares up to `depth` in advance.
+    """Yield from `items`, of which a daemon thread prepares up to `depth`, at least 1, in advance.
 
     The thread starts with the first item and ends when the generator is exhausted, closed or garbage-collected, also if
     a loop ends by `break`, an exception or Ctrl-C. An exception of `items` is raised here, with its traceback.
-
-    Raises:
-        ValueError: depth < 1.
     """
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
-    return _prefetch(items, depth)
-
-
-def _prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     queue: Queue = Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_fill, args=(items, queue, stop), name="prefetch", daemon=True)

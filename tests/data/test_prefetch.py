@@ -84,8 +84,3 @@ def test_an_exception_while_making_an_item_arrives_in_its_place_with_its_traceba
     with pytest.raises(KeyError, match="item two") as caught:
         next(source)
     assert "broken_items" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-
-
-def test_depth_below_one_is_refused():
-    with pytest.raises(ValueError, match="got 0"):
-        prefetch([1], 0)
