@@ -85,9 +85,9 @@ class BatchNorm2d(RunningStatistics, Norm):
         self.num_sums = 1 + 2 * num_features
         self.init_weight_bias()
 
-    def init_weight_bias(self) -> None:
-        """Sets the prior: weights (1, gain^2/n), biases (0, gain^2/n)."""
-        self._init_affine(self.gain_weight, self.gain_bias)
+    @property
+    def _gains(self) -> tuple[float, float]:
+        return self.gain_weight, self.gain_bias
 
     def default_input_shape(self) -> Shape:
         return Shape(self.num_features)

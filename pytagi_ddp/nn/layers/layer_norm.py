@@ -46,10 +46,6 @@ class LayerNorm(RowNorm):
         self.in_shape = self.out_shape = self.default_input_shape()
         self.init_weight_bias()
 
-    def init_weight_bias(self) -> None:
-        """Sets the prior: weights (1, 1/n), biases (0, 1/n)."""
-        self._init_affine(1.0, 1.0)
-
     def default_input_shape(self) -> Shape:
         if len(self.normalized_shape) == 3:
             channels, height, width = self.normalized_shape

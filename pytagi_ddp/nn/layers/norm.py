@@ -32,8 +32,14 @@ class Norm(BaseLayer):
     def features_by_step(self, features: int) -> int | None:
         return features if features == self.num_features else None
 
-    def _init_affine(self, gain_weight: float, gain_bias: float) -> None:
-        """Prior: weights N(1, gain^2/n), biases N(0, gain^2/n)."""
+    @property
+    def _gains(self) -> tuple[float, float]:
+        """Those of weights and biases."""
+        return 1.0, 1.0
+
+    def init_weight_bias(self) -> None:
+        """Sets the prior: weights (1, gain^2/n), biases (0, gain^2/n), with the gain 1 if the layer takes none."""
+        gain_weight, gain_bias = self._gains
         check_gains(gain_weight, gain_bias)
         n = self.num_features
         n_b = n if self.bias else 0

@@ -44,10 +44,6 @@ class RMSNorm(RowNorm):
         self.num_features = dims[0]
         self.init_weight_bias()
 
-    def init_weight_bias(self) -> None:
-        """Sets the prior: weights (1, 1/n)."""
-        self._init_affine(1.0, 1.0)
-
     def default_input_shape(self) -> Shape:
         return Shape(self.num_features)
 
