@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, Generic, TypeVar, overload
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -18,24 +18,13 @@ NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
 SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
 
 
-Value = TypeVar("Value")
+def _setting(name: str) -> property:
+    """A property for a setting. An assignment checks all settings together."""
 
+    def assign(schedule: EvidenceSchedule, value: Any) -> None:
+        schedule._set({**schedule._settings, name: value})
 
-class Setting(Generic[Value]):
-    """A setting. An assignment checks all settings together."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, schedule: None, owner: type) -> Setting[Value]: ...
-    @overload
-    def __get__(self, schedule: EvidenceSchedule, owner: type) -> Value: ...
-    def __get__(self, schedule: EvidenceSchedule | None, owner: type) -> Setting[Value] | Value:
-        return self if schedule is None else schedule._settings[self._name]
-
-    def __set__(self, schedule: EvidenceSchedule, value: Value) -> None:
-        schedule._set({**schedule._settings, self._name: value})
+    return property(lambda schedule: schedule._settings[name], assign)
 
 
 class EvidenceSchedule:
@@ -112,10 +101,9 @@ class EvidenceSchedule:
 
     __slots__ = ("_net", "_plan", "_settings", "_unseen", "made")
 
-    steps_per_epoch = Setting[int | None]()
-    epochs = Setting[int | None]()
-    count, first, last = Setting[float](), Setting[float](), Setting[float]()
-    warm_up, prior_factor = Setting[float](), Setting[float]()
+    steps_per_epoch, epochs, count = _setting("steps_per_epoch"), _setting("epochs"), _setting("count")
+    first, last = _setting("first"), _setting("last")
+    warm_up, prior_factor = _setting("warm_up"), _setting("prior_factor")
 
     def __init__(
         self,
