@@ -9,6 +9,7 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.nn import update_bn
+from pytagi_ddp.nn.core.tensors import TensorSpec
 from tests.nn.networks import random_batch, randomise
 
 
@@ -258,3 +259,21 @@ def test_a_frozen_norm_keeps_its_statistics():
     for _, leaf in frozen.named_leaves():
         leaf.training = leaf.training and not isinstance(leaf, nn.BatchNorm2d)
     assert update_bn(iter(()), frozen) == []
+
+
+class Count(nn.BaseLayer):
+    """Has running state that is no statistics of a normalisation."""
+
+    def state_tensors(self):
+        return (TensorSpec("count", 1, "running"),)
+
+    def forward(self, state, saved):
+        return state
+
+    def backward(self, delta, saved):
+        return delta
+
+
+def test_other_running_state_is_left_alone():
+    net = nn.Sequential(nn.Linear(3, 4), Count(), nn.BatchNorm2d(4))
+    assert [change.layer for change in update_bn(batches(net, 10), net)] == ["BatchNorm2d.2"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,6 @@ import numpy as np
 
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.running import RunningStatistics
-from pytagi_ddp.nn.core.tensors import TensorSpec
 
 
 class StatisticsChange(NamedTuple):
@@ -94,10 +93,7 @@ def take_statistics(
         run: a function that makes a forward pass in training mode, without replay; None: `passes.forward_only`.
     """
     check_num_batches(num_batches)
-    running = _running(model)
-    leaves = ((key, model.arena.leaves[tensors[0].leaf]) for key, tensors in running.items())
-    norms = {key: leaf for key, leaf in leaves if isinstance(leaf, RunningStatistics)}
-    places = {key: slice(tensors[0].begin, tensors[-1].end) for key, tensors in running.items()}
+    norms = _norms(model)
     inputs = _inputs(loader, num_batches)
     if not norms:
         if run is not None:  # other stages of a pipeline may have norms
@@ -106,13 +102,16 @@ def take_statistics(
         return []
     arena, array = model.arena, model.kernels.array
     tail, statistics, carried = map(array.to_host, (arena.tail, arena.statistics, arena.carried))  # changed by passes
+    ends = np.cumsum([norm.num_sums for norm, _ in norms.values()])
+    sums = np.zeros(ends[-1])  # (count, sums, sums of squares) of every norm's input, over all batches
+    parts = dict(zip(norms, np.split(sums, ends[:-1]), strict=True))
     try:
-        sums = sum_moments(model, norms, inputs, run or model.passes.forward_only)
+        _add_moments(model, [(norm, parts[key]) for key, (norm, _) in norms.items()], inputs, run)
         if add_over_ranks is not None:
             add_over_ranks(sums)
         fresh = statistics.copy()
-        for key, part in _parts(norms, sums):
-            fresh[places[key]] = _moments(part, key)
+        for key, (_, place) in norms.items():
+            fresh[place] = _moments(parts[key], key)
     except BaseException:
         array.copy(statistics, arena.statistics)
         raise
@@ -121,12 +120,12 @@ def take_statistics(
         array.copy(carried, arena.carried)
     array.copy(fresh, arena.statistics)
     arena.keep_state()
-    return [_change(key, statistics[place], fresh[place]) for key, place in places.items()]
+    return [_change(key, statistics[place], fresh[place]) for key, (_, place) in norms.items()]
 
 
 def unfrozen_norms(model: Network) -> list[str]:
     """Keys of the norms that `take_statistics` sets; they must be equal on all ranks."""
-    return list(_running(model))
+    return list(_norms(model))
 
 
 def check_num_batches(num_batches: int | None) -> None:
@@ -134,11 +133,13 @@ def check_num_batches(num_batches: int | None) -> None:
         raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
 
 
-def sum_moments(
-    model: Network, norms: Mapping[str, RunningStatistics], inputs: Iterable[Any], run: Callable[[Any], object]
-) -> np.ndarray:
-    """(count, sums, sums of squares) of every norm's input, one after the other in float64, over all batches."""
-    sums = np.zeros(sum(norm.num_sums for norm in norms.values()))
+def _add_moments(
+    model: Network,
+    norms: Sequence[tuple[RunningStatistics, np.ndarray]],
+    inputs: Iterable[Any],
+    run: Callable[[Any], object] | None,
+) -> None:
+    """Adds (count, sums, sums of squares) of each norm's input, over all batches, to the array beside it."""
     to_host = model.kernels.array.to_host
 
     def watch(part: np.ndarray) -> Callable[[int, Any, Any], None]:
@@ -152,17 +153,16 @@ def sum_moments(
 
         return add
 
-    pooled = [norm.pool_at_step for norm in norms.values()]
+    pooled = [norm.pool_at_step for norm, _ in norms]
     try:
-        for key, part in _parts(norms, sums):
-            norms[key].on_moments, norms[key].pool_at_step = watch(part), False
+        for norm, sums in norms:
+            norm.on_moments, norm.pool_at_step = watch(sums), False
         with nullcontext() if model.training else model.passes.in_mode(training=True):
             for x in inputs:
-                run(x)
+                (run or model.passes.forward_only)(x)
     finally:
-        for norm, pool in zip(norms.values(), pooled, strict=True):
+        for (norm, _), pool in zip(norms, pooled, strict=True):
             norm.on_moments, norm.pool_at_step = None, pool
-    return sums
 
 
 def batches_of(loader: Iterable[Any], num_batches: int | None = None) -> Iterator[Any]:
@@ -177,21 +177,15 @@ def _inputs(loader: Iterable[Any], num_batches: int | None) -> Iterator[Any]:
             yield x
 
 
-def _running(model: Network) -> dict[str, list[TensorSpec]]:
-    """The running statistics of each norm that is not frozen, by its key."""
-    found: dict[str, list[TensorSpec]] = {}
+def _norms(model: Network) -> dict[str, tuple[RunningStatistics, slice]]:
+    """Each norm that is not frozen, and the place of its running statistics, by its key."""
+    found: dict[str, tuple[RunningStatistics, slice]] = {}
     for spec in model.arena.tensors:
-        if spec.kind == "running" and (model.arena.leaves[spec.leaf].training or not model.training):
-            found.setdefault(spec.layer, []).append(spec)
+        leaf = model.arena.leaves[spec.leaf]
+        if spec.kind == "running" and isinstance(leaf, RunningStatistics) and (leaf.training or not model.training):
+            begin = found[spec.layer][1].start if spec.layer in found else spec.begin
+            found[spec.layer] = leaf, slice(begin, spec.end)
     return found
-
-
-def _parts(norms: Mapping[str, RunningStatistics], sums: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """(key, its part of `sums`) of each norm."""
-    first = 0
-    for key, norm in norms.items():
-        yield key, sums[first : first + norm.num_sums]
-        first += norm.num_sums
 
 
 def _moments(sums: np.ndarray, key: str) -> np.ndarray:
