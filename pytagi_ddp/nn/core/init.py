@@ -107,24 +107,12 @@ def use_own_generator() -> None:
 
 
 def normal(n: int, scale: float | np.floating) -> np.ndarray:
-    """Draw `n` values of N(0, scale^2) from the stream.
+    """`n` values of N(0, scale^2) from the stream, in float32.
 
-    Marsaglia & Bray (1964): for x, y uniform on (-1, 1) with 0 < r2 = x^2 + y^2 <= 1, the two values
-    y f, x f with f = sqrt(-2 ln(r2) / r2) are independent standard normals. Every call starts with a fresh
-    pair: the second value of the last pair is dropped when `n` is odd.
-
-    Args:
-        n: Number of values.
-        scale: Standard deviation.
-
-    Returns:
-        float32 array of shape (n,).
-
-    Raises:
-        ValueError: `n` is negative.
+    Marsaglia & Bray (1964): for x, y uniform on (-1, 1) with 0 < r2 = x^2 + y^2 <= 1, the two values y f, x f with
+    f = sqrt(-2 ln(r2) / r2) are independent standard normals. Every call starts with a fresh pair: the second value of
+    the last pair is dropped when `n` is odd.
     """
-    if n < 0:
-        raise ValueError(f"cannot draw {n} values")
     if is_deferring():
         return np.zeros(n, np.float32)  # only their number matters
     get_kernels("cpu")  # here, so that `import pytagi_ddp` stays fast
@@ -139,17 +127,14 @@ def normal(n: int, scale: float | np.floating) -> np.ndarray:
 
 
 def fan_scale(fan_in: int, fan_out: int, method: str) -> np.float32:
-    """Return the standard deviation of the initial means.
-
-    He: sqrt(1 / fan_in). Xavier: sqrt(2 / (fan_in + fan_out)).
+    """The standard deviation of the initial means. He: sqrt(1 / fan_in). Xavier: sqrt(2 / (fan_in + fan_out)).
 
     Args:
-        fan_in: Inputs that one output sums over.
-        fan_out: Outputs that one input contributes to.
+        fan_in: inputs that one output sums over. fan_out: outputs that one input contributes to.
         method: "He" or "Xavier", capitalised or not.
 
     Raises:
-        ValueError: Unknown `method`, or a fan below 1.
+        ValueError: unknown `method`, or a fan below 1.
     """
     if method not in INIT_METHODS:
         raise ValueError(f"unknown init_method {method!r}; use one of {', '.join(map(repr, INIT_METHODS))}")
@@ -189,28 +174,17 @@ def gaussian_prior(
     method: str,
     parts: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the prior of a layer's weights and then of its biases.
+    """(mu_w, var_w, mu_b, var_b) of a layer, float32, drawn from the prior: weights, then biases.
 
-    Means ~ N(0, scale^2) with scale = `fan_scale(fan_in, fan_out, method)` for weights and biases; variances
-    are (gain_w scale)^2 and (gain_b scale)^2.
+    Means ~ N(0, scale^2) with `scale` of `fan_scale(fan_in, fan_out, method)`, for weights and biases; variances are
+    (gain_w scale)^2 and (gain_b scale)^2.
 
     Args:
-        n_weights: Number of weights, drawn first.
-        n_biases: Number of biases, drawn second; 0 for a layer without.
-        fan_in: See `fan_scale`.
-        fan_out: See `fan_scale`.
-        gain_w: Factor on the standard deviation of the weights' prior (not on the drawn means).
-        gain_b: The same for the biases.
-        method: "He" or "Xavier", capitalised or not.
-        parts: Equal parts (gates) of the weights, and of the biases, that are drawn one by one; see `normal` for what
+        parts: equal parts (gates) of the weights, and of the biases, that are drawn one by one; see `normal` for what
             that means where a part has an odd number of values.
 
-    Returns:
-        (mu_w, var_w, mu_b, var_b): float32 arrays of `n_weights`, `n_weights`, `n_biases`, `n_biases` values;
-        var_* are variances.
-
     Raises:
-        ValueError: Unknown method, a fan below 1, a negative size, a gain that is not finite, or too many values.
+        ValueError: unknown method, a fan below 1, a gain that is not finite, or too many values.
     """
     check_gains(gain_w, gain_b)
     check_count("a layer", n_weights + n_biases)
