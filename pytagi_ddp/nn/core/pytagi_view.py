@@ -160,6 +160,27 @@ refuse_assignment(LayerView, ("device",), "call to_device() of the network")
 refuse_assignment(LayerView, ("num_threads",), "call set_threads() of the network")
 
 
+class SizesView:
+    """The sizes of a layer of units, for a time step, by pytagi's names."""
+
+    name: str
+    _sizes: tuple[int, int]
+
+    @property
+    def input_size(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def output_size(self) -> int:
+        return self._sizes[1]
+
+    def get_layer_info(self) -> str:
+        return f"{self.name}({self.input_size},{self.output_size})"
+
+
+refuse_assignment(SizesView, ("input_size", "output_size"), "make a new layer, and a new network")
+
+
 class WindowView:
     """The window of a convolution or pooling, by pytagi's names."""
 

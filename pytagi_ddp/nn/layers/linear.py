@@ -5,14 +5,14 @@ from typing import Any
 from pytagi_ddp.nn.core.init import gaussian_prior
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters
-from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
+from pytagi_ddp.nn.core.pytagi_view import SizesView
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Shape, State, by_step
 from pytagi_ddp.nn.core.validate import as_bools, check_integers
 
 
-class Linear(BaseLayer):
+class Linear(SizesView, BaseLayer):
     """Fully connected layer with Gaussian weights and biases.
 
         m_z = W m_a + b                     s_z = (W^2 + S) s_a + S m_a^2 + s_b
@@ -77,14 +77,6 @@ class Linear(BaseLayer):
         self._set_prior(prior, (self.output_size, self.input_size))
 
     @property
-    def input_size(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def output_size(self) -> int:
-        return self._sizes[1]
-
-    @property
     def steps(self) -> int:
         return self.in_shape.size // self.input_size
 
@@ -119,9 +111,3 @@ class Linear(BaseLayer):
 
     def settings(self) -> dict[str, Any]:
         return {"input_size": self.input_size, "output_size": self.output_size, "bias": self.bias}
-
-    def get_layer_info(self) -> str:
-        return f"{self.name}({self.input_size},{self.output_size})"
-
-
-refuse_assignment(Linear, ("input_size", "output_size"), "make a new layer, and a new network")

@@ -9,7 +9,7 @@ from pytagi_ddp.kernels.tensors import NO_STATE, LSTMSaved
 from pytagi_ddp.nn.core.init import gaussian_prior
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters
-from pytagi_ddp.nn.core.pytagi_view import either_order, refuse_assignment
+from pytagi_ddp.nn.core.pytagi_view import SizesView, either_order
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed, Switch
 from pytagi_ddp.nn.core.state import Delta, Shape, State
@@ -19,7 +19,7 @@ from pytagi_ddp.nn.core.validate import as_bools, check_integers
 GATES = 4
 
 
-class LSTM(BaseLayer):
+class LSTM(SizesView, BaseLayer):
     """Long short-term memory: reads a sequence, (time steps, features) per sample, and returns its hidden states.
 
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with its own W and b; x = [input, h before]
@@ -145,14 +145,6 @@ class LSTM(BaseLayer):
         self._set_prior(prior, (GATES * outputs, inputs + outputs))
 
     @property
-    def input_size(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def output_size(self) -> int:
-        return self._sizes[1]
-
-    @property
     def carries(self) -> bool:
         """Whether h and C are carried from call to call, in calls with one sample."""
         return self.seq_len == 1 and self.recurrent
@@ -265,9 +257,3 @@ class LSTM(BaseLayer):
     def settings(self) -> dict[str, Any]:
         names = ("input_size", "output_size", "last_timestep", "seq_len", "bias", "cell_path", "recurrent")
         return {name: getattr(self, name) for name in names}
-
-    def get_layer_info(self) -> str:
-        return f"{self.name}({self.input_size},{self.output_size})"
-
-
-refuse_assignment(LSTM, ("input_size", "output_size"), "make a new layer, and a new network")
