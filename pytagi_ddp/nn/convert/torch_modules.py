@@ -29,7 +29,14 @@ from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
 from pytagi_ddp.nn.sequential import Sequential
 
 Make = Callable[[Any], BaseLayer | Sequence[BaseLayer]]
-PLAIN: dict[str, type[BaseLayer]] = {"ReLU": ReLU, "Sigmoid": Sigmoid, "Tanh": Tanh}
+PLAIN: dict[str, Callable[[Any], BaseLayer]] = {  # modules that always have a counterpart
+    "ELU": lambda module: ELU(module.alpha),
+    "LeakyReLU": lambda module: LeakyReLU(module.negative_slope),
+    "Linear": lambda module: Linear(module.in_features, module.out_features, bias=module.bias is not None),
+    "ReLU": lambda module: ReLU(),
+    "Sigmoid": lambda module: Sigmoid(),
+    "Tanh": lambda module: Tanh(),
+}
 LEFT_OUT = ("Identity", "Dropout", "Dropout2d", "Flatten")  # images are flattened where a dense layer needs it
 RESNET = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc")
 BLOCKS = {
@@ -171,7 +178,7 @@ class _Converter:
 
     def _one(self, kind: str, module: Any, path: str) -> BaseLayer | list[BaseLayer]:
         if kind in PLAIN:
-            return PLAIN[kind]()
+            return PLAIN[kind](module)
         if kind in LEFT_OUT:
             return []
         make = getattr(self, f"_make_{kind.lower()}", None)
@@ -192,9 +199,6 @@ class _Converter:
         if self.shape is None:
             raise ValueError("from_torch needs input_shape=(channels, height, width) before the first convolution")
         return {"in_width": self.shape.width, "in_height": self.shape.height}
-
-    def _make_linear(self, module: Any, need: Callable) -> BaseLayer:
-        return Linear(module.in_features, module.out_features, bias=module.bias is not None)
 
     def _make_conv2d(self, module: Any, need: Callable) -> BaseLayer:
         arguments = self._convolution(module, need)
@@ -289,12 +293,6 @@ class _Converter:
             fits = module.dim in (None, -1, 1)
         need(fits, f"is over dimension {module.dim}")
         return Softmax()
-
-    def _make_leakyrelu(self, module: Any, need: Callable) -> BaseLayer:
-        return LeakyReLU(module.negative_slope)
-
-    def _make_elu(self, module: Any, need: Callable) -> BaseLayer:
-        return ELU(module.alpha)
 
     def _make_softplus(self, module: Any, need: Callable) -> BaseLayer:
         need(module.beta == 1, f"has beta {module.beta}")
