@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 Direction = Literal["forward", "backward"]
@@ -23,35 +25,28 @@ class LeafHooks:
     """
 
     def __init__(self) -> None:
-        self._pairs: list[HookHandle] = []
+        self.handles: list[HookHandle] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pairs)
+        return bool(self.handles)
 
     @property
     def of_parameters(self) -> bool:
         """Whether all hooks are `HookHandle.of_parameters`."""
-        return all(handle.of_parameters for handle in self._pairs)
+        return all(handle.of_parameters for handle in self.handles)
 
     @property
     def may_defer(self) -> bool:
         """Whether a layer may leave work with its parameters to the next operation, see `Chain.begin`."""
-        return all(handle.of_parameters and handle.parameters_stay for handle in self._pairs)
-
-    def add(self, handle: HookHandle, outermost: bool) -> None:
-        self._pairs.insert(0 if outermost else len(self._pairs), handle)
-
-    def remove(self, handle: HookHandle) -> None:
-        if handle in self._pairs:
-            self._pairs.remove(handle)
+        return all(handle.of_parameters and handle.parameters_stay for handle in self.handles)
 
     def before(self, leaf: Leaf, direction: Direction) -> None:
-        for handle in tuple(self._pairs):  # a hook may remove itself
+        for handle in tuple(self.handles):  # a hook may remove itself
             if handle.before is not None:
                 handle.before(leaf, direction)
 
     def after(self, leaf: Leaf, direction: Direction) -> None:
-        for handle in tuple(reversed(self._pairs)):
+        for handle in tuple(reversed(self.handles)):
             if handle.after is not None:
                 handle.after(leaf, direction)
 
@@ -72,15 +67,35 @@ class HookHandle:
         for name, hook in (("before", before), ("after", after)):
             if hook is not None and not callable(hook):
                 raise TypeError(f"{name} is a function of a layer and a direction, got {hook!r}")
-        self._hooks, self.before, self.after = hooks, before, after
-        hooks.add(self, outermost)
+        self._handles, self.before, self.after = hooks.handles, before, after
+        self._handles.insert(0 if outermost else len(self._handles), self)
 
     def remove(self) -> None:
         """Removes the hooks; does nothing the second time."""
-        self._hooks.remove(self)
+        if self in self._handles:
+            self._handles.remove(self)
 
     def __enter__(self) -> HookHandle:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.remove()
+
+
+@contextmanager
+def watched(net: Any, leaves: Sequence[Leaf], see: Callable[[Leaf, Any, Any], None]) -> Iterator[None]:
+    """Inside, forward passes of the network call `see` with each of `leaves`, its input and its output."""
+
+    def forward(leaf: Leaf, state: Any, saved: Any) -> Any:
+        out = type(leaf).forward(leaf, state, saved)
+        see(leaf, state, out)
+        return out
+
+    with net.add_hook():  # so that layers are called one by one
+        for leaf in leaves:
+            leaf.forward = partial(forward, leaf)
+        try:
+            yield
+        finally:
+            for leaf in leaves:
+                del leaf.forward

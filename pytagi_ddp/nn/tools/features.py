@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import NUMBERS, is_table, to_numpy
+from pytagi_ddp.nn.core.hooks import watched
 from pytagi_ddp.nn.core.layer import BaseLayer
-from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import State
 
 RIDGE = 0.01  # added to the variances of standardised features, because there may be fewer samples than features
@@ -56,14 +54,19 @@ class FeatureDensity:
 
     def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
         """f(x) before it is standardised, (n, features), in evaluation mode; arguments as `predict`."""
-        leaves, to_host = self._leaves(), self._net.kernels.array.to_host
-        seen: list[list[np.ndarray]] = [[] for _ in leaves]
-        with ExitStack() as stack:
-            stack.enter_context(self._net.add_hook())  # so that layers are called one by one
-            for leaf, parts in zip(leaves, seen, strict=True):
-                stack.enter_context(_watched(leaf, to_host, parts))
+        seen: dict[BaseLayer, list[np.ndarray]] = {leaf: [] for leaf in self._leaves()}
+
+        def see(leaf: BaseLayer, state: State, out: State) -> None:
+            m = np.array(self._net.kernels.array.to_host(state.mu), np.float64)
+            image, last = leaf.in_shape.image, leaf.in_shape.channels_last
+            if image is not None:
+                pixels, channels = image[1] * image[2], image[0]
+                m = m.reshape(len(m), pixels, channels).mean(1) if last else m.reshape(len(m), channels, pixels).mean(2)
+            seen[leaf].append(m.reshape(len(m), -1))
+
+        with watched(self._net, list(seen), see):
             self._net.predict(x, batch_size)
-        return np.concatenate([np.concatenate(parts) for parts in seen], 1)
+        return np.concatenate([np.concatenate(parts) for parts in seen.values()], 1)
 
     def fit(self, x: Any, labels: ArrayLike | None = None) -> FeatureDensity:
         """Estimates the Gaussians of the classes; returns itself.
@@ -109,25 +112,3 @@ class FeatureDensity:
             raise RuntimeError("this FeatureDensity knows no class yet: call fit with training data first")
         f, means = self.features(x, batch_size) @ self._factor, self._means @ self._factor
         return np.stack([np.square(f - mean).sum(1) for mean in means]).min(0)
-
-
-@contextmanager
-def _watched(leaf: BaseLayer, to_host: Callable, seen: list[np.ndarray]) -> Iterator[None]:
-    """Inside, `leaf.forward` adds the features at its input to `seen`."""
-    forward = leaf.forward
-
-    def watched(state: State, saved: Saved) -> State:
-        m = np.array(to_host(state.mu), np.float64)
-        image = leaf.in_shape.image
-        if image is not None:
-            pixels, channels = image[1] * image[2], image[0]
-            last = leaf.in_shape.channels_last
-            m = m.reshape(len(m), pixels, channels).mean(1) if last else m.reshape(len(m), channels, pixels).mean(2)
-        seen.append(m.reshape(len(m), -1))
-        return forward(state, saved)
-
-    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
-    try:
-        yield
-    finally:
-        del leaf.forward

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pytagi_ddp.nn.core.hooks import watched
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.prior import prior_moments, prior_variances
-from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Shape, State
 from pytagi_ddp.nn.core.stepping import cap_factor
 from pytagi_ddp.nn.core.table import columns
@@ -87,9 +87,12 @@ def inspect(net: Network, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspe
     twin = copy.deepcopy(net)
     twin.eval()
     twin.checkpoint_blocks = False
-    for key, leaf in twin.named_leaves():
-        _watch(leaf, twin.kernels.array.to_host, units.setdefault(key, {}))
-    with twin.add_hook():  # so that layers are called one by one
+    keys = {leaf: key for key, leaf in twin.named_leaves()}
+
+    def see(leaf: BaseLayer, state: State, out: State) -> None:
+        units[keys[leaf]] = _shares(leaf, out, twin.kernels.array.to_host)
+
+    with watched(twin, list(keys), see):
         twin.forward(x, var_x)
     scale, samples, caps = _step_of(net)
     rows = []
@@ -103,22 +106,16 @@ def inspect(net: Network, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspe
     return Inspection(tuple(rows), twin.output_z_buffer.block_size)
 
 
-def _watch(leaf: BaseLayer, to_host: Callable, found: dict[str, float]) -> None:
-    """Replaces `leaf.forward`, to write the shares of uncertain, dead and saturated units to `found`."""
-    forward = leaf.forward
-
-    def watched(state: State, saved: Saved) -> State:
-        out = forward(state, saved)
-        m = to_host(out.mu)
-        s = np.zeros_like(m) if out.var is None else to_host(out.var)
-        found["uncertain"] = float(np.mean(np.sqrt(np.maximum(s, 0)) > np.abs(m)))
-        if out.jcb is not None:
-            largest = np.abs(_by_unit(m, leaf.out_shape)).max(0)
-            found["dead"] = float(np.mean(largest <= DEAD * largest.max()))
-            found["saturated"] = float(np.mean(np.abs(to_host(out.jcb)) <= SATURATED))
-        return out
-
-    leaf.forward = watched  # type: ignore[method-assign]  # of this layer alone
+def _shares(leaf: BaseLayer, out: State, to_host: Callable) -> dict[str, float]:
+    """The shares of uncertain, dead and saturated units of a layer's output."""
+    m = to_host(out.mu)
+    s = np.zeros_like(m) if out.var is None else to_host(out.var)
+    found = {"uncertain": float(np.mean(np.sqrt(np.maximum(s, 0)) > np.abs(m)))}
+    if out.jcb is not None:
+        largest = np.abs(_by_unit(m, leaf.out_shape)).max(0)
+        found["dead"] = float(np.mean(largest <= DEAD * largest.max()))
+        found["saturated"] = float(np.mean(np.abs(to_host(out.jcb)) <= SATURATED))
+    return found
 
 
 def _by_unit(m: np.ndarray, shape: Shape) -> np.ndarray:
