@@ -32,7 +32,7 @@ from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import check_batch_size, check_predictions, flat_float32
 from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dicts
-from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
+from pytagi_ddp.nn.layers.chain import Chain, LayerSequence, listing
 from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.evidence import EvidenceSchedule
 from pytagi_ddp.nn.run.network_input import MISSING, rows_of_samples, variances_like
@@ -150,7 +150,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         shape = self._chain.default_input_shape()
         if shape is None:
             raise ValueError("the size of the input is unknown: start with a layer that states it, such as Linear")
-        self.out_shape = self._chain.build(shape, channels_last=False, first_in_place=False)
+        self.out_shape = self._chain.build(shape, channels_last=False)
         of_steps = (leaf for leaf in self._chain.leaves() if hasattr(leaf, "seq_len"))
         of_one_step = shape.steps == 1 and any(leaf.in_shape.steps == 1 for leaf in of_steps)
         self.in_shape = replace(shape, of_one_step=of_one_step)
@@ -565,7 +565,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self.input_delta_z_buffer.delta_var = var
 
     def __repr__(self) -> str:
-        return self._chain.listing("Sequential")
+        return listing("Sequential", dict(enumerate(self.layers)))
 
     # -- parameters and files ---------------------------------------------------------------------------------
 

@@ -153,35 +153,26 @@ class Chain:
             features = layer.features_by_step(features)
         return shape
 
-    def build(
-        self,
-        shape: Shape,
-        channels_last: bool | None,
-        first_in_place: bool,
-        image: tuple[int, int, int] | None = None,
-    ) -> Shape:
+    def build(self, shape: Shape, channels_last: bool | None, image: tuple[int, int, int] | None = None) -> Shape:
         """Propagates shapes.
 
         Args:
             shape: the input's.
             channels_last: order of the chain's output; None: the order of the last layer.
-            first_in_place: whether an activation at the start may overwrite the input.
             image: the image that flat units at the end of the chain represent.
 
         Raises:
             ValueError: layers that do not fit together, or a layer that must be the first one and is not.
         """
         self.operations = []
-        in_place = first_in_place
         self._first_learned = None
         for position, layer in enumerate(self.layers):
             if position and (first := next((leaf for leaf in layer.leaves() if hasattr(leaf, "check_input")), None)):
                 raise ValueError(f"{first.get_layer_info()} takes the input of a network: put it first")
             if isinstance(layer, Activation):
-                layer.in_place = in_place and layer.replayable
+                layer.in_place = position > 0 and layer.replayable
             shape = layer.build(self._reorder(shape, layer.input_shape(shape)))
             self.operations.append(layer)
-            in_place = True
         if shape.image is None and image is not None:
             shape = Shape(shape.size, image)
         return shape if channels_last is None else self._reorder(shape, shape.ordered(channels_last))
@@ -234,10 +225,6 @@ class Chain:
         """The context of the block that ran last, if blocks are recomputed."""
         last = next((op for op in reversed(self.operations) if isinstance(op, Recomputed)), None)
         return None if last is None else saved.of(last).of(last.block)
-
-    def listing(self, owner: str) -> str:
-        """The layers of `owner` as text, one line each."""
-        return listing(owner, dict(enumerate(self.layers)))
 
     def leaves(self) -> Iterator[BaseLayer]:
         for layer in self.layers:

@@ -10,7 +10,7 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.state import Delta, Shape, State
-from pytagi_ddp.nn.layers.chain import Chain, LayerSequence
+from pytagi_ddp.nn.layers.chain import Chain, LayerSequence, listing
 
 
 class LayerBlock(LayerSequence, BaseLayer):
@@ -44,8 +44,8 @@ class LayerBlock(LayerSequence, BaseLayer):
     def infer_output(self, shape: Shape) -> Shape:
         like = self.out_like
         if like is None:
-            return self.chain.build(shape, None, first_in_place=False)
-        return self.chain.build(shape, like.channels_last, first_in_place=False, image=like.image)
+            return self.chain.build(shape, None)
+        return self.chain.build(shape, like.channels_last, image=like.image)
 
     def _claim(self, owner: Any) -> None:
         super()._claim(owner)
@@ -82,7 +82,7 @@ class LayerBlock(LayerSequence, BaseLayer):
         return {"layers": [[layer.name, layer.settings()] for layer in self.layers]}
 
     def __repr__(self) -> str:
-        return self.chain.listing(self.name)
+        return listing(self.name, dict(enumerate(self.layers)))
 
     def forward(self, state: State, saved: Saved) -> State:
         return self.chain.forward(state, saved)

@@ -34,7 +34,7 @@ def keep_layers(net: Network, start: int, stop: int) -> None:
         net._chain = Chain(whole[start:stop], "Sequential")
         public_order = False if stop == len(whole) else None
         net.in_shape = shape
-        net.out_shape = net._chain.build(shape, channels_last=public_order, first_in_place=False)
+        net.out_shape = net._chain.build(shape, channels_last=public_order)
         net._chain.recompute_blocks(recomputes and any(map(is_block, net.layers)))
         net._first_layer += start
         net.output_z_buffer = BaseHiddenStates()
