@@ -321,11 +321,18 @@ class Parallel(BaseLayer):
             own = delta if self._out_parts is None else self._part_of_deltas(k, delta, saved)
             if self._out_parts is not None and k == asked[-1]:
                 pool.give(delta)
-            slot = slots[k]
+            slot, end = slots[k], saved.ends[k]
+            moved: Delta | None
+            # A copy, if they change before all branches have read them: where several come after the identity.
+            if end.jcb is not None or (len(asked) > 2 if slot is None else not slot.spares_deltas):
+                own = pool.own_copy(own)
+                apply_jacobian(self.kernels, own, end)
             if slot is None:
-                moved: Delta | None = self._identity_backward(k, own, saved, len(asked) > 2)
+                moved = own
+            elif into is None:
+                moved = slot._run_backward(own, saved.of(slot), needs_input, saved.accumulate)
             else:
-                moved = self._branch_backward(slot, k, own, saved, into)
+                moved = fused.backward_onto(slot, into, own, saved.of(slot), saved.accumulate)
             if whole is None or self._in_parts is None or moved is None:
                 into = moved
                 continue
@@ -341,28 +348,6 @@ class Parallel(BaseLayer):
         parts.take(self.kernels, k, delta.mu, own.mu)
         parts.take(self.kernels, k, delta.var, own.var)
         return own
-
-    def _identity_backward(self, k: int, delta: Delta, saved: Saved, several: bool) -> Delta:
-        """The deltas, or a copy if they change before all branches have read them.
-
-        several: whether more than one branch comes after it.
-        """
-        end = saved.ends[k]
-        if end.jcb is not None or several:
-            delta = saved.pool.own_copy(delta)
-            apply_jacobian(self.kernels, delta, end)
-        return delta
-
-    def _branch_backward(
-        self, branch: LayerBlock, k: int, delta: Delta, saved: Saved, onto: Delta | None
-    ) -> Delta | None:
-        end, inside = saved.ends[k], saved.of(branch)
-        if end.jcb is not None or not branch.spares_deltas:
-            delta = saved.pool.own_copy(delta)
-            apply_jacobian(self.kernels, delta, end)
-        if onto is None:
-            return branch._run_backward(delta, inside, saved.needs_input, saved.accumulate)
-        return fused.backward_onto(branch, onto, delta, inside, saved.accumulate)
 
     def get_layer_info(self) -> str:
         return f"{self.name}({self.input_size},{self.output_size})"
