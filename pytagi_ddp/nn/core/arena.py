@@ -5,7 +5,6 @@ their means and variances, and `buffer` their batch sums (2 P) followed by a few
 `buffer` over the ranks by one all-reduce, without packing.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -148,7 +147,6 @@ class Arena(ABC):
         assert leaf.parameters is not None
         return leaf.parameters.views[FIELDS.index(spec.field)][spec.start : spec.stop]
 
-    @abstractmethod
     def step(
         self,
         samples: int,
@@ -172,6 +170,10 @@ class Arena(ABC):
             FloatingPointError: some delta is not finite; then nothing changes. On a GPU, the next step or `check`
                 raises it, so that no step waits for the previous one.
         """
+        self.check()
+        self._kernels.array.copy(np.array([scale, samples, caps, rate], np.float32), self._factors)
+        self._apply() if run is None else run(self._apply)
+        self.finish()
 
     def step_pooled(self, average: bool, rate: float = 0.0) -> None:
         """`step` after `tail` was added over all ranks: scale and caps follow from its numbers of samples and ranks.
@@ -255,9 +257,9 @@ class Arena(ABC):
         return self.buffer.dtype
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of all parameters, sums and state."""
+        return self.buffer.nbytes + self.statistics.nbytes + self.carried.nbytes
 
 
 class ParameterArena(Arena):
@@ -303,19 +305,6 @@ class ParameterArena(Arena):
         """(factors, counts of non-finite deltas): the memory that a step reads, and that it writes."""
         return self._factors, self._stepping.non_finite
 
-    def step(
-        self,
-        samples: int,
-        scale: float = 1.0,
-        caps: float = 1.0,
-        rate: float = 0.0,
-        run: Callable[[Callable[[], None]], None] | None = None,
-    ) -> None:
-        self.check()
-        self._kernels.array.copy(np.array([scale, samples, caps, rate], np.float32), self._factors)
-        self._apply() if run is None else run(self._apply)
-        self.finish()
-
     def _apply(self) -> None:
         parameters = Tensor(*self.theta, *self.delta)
         if self.agree is not None:
@@ -350,13 +339,8 @@ class ParameterArena(Arena):
         return self._stepping.negative_variances()
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.theta.dtype
-
-    @property
     def nbytes(self) -> int:
-        state = self.statistics.size + self.carried.size
-        return 4 * (math.prod(self.theta.shape) + self.buffer.size + state)
+        return super().nbytes + self.theta.nbytes
 
 
 class DeferredArena(Arena):
@@ -394,7 +378,3 @@ class DeferredArena(Arena):
 
     def _counted(self) -> Iterable[tuple[int, int]]:
         return ()
-
-    @property
-    def nbytes(self) -> int:
-        return self.buffer.nbytes + self.statistics.nbytes + self.carried.nbytes
