@@ -63,8 +63,6 @@ class ArrayLoader(RankBatches):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
 
         each_part(check, (self.x, self.y))
-        if evaluation and drop_last:
-            raise ValueError("evaluation counts every sample: no drop_last")
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation
         super().__init__(self.x, *sampling)
 

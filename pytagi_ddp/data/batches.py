@@ -22,14 +22,7 @@ Own = TypeVar("Own", bound="RankBatches")
 class RankBatches(ABC):
     """The base of all loaders: shares of ranks, the order of an epoch, and the position in it.
 
-    A subclass makes the batches in `_make_batches`.
-
-    Args:
-        dataset: Data with a length.
-        batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation: as in `BatchLoader`.
-
-    Raises:
-        ValueError: as `BatchLoader`.
+    A subclass makes the batches in `_make_batches`. Arguments and errors are those of `BatchLoader`.
     """
 
     def __init__(
@@ -48,6 +41,8 @@ class RankBatches(ABC):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if prefetch < 0:
             raise ValueError(f"prefetch must be at least 0, got {prefetch}")
+        if evaluation and drop_last:
+            raise ValueError("evaluation counts every sample: no drop_last")
         self.sampler: EvaluationSampler | ShardedSampler
         if evaluation:
             self.sampler = EvaluationSampler(len(dataset), rank, world_size)
@@ -226,16 +221,9 @@ class RankBatches(ABC):
 
 
 class ImageBatches(RankBatches):
-    """The base of `BatchLoader` and `FolderLoader`.
+    """The base of `BatchLoader` and `FolderLoader`, for images of `shape` (C, H, W).
 
     A subclass reads the images of a batch in `_images`.
-
-    Args:
-        shape: (C, H, W) of the images.
-        dataset, mean, std, sampling: as in `RankBatches` and `BatchLoader`.
-
-    Raises:
-        ValueError: as `BatchLoader`.
     """
 
     def __init__(

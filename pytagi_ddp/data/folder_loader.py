@@ -74,8 +74,6 @@ class FolderLoader(ImageBatches):
     ) -> None:
         if not hasattr(dataset, "files"):
             raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
-        if evaluation and drop_last:
-            raise ValueError("evaluation counts every sample: no drop_last")
         if not isinstance(size, int | np.integer):
             raise TypeError(f"FolderLoader makes square images: size is one integer, got {size!r}")
         if size < 1 or (isinstance(workers, int) and workers < 0):

@@ -65,8 +65,8 @@ class BatchLoader(ImageBatches):
     ) -> None:
         if not hasattr(dataset, "images"):
             raise TypeError(f"BatchLoader takes an ImageDataset, got {type(dataset).__name__}")
-        if evaluation and (drop_last or transform is not None):
-            raise ValueError("evaluation counts every sample as it is: no drop_last, no transform")
+        if evaluation and transform is not None:
+            raise ValueError("evaluation counts every sample as it is: no transform")
         shape = dataset.images.shape[1:]
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation
         super().__init__(dataset, shape, mean, std, *sampling)
@@ -77,11 +77,7 @@ class BatchLoader(ImageBatches):
         for part in parts:
             images = self.dataset.images[part.indices]
             if self.transform is not None and len(images):
-                images = self._augment(self.transform, images, part, epoch)
+                shape, images = images.shape, self.transform(images, self._random(part, epoch))
+                if images.shape != shape:
+                    raise ValueError(f"transform changed the shape of the images from {shape} to {images.shape}")
             yield images, self.dataset.labels[part.indices]
-
-    def _augment(self, transform: Transform, images: np.ndarray, part: IndexBatch, epoch: int) -> np.ndarray:
-        changed = transform(images, self._random(part, epoch))
-        if changed.shape != images.shape:
-            raise ValueError(f"transform changed the shape of the images from {images.shape} to {changed.shape}")
-        return changed
