@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 moved.install()
-fitting.provide(lambda: import_module(f"{__name__}.training.trainer").fit)
+fitting.find_loop = lambda: import_module(f"{__name__}.training.trainer").fit
 
 if TYPE_CHECKING:
     from pytagi_ddp import (  # noqa: F401

@@ -89,19 +89,9 @@ def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
     return isinstance(batches, RankBatches) and batches.trains
 
 
-def samples_of(batches: Iterable[Any]) -> int | None:
-    """Samples of all ranks in an epoch; None: unknown."""
-    return batches.num_samples if isinstance(batches, RankBatches) else None
-
-
 def observed(y: Any, several: bool) -> Any:
     """Observations as NumPy arrays; for a `Joint` a tuple of its parts, None for a part without observations."""
     return each_part(lambda part: to_numpy(part, "y"), tuple(y) if several else y)
-
-
-def rows_of(y: Any, rows: slice) -> Any:
-    """The observations of some samples."""
-    return each_part(lambda part: part[rows], y)
 
 
 def classes_of(batches: Iterable[Any]) -> list[str] | None:

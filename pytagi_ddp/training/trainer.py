@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data import ArrayLoader
+from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
@@ -40,8 +41,6 @@ from pytagi_ddp.training.batches import (
     observed,
     other_class,
     pair_of,
-    rows_of,
-    samples_of,
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
@@ -214,7 +213,7 @@ class Trainer:
     @property
     def samples_per_epoch(self) -> int | None:
         """Samples of all ranks in an epoch; None: unknown for an iterable."""
-        return samples_of(self._train)
+        return self._train.num_samples if isinstance(self._train, RankBatches) else None
 
     @property
     def global_batch(self) -> int | None:
@@ -529,9 +528,11 @@ class Trainer:
         assert likelihood is not None
         weight = 1.0 if schedule is None else schedule.weight
         if self._pipeline is not None:
-            return self._pipeline.forward_backward(
-                x, lambda states, rows, deltas: likelihood.update(states, rows_of(y, rows), deltas, weight)
-            )
+
+            def update(states: Any, rows: slice, deltas: Any) -> None:
+                likelihood.update(states, each_part(lambda part: part[rows], y), deltas, weight)
+
+            return self._pipeline.forward_backward(x, update)
         moments = net(x)
         likelihood.update(net.output_z_buffer, y, net.input_delta_z_buffer, weight)
         net.backward()

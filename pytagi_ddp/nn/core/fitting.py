@@ -31,13 +31,8 @@ class Options(TypedDict, total=False):
     validation: Any
 
 
-class _Loop:
-    find: Callable[[], Callable[..., Any]]
-
-
-def provide(find: Callable[[], Callable[..., Any]]) -> None:
-    """Sets `find`, which imports the loop when it is needed. The package calls this when it is imported."""
-    _Loop.find = staticmethod(find)
+# Imports the loop when it is needed. The package sets it when it is imported.
+find_loop: Callable[[], Callable[..., Any]] | None = None
 
 
 def fit(
@@ -68,4 +63,5 @@ def fit(
     Raises:
         ValueError, TypeError: as `Trainer` and `Trainer.fit`.
     """
-    return _Loop.find()(self, x, y, likelihood, epochs, **options)
+    assert find_loop is not None
+    return find_loop()(self, x, y, likelihood, epochs, **options)
