@@ -137,12 +137,10 @@ def _is_number(kind: type) -> bool:
     return issubclass(kind, Real | Decimal | np.bool_)
 
 
-def _is_number_or_missing(kind: type) -> bool:
-    return _is_number(kind) or kind is type(None) or kind.__name__ == "NAType"
-
-
 def _all_numbers(array: np.ndarray) -> bool:
-    return all(map(_is_number_or_missing, set(map(type, array.flat))))
+    """Whether all objects are numbers or missing."""
+    kinds = set(map(type, array.flat))
+    return all(_is_number(kind) or kind is type(None) or kind.__name__ == "NAType" for kind in kinds)
 
 
 def _from_objects(array: np.ndarray, what: str) -> np.ndarray:

@@ -131,14 +131,13 @@ def forecast(
     sizes = [np.size(values) for values in (x, mean, low, high, x if truth is None else truth)]
     if len(set(sizes)) > 1:
         raise ValueError(f"forecast needs as many steps, means, ends of the band and observations, got {sizes}")
+    steps, middle, bottom, top = map(np.asarray, (x, mean, low, high))
     if past is not None:
         ax.plot(np.asarray(past[0]), np.asarray(past[1]), ".-", color="0.4", markersize=3, linewidth=0.8, label="past")
-    (line,) = ax.plot(np.asarray(x), np.asarray(mean), label="forecast")
-    ax.fill_between(
-        np.asarray(x), np.asarray(low), np.asarray(high), color=line.get_color(), alpha=0.25, linewidth=0, label=label
-    )
+    (line,) = ax.plot(steps, middle, label="forecast")
+    ax.fill_between(steps, bottom, top, color=line.get_color(), alpha=0.25, linewidth=0, label=label)
     if truth is not None:
-        ax.plot(np.asarray(x), np.asarray(truth), ".", color="0.1", markersize=4, label="observed")
+        ax.plot(steps, np.asarray(truth), ".", color="0.1", markersize=4, label="observed")
     return ax
 
 

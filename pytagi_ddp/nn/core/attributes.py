@@ -68,13 +68,6 @@ LAYER = {
 }
 
 
-def near_misses(name: str, owner: object) -> str:
-    """The end of a message: the public attributes of `owner` with similar names, if there are any."""
-    names = {known for known in dir(owner) if not known.startswith("_")}
-    near = get_close_matches(name, sorted(names), 3)
-    return f": did you mean {' or '.join(near)}?" if near else "."
-
-
 def _by_the_package() -> bool:
     """Whether the code that makes the assignment belongs to this package."""
     frame = sys._getframe(2)
@@ -180,5 +173,7 @@ class KnownAttributes:
         """The message for an assignment to `name`, which is not an attribute."""
         if name in MISTAKEN:
             return f"{type(self).__name__} has no attribute {name!r}: {MISTAKEN[name]}"
+        near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
+        hint = f": did you mean {' or '.join(near)}?" if near else "."
         text = f"{type(self).__name__} has no attribute {name!r}, and setting it would have no effect"
-        return f"{text}{near_misses(name, self)} (An attribute of your own begins with _, or is one of a subclass.)"
+        return f"{text}{hint} (An attribute of your own begins with _, or is one of a subclass.)"

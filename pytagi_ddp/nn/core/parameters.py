@@ -58,11 +58,7 @@ class Parameters:
         self.b = self._flat["b"] if self.num_biases else None
 
     @classmethod
-    def from_prior(
-        cls,
-        prior: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-        weight_shape: tuple[int, ...],
-    ) -> Parameters:
+    def from_prior(cls, prior: tuple[np.ndarray, ...], weight_shape: tuple[int, ...]) -> Parameters:
         """Parameters in new arrays on the host, from (mu_w, var_w, mu_b, var_b); deltas are zero."""
         mu_w, var_w, mu_b, var_b = prior
         mu, var = (np.concatenate([w, b]) if b.size else w for w, b in ((mu_w, mu_b), (var_w, var_b)))
