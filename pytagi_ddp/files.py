@@ -84,11 +84,7 @@ def read_private(path: AnyPath) -> bytes:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Raises an error if `path` is something that a file must not replace.
-
-    Raises:
-        OSError: `path` is a folder, device, pipe or socket, or a link to one.
-    """
+    """Raises OSError if `path` must not be replaced by a file: a folder, device, pipe or socket, or a link to one."""
     try:
         mode = os.stat(path).st_mode
     except OSError:  # nothing is there, or a link that leads nowhere
@@ -160,11 +156,7 @@ def _own_mode(path: Path) -> int | None:
 
 
 def atomic_write(path: AnyPath, data: bytes, private: bool = False) -> None:
-    """Writes `data` to a file by `atomic_file`.
-
-    Raises:
-        OSError: as there.
-    """
+    """Writes `data` to a file by `atomic_file`."""
     with atomic_file(path, private) as file:
         file.write(data)
 

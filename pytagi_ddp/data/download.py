@@ -29,15 +29,12 @@ class DownloadError(OSError):
 def download_file(
     url: str, path: Path, md5: str | None, max_bytes: int, progress: bool = True, timeout: float = 10.0
 ) -> None:
-    """Write the content of `url` to `path`.
+    """Writes the content of `url` to `path`, in a folder that is made if it is missing.
 
     Args:
-        url: Address.
-        path: File to make or to replace; its folder is made if it is missing.
-        md5: Checksum in hexadecimal digits; None: not compared.
-        max_bytes: Largest size of the file; more is not read.
-        progress: Show a progress bar on standard error.
-        timeout: Seconds to wait for the connection, and for each piece of data. After 6 times as long, less than 16 KiB
+        md5: checksum in hexadecimal digits; None: not compared.
+        max_bytes: largest size of the file; more is not read.
+        timeout: seconds to wait for the connection, and for each piece of data. After 6 times as long, less than 16 KiB
             per second is too slow.
 
     Raises:

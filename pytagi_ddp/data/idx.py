@@ -21,13 +21,7 @@ MAX_RATIO, ALWAYS = 32, 64 << 20
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
-    """The array of bytes in an IDX file, which is gzipped if its name ends in .gz.
-
-    Args:
-        path: the file. axes: number of axes of the array.
-
-    Returns:
-        uint8 array, read-only.
+    """The array of bytes in an IDX file, which is gzipped if its name ends in .gz; uint8, read-only.
 
     Raises:
         ValueError: not an IDX file of bytes with this number of axes, a truncated or corrupt one, or a gzipped one that

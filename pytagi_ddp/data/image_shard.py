@@ -22,9 +22,6 @@ TYPES = {"pixels": np.uint8, "offsets": np.int64, "sizes": np.int32, "checksums"
 class ImageShard:
     """A safetensors file of images: their pixels one after the other, their sizes, and a CRC-32 of each of these.
 
-    Args:
-        path: path of the file.
-
     Attributes:
         made_of: its source, an argument of `write_shard`.
 
@@ -99,11 +96,7 @@ def _checksum(pixels: np.ndarray, size: np.ndarray) -> int:
 
 
 def write_shard(path: str | Path, images: Sequence[np.ndarray], made_of: str) -> None:
-    """Writes a shard of images, uint8 of shape (height, width, 3), atomically.
-
-    Raises:
-        OSError: as `atomic_write`.
-    """
+    """Writes a shard of images, uint8 of shape (height, width, 3), by `atomic_write`."""
     sizes = np.array([image.shape[:2] for image in images], np.int32).reshape(-1, 2)
     tensors = {
         "pixels": np.concatenate([image.ravel() for image in images]),

@@ -37,13 +37,7 @@ class _Call:
 
 
 def read_batch(path: Path, max_bytes: int) -> tuple[np.ndarray, list[int]]:
-    """Pixels and labels of a pickled batch.
-
-    Args:
-        path: the file. max_bytes: largest number of bytes to read.
-
-    Returns:
-        uint8 array of two axes, and integers.
+    """Pixels, uint8 of two axes, and labels of a pickled batch of at most `max_bytes`.
 
     Raises:
         ValueError: a truncated, corrupt or foreign file.

@@ -59,13 +59,9 @@ def check_factor(factor: float) -> float:
 
 
 def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: float, start: int = 0) -> None:
-    """Increases variances in place, see `kernels.cpu.step.forget`.
+    """Increases `var`, the variances of the parameters from `start` on, in place: see `kernels.cpu.step.forget`.
 
-    Args:
-        var: the variances of the parameters from `start` on, flat.
-        pieces: of all parameters, from `prior_pieces`.
-        kernels: of the device of `var`.
-        factor: of `check_factor`.
+    `pieces` are those of all parameters, from `prior_pieces`.
     """
     parts = cut(pieces, start, start + var.size)
     if parts:  # a rank may have padding only

@@ -104,11 +104,7 @@ class TensorSpec:
 
 
 def table_of(leaves: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-    """The table: parameters, running state and carried state of each layer.
-
-    Args:
-        leaves: the layers that compute (`BaseLayer`) by their keys, in forward order.
-    """
+    """The table: parameters, running state and carried state of each of `leaves`, layers by their keys, in order."""
     ends: dict[Kind, int] = {"learned": 0, "running": 0, "carried": 0}
     return tuple(spec for k, (key, leaf) in enumerate(leaves.items()) for spec in _placed(k, key, leaf, ends))
 

@@ -24,7 +24,6 @@ def to_bytes(
     """The network as a file of this library. Equal networks give equal bytes.
 
     Args:
-        model: the network.
         extra: further entries of the metadata.
         carried: whether to save the states that layers carry from call to call.
         beside: further arrays, which do not belong to the network and are skipped when it is loaded.
@@ -63,11 +62,9 @@ def check_tensors(model: Network, tensors: Mapping[str, np.ndarray], what: str) 
 
 
 def check_architecture(architecture: str, sizes: str, meta: Mapping[str, str], what: str) -> None:
-    """Raises ValueError if the architecture of a file differs, naming the first layer and setting that differ.
+    """Raises ValueError if the architecture in the metadata of the file `what` differs; names the first difference.
 
-    Args:
-        architecture, sizes: results of the functions of these names for the network.
-        meta: the metadata of the file. what: its name.
+    `architecture` and `sizes` are results of the functions of these names for the network.
     """
     if meta.get("format") == FORMAT_OF_SIZES:
         difference = first_other_size(sizes, meta.get("architecture", ""))

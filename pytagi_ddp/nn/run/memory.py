@@ -18,9 +18,7 @@ def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> 
     """Bytes that layers keep for a pass of a batch and, in training, of the deltas of the backward pass.
 
     Not counted: parameters, the input, and scratch memory of products (at most 64 MB, and packed weights).
-
-    Args:
-        chain, kernels: those of a network. state: the input; only its size matters.
+    Only the size of the input `state` matters.
     """
     counted = _Counted(kernels)
     chain.attach(counted)  # type: ignore[arg-type]
@@ -38,13 +36,10 @@ def pass_bytes(chain: Chain, kernels: Kernels, state: State, training: bool) -> 
 
 
 def refuse_too_large(needed: Callable[[int], int], batch: int, free: int) -> None:
-    """Raises MemoryError if a pass does not fit.
+    """Raises MemoryError if a pass does not fit; it names the memory that the pass needs, and a batch size that fits.
 
     Args:
         needed: returns the bytes of a pass for a batch size. free: free bytes.
-
-    Raises:
-        MemoryError: the message has the memory that the pass needs, and a batch size that fits.
     """
     whole = needed(batch)
     if whole <= free:
