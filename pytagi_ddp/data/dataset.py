@@ -57,14 +57,8 @@ class ImageDataset:
                 f"{name}: label {numbers[first]} of image {first} is outside 0..{len(classes) - 1} "
                 f"({len(classes)} classes)"
             )
-        fields = {
-            "images": pixels,
-            "labels": numbers.astype(np.int64, copy=False),
-            "classes": tuple(classes),
-            "name": name,
-        }
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)  # the class is frozen
+        numbers = numbers.astype(np.int64, copy=False)
+        self.__dict__.update(images=pixels, labels=numbers, classes=tuple(classes), name=name)  # the class is frozen
 
     def __len__(self) -> int:
         return len(self.images)
