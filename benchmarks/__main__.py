@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import machine, plot
+from benchmarks import machine
 from benchmarks.options import Options
 from benchmarks.peak import CopyBandwidth, SgemmPeak
 from benchmarks.peers import OWN, PEERS
@@ -26,7 +26,6 @@ SECTIONS = {
     "allreduce": "the all-reduce of 2 ranks, compared with a bare MPI_Allreduce",
     "startup": "import, and the first step of a process with and without cached kernels",
     "loading": "images per second of the data loader alone",
-    "layers": "time of a step by layer",
 }
 QUICK = {"repeat": 1, "seconds": 0.05, "limit": 10.0, "slow": 2.0}
 
@@ -52,7 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PACKAGE=PYTHON",
         help="interpreter of the environment with pytagi or torch; also $BENCHMARK_PYTHON_PYTAGI, ..._TORCH",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where results.json and results.png go")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where results.json goes")
     args = parser.parse_args(argv)
     for pair in args.peer_python:
         if pair.partition("=")[0] not in {PEERS[name].package for name in others} or not pair.partition("=")[2]:
@@ -99,7 +98,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.output:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-        plot.draw(results, args.output / "results.png")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from functools import partial
 
 from benchmarks.workloads import SMALL, SPECS
 from pytagi_ddp import nn
-from pytagi_ddp.nn.layers.activation import Activation
 
 WORKLOADS: dict[str, tuple[Callable[[], nn.Sequential], int]] = {  # name: network, batch
     name: (partial(spec.build, nn), spec.batch) for name, spec in (SPECS | SMALL).items()
@@ -55,14 +54,6 @@ class Workload:
             if isinstance(leaf, nn.MultiheadAttention):
                 total += 14 * 2 * self.batch * leaf.in_shape.steps**2 * leaf.embed_dim / (2 if leaf.causal else 1)
         return total
-
-    @property
-    def traffic(self) -> int:
-        """Bytes that a step moves at least: what layers keep, their variances and the parameters, there and back."""
-        leaves = [leaf for _, leaf in self.net.named_leaves()]
-        kept = sum(self.net.passes.buffer_bytes(leaf) for leaf in leaves)
-        variances = sum(4 * self.batch * leaf.out_shape.size for leaf in leaves if not isinstance(leaf, Activation))
-        return 2 * (kept + variances + self.net.arena.nbytes)
 
 
 def positions(leaf: nn.BaseLayer) -> int:

@@ -154,9 +154,6 @@ class Server:
     def memory(self) -> dict:
         return {"peak": peak_memory()}
 
-    def profile(self, repeat: int) -> dict:
-        return self._step.profile(repeat)
-
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)

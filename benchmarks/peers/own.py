@@ -26,9 +26,4 @@ class Step:
         self.parameters = self._workload.net.num_parameters
 
     def details(self) -> dict:
-        return {"floor_flops": self._workload.floor_flops, "traffic": self._workload.traffic}
-
-    def profile(self, repeat: int) -> dict:
-        """Rows of `Sequential.profile`."""
-        table = self._workload.net.profile(self._workload.x, repeat=repeat)
-        return {"rows": [vars(row) for row in table.rows], "text": str(table)}
+        return {"floor_flops": self._workload.floor_flops}

@@ -49,12 +49,6 @@ def test_peak_memory_is_its_own(worker):
     assert 10e6 < worker.ask("memory")["peak"] < len(ballast)
 
 
-def test_profile(worker):
-    answer = worker.ask("profile", repeat=1)
-    assert answer["rows"][0]["key"] == "Conv2d.0"
-    assert "Conv2d.0" in answer["text"]
-
-
 @pytest.mark.parametrize(
     ("missing", "error", "says"),
     [("LSTM", NotImplementedError, "it has no LSTM"), ("size", AttributeError, "no attribute 'size'")],
