@@ -52,7 +52,7 @@ class Worker:
         self._text = b""
         try:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.worker", PEERS[peer].module, str(threads)],
+                [python, "-m", "benchmarks.worker", peer, str(threads)],
                 cwd=folder,
                 env=os.environ | settings,
                 stdin=subprocess.PIPE,
@@ -114,18 +114,18 @@ def peak_memory() -> int:
 class Server:
     """What a worker answers."""
 
-    def __init__(self, module: str, threads: int):
-        self._module, self._threads = module, threads
+    def __init__(self, peer: str, threads: int):
+        self._known, self._threads = PEERS[peer], threads
 
     def versions(self) -> dict:
-        self._peer = importlib.import_module(f"benchmarks.peers.{self._module}")
+        self._peer = importlib.import_module(f"benchmarks.peers.{self._known.module}")
         return self._peer.versions()
 
     def build(self, workload: str) -> dict:
         """Makes the network."""
         start = time.perf_counter()
         try:
-            self._step = self._peer.Step(workload, self._threads)
+            self._step = self._peer.Step(workload, self._threads, **self._known.settings)
         except AttributeError as error:
             if not str(error.name)[:1].isupper():
                 raise
@@ -139,7 +139,8 @@ class Server:
         first = time.perf_counter() - start
         if first <= slow:
             self._step.step()
-        return {"first": first, "parameters": self._step.parameters} | self._step.details()
+        known = {name: getattr(self._step, name) for name in ("parameters", "floor_flops") if hasattr(self._step, name)}
+        return {"first": first} | known
 
     def round(self, seconds: float) -> dict:
         """Times of steps during the given number of seconds; at least one step."""

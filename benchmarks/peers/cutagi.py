@@ -42,6 +42,3 @@ class Step:
     def parameters(self) -> int:
         """Learned means; known after the first step, where the network is built. Absent biases have no variance."""
         return sum(len(mu_w) + len(mu_b) for mu_w, _, mu_b, _ in self._net.parameters())
-
-    def details(self) -> dict:
-        return {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import ClassVar
+from typing import Any
 
 import pytagi_ddp
 from benchmarks.training_step import Workload
+from pytagi_ddp.kernels.cpu.runtime import graph
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 
 
@@ -15,15 +16,13 @@ def versions() -> dict[str, str]:
 
 
 class Step:
-    settings: ClassVar[dict] = {}  # attributes of the network that are not its default
+    """replayed: else each step visits the layers in Python. attributes: of the network, that are not its default."""
 
-    def __init__(self, name: str, threads: int):
+    def __init__(self, name: str, threads: int, replayed: bool = True, **attributes: Any):
         set_threads(threads)
-        self._workload = Workload(name)
-        for attribute, value in self.settings.items():
-            setattr(self._workload.net, attribute, value)
-        self.step = self._workload.step
-        self.parameters = self._workload.net.num_parameters
-
-    def details(self) -> dict:
-        return {"floor_flops": self._workload.floor_flops}
+        graph.use_graphs = replayed
+        workload = Workload(name)
+        for attribute, value in attributes.items():
+            setattr(workload.net, attribute, value)
+        self.step = workload.step
+        self.parameters, self.floor_flops = workload.net.num_parameters, workload.floor_flops

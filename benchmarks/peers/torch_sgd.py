@@ -106,6 +106,3 @@ class Step:
         self._x.grad = None
         nn.functional.mse_loss(self._net(self._x).flatten(1), self._y).backward()
         self._optimizer.step()
-
-    def details(self) -> dict:
-        return {}

@@ -240,6 +240,3 @@ class Step:
         cap = 2.0 if self._spec.batch < 256 else 3.0  # of batches of 2 to 255 samples, and of more
         for part in self.net.learned():
             part.update(cap)
-
-    def details(self) -> dict:
-        return {}

@@ -54,8 +54,8 @@ def test_peak_memory_is_its_own(worker):
     [("LSTM", NotImplementedError, "it has no LSTM"), ("size", AttributeError, "no attribute 'size'")],
 )
 def test_a_layer_that_a_library_lacks_is_named(missing, error, says):
-    server = Server("own", 1)
-    server._peer = SimpleNamespace(Step=lambda *_: getattr(SimpleNamespace(), missing))
+    server = Server(OWN, 1)
+    server._peer = SimpleNamespace(Step=lambda *_, **__: getattr(SimpleNamespace(), missing))
     with pytest.raises(error, match=says):
         server.build("lstm-40-t24-b16")
 
