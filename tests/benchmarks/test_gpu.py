@@ -14,8 +14,8 @@ SCRIPTS = {
     "bad": "from benchmarks import gpu; import pathlib, sys\n"
     "sys.exit(gpu.run_section(lambda say: say('begun') or 1 / 0, pathlib.Path(sys.argv[1])))",
     "crash": "import os; os.abort()",
-    "slow": "from benchmarks import gpu; import pathlib, sys, time\n"
-    "gpu.run_section(lambda say: say('half of it') or time.sleep(60), pathlib.Path(sys.argv[1]))",
+    "slow": "import pathlib, sys, time\n"
+    """pathlib.Path(sys.argv[1]).write_text('{"lines": ["half of it"], "data": null}'); time.sleep(60)""",
     "never": "",
 }
 
@@ -42,10 +42,10 @@ def test_a_part_that_fails_does_not_keep_the_others_away(tmp_path):
 @pytest.mark.slow
 def test_what_takes_too_long_is_cut_and_what_did_not_fit_is_said(tmp_path):
     start = time.monotonic()
-    whole = gpu.run_all({"slow": 8.0, "never": 30.0}, command, tmp_path / "report", 8.5)
+    whole = gpu.run_all({"slow": 2.0, "never": 30.0}, command, tmp_path / "report", 2.5)
     assert time.monotonic() - start < 30
     slow, never = whole["sections"]["slow"], whole["sections"]["never"]
-    assert slow["result"] == "out of time after 8 s" and slow["lines"] == ["half of it"]
+    assert slow["result"] == "out of time after 2 s" and slow["lines"] == ["half of it"]
     assert never["result"] == "left out: no time was left"
 
 
@@ -60,19 +60,3 @@ def test_measured_times_beside_predicted_ones():
         ["all", "", "11", "3.000", "2.000", "1.50"],
     ]
     assert "predicted" in gpu.kernel_table(measured, None)
-
-
-def test_the_budgets_fit_and_every_section_is_described():
-    assert sum(gpu.BUDGETS.values()) <= 60 * gpu.MINUTES
-    assert {*gpu.BUDGETS, *gpu.EXTRA} == gpu.REPORTS.keys()
-    assert all(f"| {name} |" in gpu.__doc__ for name in gpu.REPORTS)
-
-
-def test_yardsticks_that_are_not_installed_are_named(monkeypatch):
-    from benchmarks import gpu_torch
-
-    monkeypatch.setattr(gpu_torch, "find_spec", lambda name: None)
-    lines = []
-    gpu_torch.report_torch(lines.append)
-    gpu_torch.report_triton(lines.append)
-    assert lines == ["PyTorch is not installed: no yardstick", "triton-tagi is not installed: no yardstick"]

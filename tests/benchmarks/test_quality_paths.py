@@ -1,10 +1,13 @@
 """Forecasts by paths of an LSTM: the series, the scores, and a small run."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="the sklearn extra is not installed")
 
+from benchmarks.quality import paths
 from benchmarks.quality.paths import main, make_series, score
 
 
@@ -29,7 +32,9 @@ def test_scores_are_those_of_the_normal_distribution():
 
 
 @pytest.mark.slow
-def test_paths_know_how_uncertain_they_are(capsys):
+def test_paths_know_how_uncertain_they_are(monkeypatch, capsys):
+    few = {"n_folds": 2, "n_networks": 2, "hidden_layer_sizes": ()}
+    monkeypatch.setattr(paths, "Forecaster", partial(paths.Forecaster, **few))
     found = main(["--steps", "700", "--epochs", "3", "--paths", "20", "--seeds", "1"])
     assert all(rmse < 1 for rmse, _, _ in found.values())
     assert found["paths"][2] > 0.8

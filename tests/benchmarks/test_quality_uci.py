@@ -1,7 +1,5 @@
 """The comparison on the UCI sets, on a small one that is made here."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -55,13 +53,6 @@ def test_published_figures_are_complete():
     assert published("PBP", "yacht", 20) == (1.02, 0.05, -1.63, 0.02)
     assert published("TAGI", "bostonHousing", 1) == (3.146, 0.910, -2.578, 0.327)
     assert published("deep ensembles", "naval-propulsion-plant", 20)[2] == 5.63
-
-
-def test_lines_are_json_objects(yachts, tmp_path):
-    path = tmp_path / "done.jsonl"
-    uci.main(["--quick", "--set", "yacht", "--results", str(path), "--splits", "19", "--variant", "one hidden layer"])
-    (line,) = path.read_text().splitlines()
-    assert json.loads(line)["split"] == 19 and json.loads(line)["seconds"] > 0
 
 
 def test_subjects_are_listed(capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import loading
 from benchmarks.options import Options
-from benchmarks.peak import CopyBandwidth, SgemmPeak
+from benchmarks.peak import SgemmPeak
 
 SMALLEST = Options(threads=1, repeat=1, workloads=("mlp-16-b8",))
 
@@ -63,10 +63,3 @@ def test_parallel(peak, capsys):
     assert piped["memory"] < rows["DDP"]["memory"]
     assert 0 < piped["bytes"] < 8 * parameters
     assert "times DDP" in capsys.readouterr().out
-
-
-def test_copies(monkeypatch):
-    monkeypatch.setattr(CopyBandwidth, "SIZE", 1 << 16)
-    copies = CopyBandwidth(1)
-    copies.measure()
-    assert 1e7 < copies.bytes_per_second < 1e13
