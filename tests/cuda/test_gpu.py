@@ -33,39 +33,6 @@ def test_recorded_case(name, monkeypatch):
     test_golden.test_recorded_case(name)
 
 
-LAYERS = {
-    name: lambda kind=kind: [nn.Linear(9, 7), kind(), nn.Linear(7, 3)]
-    for name, kind in {
-        "relu": nn.ReLU,
-        "leaky relu": lambda: nn.LeakyReLU(0.3),
-        "elu": lambda: nn.ELU(0.7),
-        "sigmoid": nn.Sigmoid,
-        "tanh": nn.Tanh,
-        "softplus": nn.Softplus,
-        "mixture relu": nn.MixtureReLU,
-        "mixture sigmoid": nn.MixtureSigmoid,
-        "mixture tanh": nn.MixtureTanh,
-        "softmax": nn.Softmax,
-        "remax": nn.Remax,
-        "layer norm": lambda: nn.LayerNorm([7]),
-        "batch norm": lambda: nn.BatchNorm2d(7),
-    }.items()
-}
-LAYERS["linear"] = lambda: [nn.Linear(9, 7, bias=False), nn.Linear(7, 3)]
-LAYERS["even exp"] = lambda: [nn.Linear(9, 6), nn.EvenExp(), nn.Linear(6, 3)]
-LAYERS["conv2d"] = lambda: [nn.Conv2d(3, 5, 3, padding=1, in_width=6, in_height=4), nn.Conv2d(5, 2, 2, stride=2)]
-LAYERS["average"] = lambda: [nn.Conv2d(2, 5, 3, in_width=9, in_height=9), nn.AvgPool2d(3, 2), nn.Linear(45, 3)]
-LAYERS["maximum"] = lambda: [nn.Conv2d(2, 5, 3, in_width=9, in_height=9), nn.MaxPool2d(3, 2), nn.Linear(45, 3)]
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_against_float64(name):
-    net = randomise(nn.Sequential(*LAYERS[name]()))
-    net.to_device("cuda")
-    batch = random_batch(net, 37)
-    assert_same(pass_through(net, *batch), expected_pass(net, *batch), 5e-5)
-
-
 def large_dense() -> nn.Sequential:
     return nn.Sequential(nn.Linear(301, 515), nn.MixtureReLU(), nn.Linear(515, 130), nn.LayerNorm([130]))
 
