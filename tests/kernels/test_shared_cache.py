@@ -13,6 +13,7 @@ import pytest
 fcntl = pytest.importorskip("fcntl", reason="this system has no flock: every process compiles")
 
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import FileLock  # noqa: E402
+from tests.conftest import weekly  # noqa: E402
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -78,6 +79,7 @@ def test_each_loop_is_compiled_once_by_three_processes(tmp_path):
     assert compiled(start(tmp_path)) == [0]
 
 
+@weekly
 @pytest.mark.slow
 def test_a_process_that_compiles_has_the_bits_of_one_that_loads(tmp_path):
     one, other = (start(tmp_path, program=LSTM).communicate(timeout=120)[0] for _ in range(2))

@@ -9,6 +9,7 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu.runtime.extension import load, size_error
 from pytagi_ddp.nn.core import init
+from tests.conftest import weekly
 
 ROOT = Path(__file__).parents[2]
 KERNELS = [
@@ -61,6 +62,7 @@ def products_of_ints(path: Path) -> set[tuple[str, int, str]]:
     return found
 
 
+@weekly
 @pytest.mark.slow
 def test_no_product_of_sizes_is_computed_in_32_bits(tmp_path):
     """Such as `groups * thread`, whose sign was wrong for 2^31 heads on 128 threads."""
