@@ -79,21 +79,6 @@ def test_residual_network_steps_as_on_the_cpu():
     assert_same(*states, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [(None, False), ("replay_launches", True), ("use_graphs", True), ("use_graphs", "auto")]
-)
-def test_residual_network_same_bits_every_time_walked_replayed_and_as_graphs(option, value, monkeypatch):
-    monkeypatch.setattr(cuda, "replay_launches", False)
-    net = resnet8_cifar10(0.1, 0.1)
-    net.to_device("cuda")
-    twin = copy.deepcopy(net)
-    steps(net, net, 5)
-    if option:
-        monkeypatch.setattr(cuda, option, value)
-    steps(twin, twin, 5)
-    assert twin.state_dict() == net.state_dict()
-
-
 @pytest.mark.timeout(1200)  # where no kernel has been compiled before
 def test_everything_that_the_doctor_tries_holds():
     code, rows = selfcheck.report("cuda")

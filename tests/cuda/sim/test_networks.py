@@ -335,15 +335,6 @@ def test_replays_and_graphs_do_what_was_recorded(monkeypatch):
     assert states[0] == states[1] == states[2]
 
 
-def test_same_bits_every_time():
-    net = randomise(residual())
-    nets = [net, copy.deepcopy(net)]
-    for net in nets:
-        net.to_device("cuda")
-        train(net, 1)
-    assert nets[0].state_dict() == nets[1].state_dict()
-
-
 def test_memory_and_smoother():
     """One sample at a time: states, their smoothed moments and the outputs as on the CPU."""
     host = randomise(nn.Sequential(nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)))
