@@ -14,7 +14,7 @@ from benchmarks import machine
 from benchmarks.options import Options
 from benchmarks.peak import CopyBandwidth, SgemmPeak
 from benchmarks.peers import OWN, PEERS
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import KNOWN, SPECS
 from pytagi_ddp.blas import Blas
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
@@ -34,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.partition(":")[0])
     sections = "; ".join(f"{name}: {what}" for name, what in SECTIONS.items())
     parser.add_argument("--section", action="append", choices=list(SECTIONS), help=f"may be repeated ({sections})")
-    known = list(SPECS | SMALL)
+    known = list(KNOWN)
     parser.add_argument("--workload", action="append", choices=known, help="may be repeated; default: the large ones")
     parser.add_argument("--threads", type=int, help="of every library; default: usable cores")
     parser.add_argument("--repeat", type=int, help="rounds (5)")

@@ -18,7 +18,7 @@ from benchmarks.peers import OWN
 from benchmarks.report import Spread, spread, table
 from benchmarks.training import SETTLE
 from benchmarks.worker import ROOT, Worker
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import KNOWN
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 
 LARGE = ("mlp-4096-b256", "conv64-b32", "resnet18-b16")
@@ -51,7 +51,7 @@ def compare(workload: str, here: Worker, there: Worker, rounds: int, seconds: fl
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.builds", description=__doc__.partition(":")[0])
     parser.add_argument("python", help="the interpreter of an environment with a pytagi_ddp of its own")
-    parser.add_argument("--workload", action="append", choices=list(SPECS | SMALL), help=f"default: {LARGE}")
+    parser.add_argument("--workload", action="append", choices=list(KNOWN), help=f"default: {LARGE}")
     parser.add_argument("--threads", type=int, default=get_threads(), help="of both; default: usable cores")
     parser.add_argument("--repeat", type=int, default=9, help="rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a round of one build (%(default)s)")

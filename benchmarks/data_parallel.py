@@ -17,7 +17,8 @@ import numpy as np
 
 from benchmarks.ranks import launch
 from benchmarks.report import table
-from benchmarks.training_step import WORKLOADS, Workload
+from benchmarks.training_step import Workload
+from benchmarks.workloads import KNOWN
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads, usable_cores
@@ -68,9 +69,8 @@ def measure(workload: str, cores: int, repeat: int, seconds: float) -> dict[str,
 def main(argv: Sequence[str] | None = None) -> None:
     """Reads the options and measures."""
     parser = argparse.ArgumentParser("benchmarks.data_parallel", description=__doc__.partition(":")[0])
-    known = [name for name, spec in WORKLOADS.items()]
     parser.add_argument(
-        "--workload", nargs="+", choices=known, default=["mlp-128-b32", "mnist-cnn-b128", "resnet18-b16"]
+        "--workload", nargs="+", choices=list(KNOWN), default=["mlp-128-b32", "mnist-cnn-b128", "resnet18-b16"]
     )
     parser.add_argument("--cores", type=int, default=usable_cores(), help="threads, replicas and ranks")
     parser.add_argument("--repeat", type=int, default=3)

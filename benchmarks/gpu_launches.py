@@ -15,17 +15,18 @@ reverse, which is one launch more or less. `--counts` has those of a GPU.
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import roofline, step_counts
-from benchmarks.training_step import WORKLOADS
+from benchmarks.training_step import Workload
+from benchmarks.workloads import find
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cuda.runtime import simulated_arrays
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import recording
-from pytagi_ddp.nn import OutputUpdater, Sequential
 
 CHOSEN = ("mlp-128-b32", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b16")
 STEPS, SECONDS = 5, 0.5  # at least, of each measurement
@@ -39,22 +40,14 @@ def no_copy(source: np.ndarray, out: np.ndarray) -> None:
     """Takes the place of `simulated_arrays._copy_on_device`."""
 
 
-def training_step(net: Sequential, updater: OutputUpdater, x: np.ndarray, y: np.ndarray) -> None:
-    net(x)
-    updater.update(net.output_z_buffer, y, y, net.input_delta_z_buffer)
-    net.backward()
-    net.step()
-
-
-def microseconds(net: Sequential, updater: OutputUpdater, x: np.ndarray, y: np.ndarray) -> float:
-    """The least time of a step."""
+def least_seconds(step: Callable[[], None]) -> float:
     times: list[float] = []
     end = time.perf_counter() + SECONDS
     while len(times) < STEPS or time.perf_counter() < end:
         start = time.perf_counter()
-        training_step(net, updater, x, y)
+        step()
         times.append(time.perf_counter() - start)
-    return min(times) * 1e6
+    return min(times)
 
 
 def host_times() -> None:
@@ -67,18 +60,14 @@ def host_times() -> None:
         setattr(owner, name, stand_in)
     print(f"{'network':16}{'launches':>10}{'copies':>8}{'host, walked':>16}{'replayed':>12}")
     for name in CHOSEN:
-        make, batch = WORKLOADS[name]
-        net = make()
-        net.to_device("cuda")
-        x, y = np.ones((batch, net.in_shape.size), np.float32), np.ones(batch * net.out_shape.size, np.float32)
-        step = net, OutputUpdater(net.device), x, y
-        training_step(*step)
+        step = Workload(name, "cuda").step
+        step()
         with recording() as work:
-            training_step(*step)
+            step()
         launches = sum(function.__name__ == no_kernel.__name__ for function, _ in work)
         times = []
         for cuda.replay_launches in (False, True):
-            times.append(microseconds(*step))
+            times.append(1e6 * least_seconds(step))
         print(f"{name:16}{launches:10}{len(work) - launches:8}{times[0]:13.0f} us{times[1]:9.0f} us")
 
 
@@ -94,7 +83,7 @@ def main() -> None:
         host_times()
         return
     try:
-        step_counts.find(args.workload)
+        find(args.workload)
         result = counts = roofline.counted(args.workload, args.tf32)
         if args.counts:
             step_counts.show(counts)

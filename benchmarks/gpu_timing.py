@@ -16,7 +16,6 @@ from pytagi_ddp.kernels.cuda.layers import conv2d, linear
 from pytagi_ddp.kernels.cuda.runtime.array import arrays, compute_capability, cupy
 from pytagi_ddp.kernels.cuda.runtime.recorder import recording, replay
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
-from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, Sequential
 
 PEAK_SIZE = 8192
 WAYS = {"walked": (False, False), "replayed": (True, False), "graphs": (True, True)}  # replay_launches, use_graphs
@@ -88,37 +87,6 @@ def peaks() -> dict[bool, float]:
 def types() -> list[bool]:
     """Whether to use TF32: not, and where there are tensor cores for it."""
     return [False, True] if compute_capability(cuda.get_current_device()) >= (8, 0) else [False]
-
-
-class Step:
-    """A network on the GPU, a batch of random numbers, and one training step with them."""
-
-    def __init__(self, net: Sequential, batch: int):
-        rng = np.random.default_rng(0)
-        self.net, self.batch = net, batch
-        net.to_device("cuda")
-        self._x = rng.standard_normal((batch, net.in_shape.size), np.float32)
-        self._y = rng.standard_normal(batch * net.out_shape.size, np.float32)
-        self._noise = np.ones_like(self._y)
-        self._updater = OutputUpdater(net.device)
-
-    def __call__(self) -> None:
-        net = self.net
-        net(self._x)
-        self._updater.update(net.output_z_buffer, self._y, self._noise, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
-
-    @property
-    def flops(self) -> float:
-        """Operations of the matrix products of one step."""
-        total, first = 0.0, True
-        for _, leaf in self.net.named_leaves():
-            if isinstance(leaf, Linear | Conv2d):
-                positions = leaf.out_height * leaf.out_width if isinstance(leaf, Conv2d) else 1
-                total += sum(flops_of(self.batch * positions * leaf.num_weights, first))
-                first = False
-        return total
 
 
 class OnDevice:
@@ -234,31 +202,29 @@ def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> list[di
         f"{'TFLOP/s':>10}{'of peak':>9}{'memory':>10}"
     )
     for name in (*STEPS, *(f"resnet18-b{batch}" for batch in RESNET_BATCHES[1:])):
-        base, _, batch = name.rpartition("-b")
-        workload = Workload(name if name in STEPS else f"{base}-b128")
-        step = Step(workload.net, int(batch))
-        step()
+        job = Workload(name, "cuda")
+        job.step()
         with recording() as work:
-            step()
+            job.step()
         for cuda.allow_tf32, (how, switches) in itertools.product(peak, WAYS.items()):
             cuda.replay_launches, cuda.use_graphs = switches
-            time_taken, host = seconds(step), host_seconds(step)
-            rate = step.flops / time_taken
+            time_taken, host = seconds(job.step), host_seconds(job.step)
+            rate = job.floor_flops / time_taken
             row = {"step": name, "tf32": cuda.allow_tf32, "how": how, "seconds": time_taken, "host seconds": host}
             rows.append(row | {"launches": len(work), "of peak": rate / peak[cuda.allow_tf32]})
             say(
                 f"{name:16}{'TF32' if cuda.allow_tf32 else 'fp32':>6}{how:>10}"
                 f"{time_taken * 1e3:9.2f} ms{host * 1e3:8.2f} ms{len(work):10}"
-                f"{step.batch / time_taken:12.0f}{rate / 1e12:10.1f}{rate / peak[cuda.allow_tf32]:9.0%}"
+                f"{job.batch / time_taken:12.0f}{rate / 1e12:10.1f}{rate / peak[cuda.allow_tf32]:9.0%}"
                 f"{cupy.get_default_memory_pool().total_bytes() / 2**30:6.2f} GiB"
             )
         cuda.allow_tf32, cuda.replay_launches, cuda.use_graphs = False, True, False
-        del step, workload, work
+        del job, work
         cupy.get_default_memory_pool().free_all_blocks()
     return rows
 
 
-def host_seconds(step: Step) -> float:
+def host_seconds(step: Callable[[], None]) -> float:
     """Time until one step is queued, with nothing queued before it."""
     times = []
     for _ in range(7):
@@ -273,10 +239,10 @@ def host_seconds(step: Step) -> float:
 def report_kernels(tf32: bool, say: Callable[[str], None], name: str = "resnet18-b128") -> dict[str, dict]:
     """The launches of one step one by one, summed by kernel; returns launches and seconds of each."""
     cuda.allow_tf32 = tf32
-    step = Step(Workload(name).net, int(name.rpartition("-b")[2]))
-    step()
+    job = Workload(name, "cuda")
+    job.step()
     with recording() as work:
-        step()
+        job.step()
     spent: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for function, arguments in work:

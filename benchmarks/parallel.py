@@ -26,8 +26,9 @@ from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import mpirun, slowest
 from benchmarks.report import duration, table
-from benchmarks.training_step import WORKLOADS
 from benchmarks.worker import ROOT
+from benchmarks.workloads import KNOWN, find
+from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
@@ -74,8 +75,8 @@ class Way:
     """A network that is trained in one way, and the times of its steps."""
 
     def __init__(self, name: str, workload: str):
-        make, batch = WORKLOADS[workload]
-        model = make()
+        spec = find(workload)
+        model, batch = spec.build(nn), spec.batch
         self.name = name
         self.times: list[float] = []
         self.communicator = create_communicator()
@@ -184,7 +185,7 @@ def run(options: Options, peak: SgemmPeak) -> dict:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.parallel", description=__doc__.partition(":")[0])
-    parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
+    parser.add_argument("--workload", choices=list(KNOWN), default="resnet18-b16")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of a rank (1)")

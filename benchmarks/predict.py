@@ -30,7 +30,8 @@ import numpy as np
 
 from benchmarks.quality.done import read
 from benchmarks.report import duration, table
-from benchmarks.training_step import WORKLOADS, Workload, positions
+from benchmarks.training_step import Workload, positions
+from benchmarks.workloads import KNOWN
 from pytagi_ddp.distributed.sharded_arena import groups_of
 
 FOLDER = Path(__file__).parent
@@ -295,7 +296,7 @@ def plot(machines: Sequence[Machine], job: Job, limits: Sequence[int], path: Pat
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.predict", description=__doc__.partition(":")[0])
     parser.add_argument("machine", type=Path, nargs="*", help="JSON files (those of three clusters)")
-    parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
+    parser.add_argument("--workload", choices=list(KNOWN), default="resnet18-b16")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--every", type=int, default=10, help="steps between two merges")
     parser.add_argument("--check", action="store_true", help="the model beside measured steps")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from benchmarks.worker import ROOT
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
+from pytagi_ddp.nn import DDPConfig, DDPSequential, Sequential
 
 
 def mpirun(ranks: int) -> list[str]:
@@ -65,30 +67,41 @@ def slowest(communicator: Communicator, work: Callable[[], object]) -> float:
     return float(seconds[0])
 
 
+class Steps:
+    """Seconds of a step of a workload on all ranks, on the slowest of them; options: of `DDPConfig`."""
+
+    def __init__(self, workload: str, **options: Any):
+        self.job = Workload(workload)
+        self.net = DDPSequential(self.job.net, DDPConfig(**options), average=False)
+
+    def alone(self) -> float:
+        """Without exchange."""
+        return slowest(self.net.communicator, lambda: self._step(self.job.net, self.job.net.passes.step))
+
+    def full(self) -> float:
+        return slowest(self.net.communicator, lambda: self._step(self.net, self.net.step))
+
+    def _step(self, net: Sequential | DDPSequential, step: Callable[[], None]) -> None:
+        self.job.pass_through(net)
+        step()
+
+    @property
+    def nbytes(self) -> int:
+        """Of the deltas that are exchanged."""
+        return self.job.net.arena.buffer.nbytes
+
+
 def measure_steps(workload: str, repeat: int) -> dict:
-    from pytagi_ddp.nn import DDPConfig, DDPSequential
-
-    job = Workload(workload)
-    net = DDPSequential(job.net, DDPConfig(), average=False)
-
-    def alone() -> None:
-        job.pass_through(job.net)
-        job.net.passes.step()
-
-    def full() -> None:
-        job.pass_through(net)
-        net.step()
-
+    steps = Steps(workload)
     times: dict[str, list[float]] = {"alone": [], "step": []}
     for _ in range(2):
-        alone()
-        full()
-    enough = max(repeat, min(200, int(repeat * 0.3 / slowest(net.communicator, full))))
-    for _ in range(enough):
-        times["alone"].append(slowest(net.communicator, alone))
-        times["step"].append(slowest(net.communicator, full))
+        steps.alone()
+        steps.full()
+    for _ in range(max(repeat, min(200, int(repeat * 0.3 / steps.full())))):
+        times["alone"].append(steps.alone())
+        times["step"].append(steps.full())
     medians = {name: statistics.median(values) for name, values in times.items()}
-    return {"batch": job.batch, "nbytes": job.net.arena.buffer.nbytes} | medians
+    return {"batch": steps.job.batch, "nbytes": steps.nbytes} | medians
 
 
 def measure_reductions(sizes: list[int], repeat: int) -> list[list[float]]:

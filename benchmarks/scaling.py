@@ -21,7 +21,7 @@ from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import launch
 from benchmarks.report import duration, table
-from benchmarks.training_step import WORKLOADS
+from benchmarks.workloads import KNOWN
 from pytagi_ddp.kernels.cpu.runtime.threads import usable_cores
 
 SIZES = (4, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 94_000_000)
@@ -59,7 +59,7 @@ def fit(found: dict[int, dict[int, float]]) -> tuple[float, float]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("scaling", description=__doc__.partition("\n")[0])
-    parser.add_argument("--workload", choices=list(WORKLOADS), default="resnet18-b16")
+    parser.add_argument("--workload", choices=list(KNOWN), default="resnet18-b16")
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args(argv)
     cores, found = usable_cores(), {}

@@ -16,30 +16,11 @@ stays in a cache between launches.
 import argparse
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.workloads import SMALL, SPECS, Spec
-
 COLUMNS = ("ffma", "mma", "read", "written", "block_load", "block_store", "load", "store", "shared")
-
-
-def find(name: str) -> Spec:
-    """The workload of this name; the number after its last "-b" is the batch.
-
-    Raises:
-        ValueError: there is none.
-    """
-    known = SPECS | SMALL
-    if name in known:
-        return known[name]
-    base, _, batch = name.rpartition("-b")
-    for other, spec in known.items():
-        if other.rpartition("-b")[0] == base and batch.isdecimal() and int(batch):
-            return replace(spec, batch=int(batch))
-    raise ValueError(f"no workload {name!r}: {', '.join(known)}, with any number after -b")
 
 
 def count(name: str, tf32: bool = False) -> dict:
@@ -62,7 +43,7 @@ def count(name: str, tf32: bool = False) -> dict:
     launches: dict[tuple, dict] = {}
     copies: dict[tuple, dict] = {}
     dependent = set()
-    for function, arguments in _recorded(find(name), tf32):
+    for function, arguments in _recorded(name, tf32):
         if hasattr(function, "prepare"):
             grid, block, passed = arguments
             ptx = function._function.ptx
@@ -89,27 +70,17 @@ def count(name: str, tf32: bool = False) -> dict:
     }
 
 
-def _recorded(spec: Spec, tf32: bool) -> list:
+def _recorded(name: str, tf32: bool) -> list:
     """The launches and copies of the second step."""
-    from pytagi_ddp import cuda, nn
+    from benchmarks.training_step import Workload
+    from pytagi_ddp import cuda
     from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 
     cuda.allow_tf32, cuda.replay_launches = tf32, False
-    net = spec.build(nn)
-    net.input_state_update = spec.inside
-    net.to_device("cuda")
-    updater = nn.OutputUpdater(net.device)
-    x, var_x, y = spec.data()
-    y = y.reshape(-1)
+    job = Workload(name, "cuda")
     for _ in range(2):
         with recording() as work:
-            if spec.predict:
-                net.predict(x)
-                continue
-            net(x, var_x)
-            updater.update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+            job.step()
     return work
 
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from functools import partial
-
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import find
 from pytagi_ddp import nn
-
-WORKLOADS: dict[str, tuple[Callable[[], nn.Sequential], int]] = {  # name: network, batch
-    name: (partial(spec.build, nn), spec.batch) for name, spec in (SPECS | SMALL).items()
-}
 
 
 class Workload:
-    """A network, and a batch for it."""
+    """A network, and a batch for it; name: as `find` takes it."""
 
-    def __init__(self, name: str):
-        spec = (SPECS | SMALL)[name]
+    def __init__(self, name: str, device: str = "cpu"):
+        spec = find(name)
         self.name, self.net, self.batch = name, spec.build(nn), spec.batch
         self.x, self.var_x, y = spec.data()
         self.net.input_state_update = spec.inside
+        self.net.to_device(device)
         self.y, self._noise = y.reshape(-1), y.reshape(-1) * 0 + 1
         self._updater = nn.OutputUpdater(self.net.device)
         self.step = self._predict if spec.predict else self._train
@@ -63,9 +56,3 @@ def positions(leaf: nn.BaseLayer) -> int:
     if isinstance(leaf, nn.ConvTranspose2d):
         return leaf.in_height * leaf.in_width
     return leaf.in_shape.steps
-
-
-if __name__ == "__main__":
-    from benchmarks.__main__ import main
-
-    main(["--section", "training", *sys.argv[1:]])

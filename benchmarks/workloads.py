@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -165,3 +165,19 @@ SMALL = {
     "attention-b2": Spec(lambda nn: attention(nn, 8, 2, 4), 2, (4, 8), 4 * 8, inside=True),
     "resnet8-b2": Spec(partial(resnet, which="RESNET8"), 2, IMAGE, 11),
 }
+KNOWN = SPECS | SMALL
+
+
+def find(name: str) -> Spec:
+    """The workload of this name; the number after its last "-b" is the batch.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in KNOWN:
+        return KNOWN[name]
+    base, _, batch = name.rpartition("-b")
+    for other, spec in KNOWN.items():
+        if other.rpartition("-b")[0] == base and batch.isdecimal() and int(batch):
+            return replace(spec, batch=int(batch))
+    raise ValueError(f"no workload {name!r}: {', '.join(KNOWN)}, with any number after -b")

@@ -6,7 +6,7 @@ import numpy as np
 import pytagi
 from pytagi import nn
 
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import find
 
 
 def versions() -> dict[str, str]:
@@ -15,7 +15,7 @@ def versions() -> dict[str, str]:
 
 class Step:
     def __init__(self, name: str, threads: int):
-        spec = (SPECS | SMALL)[name]
+        spec = find(name)
         self._net = spec.build(nn)
         self._net.set_threads(threads)
         self._net.input_state_update = spec.inside

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import find
 
 
 def versions() -> dict[str, str]:
@@ -90,7 +90,7 @@ LAYERS = SimpleNamespace(
 class Step:
     def __init__(self, name: str, threads: int):
         torch.set_num_threads(threads)
-        spec = (SPECS | SMALL)[name]
+        spec = find(name)
         self._net = spec.build(LAYERS)
         self._optimizer = torch.optim.SGD(self._net.parameters(), 1e-3)
         x, _, y = spec.data()

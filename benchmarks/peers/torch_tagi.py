@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.peers.torch_sgd import versions
-from benchmarks.workloads import SMALL, SPECS
+from benchmarks.workloads import find
 
 __all__ = ["Step", "versions"]
 aten = torch.ops.aten
@@ -217,7 +217,7 @@ LAYERS = SimpleNamespace(
 class Step:
     def __init__(self, name: str, threads: int):
         torch.set_num_threads(threads)
-        self._spec = spec = (SPECS | SMALL)[name]
+        self._spec = spec = find(name)
         self.net = spec.build(LAYERS)
         x, var, y = spec.data()
         self.x, self.var, self._y = (

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from benchmarks import step_counts
 from benchmarks.roofline import GAP, GAP_IN_GRAPH, HOST, SHORTEST, predict
+from benchmarks.step_counts import COLUMNS
+from benchmarks.workloads import find
 
-NOTHING = dict.fromkeys(step_counts.COLUMNS, 0)
+NOTHING = dict.fromkeys(COLUMNS, 0)
 
 
 def launch(kernel: str, times: int = 1, blocks: int = 1000, **work: float) -> dict:
@@ -65,4 +66,4 @@ def test_what_cannot_be_predicted():
     with pytest.raises(ValueError, match="T4 has no TF32"):
         predict("t4", counts=step(tf32=True))
     with pytest.raises(ValueError, match="no workload 'mlp-128-bx'"):
-        step_counts.find("mlp-128-bx")
+        find("mlp-128-bx")

@@ -61,7 +61,7 @@ def test_a_layer_that_a_library_lacks_is_named(missing, error, says):
 
 
 def test_errors_are_told(worker):
-    with pytest.raises(WorkerError, match="KeyError: 'no-such'"):
+    with pytest.raises(WorkerError, match="ValueError: no workload 'no-such'"):
         worker.ask("build", workload="no-such")
     assert worker.ask("round", seconds=0)["times"]
 
