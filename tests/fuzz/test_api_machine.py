@@ -1,6 +1,10 @@
-"""Random sequences of calls against a NumPy twin of the network: the same numbers, or the documented error."""
+"""Random sequences of calls against a NumPy twin of the network: the same numbers, or the documented error.
+
+`python -m tests.fuzz.test_api_machine SEED` tries others.
+"""
 
 import copy
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +17,14 @@ from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import strategies as st  # noqa: E402
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule  # noqa: E402
+from hypothesis.stateful import (  # noqa: E402
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 EXAMPLES, CALLS = 40, 40
 SIZES = (3, 5, 2)
@@ -281,3 +292,7 @@ Calls.TestCase.settings = hypothesis.settings(
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 TestCalls = Calls.TestCase
+
+if __name__ == "__main__":
+    settings = hypothesis.settings(Calls.TestCase.settings, max_examples=200, derandomize=False, print_blob=True)
+    run_state_machine_as_test(hypothesis.seed(int(sys.argv[1]))(Calls), settings=settings)
