@@ -253,53 +253,6 @@ def test_launches_of_a_step_are_counted_without_a_gpu():
     assert replayed < walked / 4  # microseconds of the host
 
 
-THERE_AND_BACK = """
-import copy
-import numpy as np
-from pytagi_ddp import nn
-from tests.nn.networks import assert_same, random_batch, randomise
-
-def begin(net, batch):
-    net.train()
-    net(batch)
-    y = np.linspace(-1, 1, 9)
-    nn.OutputUpdater(net.device).update(net.output_z_buffer, y, np.full(9, 0.3), net.input_delta_z_buffer)
-    net.backward()
-
-host = randomise(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 3)))
-batch = random_batch(host, 3)[0]
-begin(host, batch)
-host.step()
-moved = copy.deepcopy(host)
-
-def kept(net):
-    arena, to_host = net.arena, net.kernels.array.to_host
-    return [to_host(a) for a in (arena.theta, arena.buffer, arena.statistics)]
-
-for start, end in (("cpu", "cuda"), ("cuda:0", "cpu")):
-    assert moved.device == start
-    for net in (host, moved):
-        begin(net, batch)
-    before = kept(moved)
-    assert all(a.any() for a in before)
-    moved.to_device(end)
-    assert all(map(np.array_equal, before, kept(moved)))
-    for net in (host, moved):
-        net.step()
-    assert_same(dict(enumerate(kept(moved))), dict(enumerate(kept(host))), 2e-5)
-assert moved.device == "cpu"
-"""
-
-
-@pytest.mark.slow
-def test_deltas_that_wait_for_a_step_move_along_both_ways():
-    """In the simulator, which is chosen before Numba is imported: hence a process of its own."""
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(root)}
-    run = subprocess.run([sys.executable, "-c", THERE_AND_BACK], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-
-
 def test_an_arrival_is_used_like_the_array_it_becomes():
     waits = []
     arrival = Arrival(np.arange(6, dtype=np.float32), lambda: waits.append(1))

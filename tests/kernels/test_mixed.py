@@ -130,11 +130,6 @@ def test_kernels_of_a_precision_are_the_same_object():
     assert mixed.array is kernels.get_kernels("cpu").array
 
 
-def test_refuses_an_unknown_precision():
-    with pytest.raises(ValueError, match='\'bfloat16\': expected "float32" or "mixed"'):
-        kernels.get_kernels("cpu", "bfloat16")
-
-
 def test_refuses_a_gpu():
     with pytest.raises(RuntimeError, match=r"cuda:0.*allow_tf32"):
         kernels.get_kernels("cuda:0", "mixed")

@@ -425,23 +425,6 @@ def test_products_of_heads_of_the_size_of_tiles(rows, depth, columns, certain):
         both("attention", "multiply", [factor, shared, into, 2, 4, rows, depth, columns, ALL], 1e-5)
 
 
-@pytest.mark.parametrize("steps", sizes([3, 5], [33]))
-def test_causal_products_of_heads(steps):
-    """A factor with nothing above its diagonal; a result of which nothing is needed there."""
-    shape = 2, steps, steps
-    x, y = (State(normal(*shape, seed=k), uniform(*shape, seed=k)) for k in (0, 1))
-    lower = State(np.tril(x.mu), np.tril(x.var))
-    place = 0, steps * steps, steps * steps, steps
-    results = []
-    for kernels in (cpu, cuda):
-        for first, causal in ((lower, CAUSAL_FACTOR), (x, CAUSAL_RESULT)):
-            into = State(*np.zeros((2, *shape), np.float32))
-            heads = [Heads(units, *place) for units in (first, y, into)]
-            results += flat(call(kernels, "attention", "multiply", [*heads, 2, 1, steps, steps, steps, causal])[2:3])
-    for expected, actual in zip(results[:4], results[4:], strict=True):
-        np.testing.assert_allclose(np.tril(actual), np.tril(expected), 1e-5, 1e-5 * np.abs(expected).max())
-
-
 @pytest.mark.parametrize("steps", sizes([2, 5], [128, 129, 300]))
 @pytest.mark.parametrize("causal", [True, False])
 def test_shares_of_attention(steps, causal):

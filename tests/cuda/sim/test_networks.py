@@ -141,6 +141,30 @@ def test_there_and_back():
     assert_equal_states(moved, host, 5e-5)
 
 
+def test_deltas_that_wait_for_a_step_move_along_both_ways():
+    def kept(net):
+        return [net.kernels.array.to_host(a) for a in (net.arena.theta, net.arena.buffer, net.arena.statistics)]
+
+    host = randomise(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 3)))
+    batch, y = random_batch(host, 3)[0], np.linspace(-1, 1, 9)
+    train(host, 1)
+    moved = copy.deepcopy(host)
+    for start, end in (("cpu", "cuda"), ("cuda:0", "cpu")):
+        assert moved.device == start
+        for net in (host, moved):
+            net(batch)
+            nn.OutputUpdater(net.device).update(net.output_z_buffer, y, 0.3, net.input_delta_z_buffer)
+            net.backward()
+        before = kept(moved)
+        assert all(a.any() for a in before)
+        moved.to_device(end)
+        assert all(map(np.array_equal, before, kept(moved)))
+        for net in (host, moved):
+            net.step()
+        assert_same(dict(enumerate(kept(moved))), dict(enumerate(kept(host))), 2e-5)
+    assert moved.device == "cpu"
+
+
 def test_copies_of_a_network_on_a_device():
     net = randomise(dense())
     net.to_device("cuda:0")

@@ -171,14 +171,6 @@ def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
         compare(everything(product, a, window, var=var), everything(cpu_product, a, window, var=var), 4e-6)
 
 
-def test_every_thread_of_the_large_tile(use):
-    use(dispatch.LARGE)
-    a, window = dense((131, 3, 70))  # two tiles of rows, two of columns
-    out = everything(linear, a, window, var=False)["out"]
-    np.testing.assert_allclose(out[0], a["mu"] @ a["w"].T + a["b"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(out[1], a["mu"] ** 2 @ a["s"].T + a["sb"], rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_split_sums(switches, use):
     use(TINY, split=True)

@@ -43,8 +43,7 @@ def estimate(net: nn.Sequential, batch: int) -> int:
     return memory.pass_bytes(net._chain, net.kernels, state, True)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("batch", "recompute"), [(1, True), (4, False)])
 def test_a_pass_takes_what_was_estimated(batch, recompute):
     """Beside the input, and the deltas at the output."""
     net = resnet8_cifar10(0.1, 0.1, checkpoint_blocks=recompute)
