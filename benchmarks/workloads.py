@@ -49,24 +49,17 @@ def mnist_cnn(nn: Any, head: Head | None = None, pool: str = "AvgPool2d") -> Any
     )
 
 
-def cifar_cnn(nn: Any, head: Head | None = None) -> Any:
+def cifar_cnn(
+    nn: Any, head: Head | None = None, kernel: int = 3, widths: tuple[int, ...] = (16, 32, 32), units: int = 64
+) -> Any:
     """Three convolutions with batch normalisation, then two dense layers; as `mnist_cnn`."""
     layers: list[Any] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
+    for inputs, outputs in itertools.pairwise((3, *widths)):
         size = {} if layers else {"in_width": 32, "in_height": 32}
-        convolution = nn.Conv2d(inputs, outputs, 3, bias=False, padding=1, **size)
+        convolution = nn.Conv2d(inputs, outputs, kernel, bias=False, padding=kernel // 2, **size)
         layers += [convolution, nn.MixtureReLU(), nn.BatchNorm2d(outputs), nn.AvgPool2d(2, 2)]
-    return nn.Sequential(*layers, nn.Linear(512, 64), nn.MixtureReLU(), *(head or tree_head(nn))(64))
-
-
-def cifar_cnn_5x5(nn: Any) -> Any:
-    """Three convolutions of 5 x 5 pixels with the widths of pytagi's example for CIFAR-10, then two dense layers."""
-    layers: list[Any] = []
-    for inputs, outputs in ((3, 32), (32, 32), (32, 64)):
-        size = {} if layers else {"in_width": 32, "in_height": 32}
-        convolution = nn.Conv2d(inputs, outputs, 5, bias=False, padding=2, **size)
-        layers += [convolution, nn.MixtureReLU(), nn.BatchNorm2d(outputs), nn.AvgPool2d(2, 2)]
-    return nn.Sequential(*layers, nn.Linear(64 * 4 * 4, 256), nn.MixtureReLU(), *tree_head(nn)(256))
+    dense = nn.Linear(widths[-1] * 4 * 4, units), nn.MixtureReLU()
+    return nn.Sequential(*layers, *dense, *(head or tree_head(nn))(units))
 
 
 def let_deltas_through(net: Any, through_statistics: bool = True) -> None:
@@ -150,7 +143,8 @@ SPECS = {
 # Left out unless they are named: networks of the section "latency", some that are small enough for tests, one that
 # differs from one above by its pooling, and one with larger kernels.
 SMALL = {
-    "cifar-5x5-b128": Spec(cifar_cnn_5x5, 128, IMAGE, 11),
+    # With the kernels and widths of pytagi's example for CIFAR-10.
+    "cifar-5x5-b128": Spec(partial(cifar_cnn, kernel=5, widths=(32, 32, 64), units=256), 128, IMAGE, 11),
     "mnist-cnn-max-b128": Spec(partial(mnist_cnn, pool="MaxPool2d"), 128, (1, 28, 28), 11),
     "1-50-1-b1": Spec(lambda nn: mlp(nn, 1, 50, 1), 1, (1,), 1),
     "1-50-1-b16": Spec(lambda nn: mlp(nn, 1, 50, 1), 16, (1,), 1),
