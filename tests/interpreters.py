@@ -1,14 +1,10 @@
-"""Builds, imports and tests the library with every Python on this machine that it is for.
+"""The Pythons of this machine, and what is tried with one of them.
 
-    python -m tests.interpreters           # all of them, oldest first
-    python -m tests.interpreters --newest  # the newest one
-
-Each Python gets an environment of its own in a temporary folder, and the library is installed there from a copy of the
-files under version control, compiled without optimisation. Then it imports the library, takes one training step, runs
-`python -m pytagi_ddp.doctor` and `tests/nn/test_golden.py`. The exit code is 1 if something failed.
+It gets an environment of its own, and the library is installed there from a copy of the files under version control,
+compiled without optimisation. Then it imports the library, takes one training step, runs `python -m pytagi_ddp.doctor`
+and `tests/nn/test_golden.py`.
 """
 
-import argparse
 import os
 import re
 import shlex
@@ -16,8 +12,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-import time
 from pathlib import Path
 
 from tests.clean_tree import ROOT, hasty, source_tree
@@ -103,33 +97,3 @@ def check(python: str, folder: Path, wheel: Path | None = None) -> None:
         done = subprocess.run(command, cwd=away, env=clean | extra, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)[:200]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.interpreters", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--newest", action="store_true", help="only the newest Python that is there")
-    options = parser.parse_args(arguments)
-    found = {version: interpreter(version) for version in supported()}
-    there = [version for version, path in found.items() if path]
-    failed = []
-    for version in found:
-        path = found[version]
-        if path is None:
-            print(f"Python {version}: not on this machine, skipped", flush=True)
-            continue
-        if options.newest and version != there[-1]:
-            continue
-        start = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                check(path, Path(folder))
-            except RuntimeError as error:
-                print(f"Python {version} ({path}): {error}", flush=True)
-                failed.append(version)
-                continue
-        print(f"Python {version} ({path}): passed in {time.monotonic() - start:.0f} s", flush=True)
-    return bool(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

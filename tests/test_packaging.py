@@ -22,20 +22,15 @@ from tests import arm64, interpreters, public_api, release
 from tests.clean_tree import ROOT, hasty, source_tree
 from tests.conftest import weekly
 
-STEP = """
+STEP = (
+    """
 import sys
-import numpy as np
-import pytagi_ddp
-from pytagi_ddp.nn import Conv2d, Linear, OutputUpdater, ReLU, Sequential
+import pytagi_ddp.nn
 heavy = {"mpi4py.MPI", "cupy", "numba.cuda", "matplotlib", "sklearn"} & set(sys.modules)
 assert not heavy, heavy
-net = Sequential(Conv2d(1, 2, 3, in_width=6, in_height=6), ReLU(), Linear(32, 1))
-net(np.ones(36))
-OutputUpdater(net.device).update(net.output_z_buffer, [1.0], [1.0], net.input_delta_z_buffer)
-net.backward()
-net.step()
-print(pytagi_ddp.__file__)
 """
+    + interpreters.STEP
+)
 
 CODE = (ROOT / "kernels", ROOT / "pytagi_ddp")
 # Compiles every module in memory, a warning is an error; prints where the headers of this Python are.
