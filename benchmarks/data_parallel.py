@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,21 +17,16 @@ import numpy as np
 from benchmarks.ranks import launch
 from benchmarks.report import table
 from benchmarks.training_step import Workload
+from benchmarks.worker import times_of
 from benchmarks.workloads import KNOWN
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads, usable_cores
 
 
-def seconds_of(step: Callable[[], object], seconds: float) -> float:
-    """Median time of a step, over the given number of seconds."""
+def median_time(step: Callable[[], object], seconds: float) -> float:
     step()
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < seconds:
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return statistics.median(times_of(step, seconds, at_least=3))
 
 
 def replicated(workload: str, replicas: int) -> tuple[Callable[[], None], DataParallel]:
@@ -58,9 +52,9 @@ def measure(workload: str, cores: int, repeat: int, seconds: float) -> dict[str,
     job = Workload(workload)
     for _ in range(repeat):
         set_threads(cores)
-        rates["one network"].append(job.batch / seconds_of(job.step, seconds))
+        rates["one network"].append(job.batch / median_time(job.step, seconds))
         together, net = replicated(workload, cores)
-        rates["DataParallel"].append(cores * job.batch / seconds_of(together, seconds))
+        rates["DataParallel"].append(cores * job.batch / median_time(together, seconds))
         net.close()
         rates["DDPSequential"].append(cores * job.batch / launch(cores, 1, 3, workload)["step"])
     return {name: statistics.median(found) for name, found in rates.items()}

@@ -14,14 +14,13 @@ reverse, which is one launch more or less. `--counts` has those of a GPU.
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import roofline, step_counts
 from benchmarks.training_step import Workload
+from benchmarks.worker import times_of
 from benchmarks.workloads import find
 from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cuda.runtime import simulated_arrays
@@ -38,16 +37,6 @@ def no_kernel(self: Kernel, grid: tuple[int, ...], arguments: list) -> None:
 
 def no_copy(source: np.ndarray, out: np.ndarray) -> None:
     """Takes the place of `simulated_arrays._copy_on_device`."""
-
-
-def least_seconds(step: Callable[[], None]) -> float:
-    times: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while len(times) < STEPS or time.perf_counter() < end:
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def host_times() -> None:
@@ -67,7 +56,7 @@ def host_times() -> None:
         launches = sum(function.__name__ == no_kernel.__name__ for function, _ in work)
         times = []
         for cuda.replay_launches in (False, True):
-            times.append(1e6 * least_seconds(step))
+            times.append(1e6 * min(times_of(step, SECONDS, STEPS)))
         print(f"{name:16}{launches:10}{len(work) - launches:8}{times[0]:13.0f} us{times[1]:9.0f} us")
 
 

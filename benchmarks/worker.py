@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,17 @@ def peak_memory() -> int:
     return 0
 
 
+def times_of(step: Callable[[], object], seconds: float, at_least: int = 1) -> list[float]:
+    """Times of steps during the given number of seconds."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < at_least or time.perf_counter() < end:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
 class Server:
     """What a worker answers."""
 
@@ -143,14 +155,7 @@ class Server:
         return {"first": first} | known
 
     def round(self, seconds: float) -> dict:
-        """Times of steps during the given number of seconds; at least one step."""
-        times: list[float] = []
-        end = time.perf_counter() + seconds
-        while not times or time.perf_counter() < end:
-            start = time.perf_counter()
-            self._step.step()
-            times.append(time.perf_counter() - start)
-        return {"times": times}
+        return {"times": times_of(self._step.step, seconds)}
 
     def memory(self) -> dict:
         return {"peak": peak_memory()}

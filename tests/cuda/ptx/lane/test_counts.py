@@ -1,28 +1,26 @@
 """Counts of outlines equal those of whole runs, launch by launch. `benchmarks.step_counts` uses outlines alone."""
 
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from benchmarks.roofline import counted
 from benchmarks.step_counts import totals
-from benchmarks.workloads import SMALL, SPECS, Spec
-from pytagi_ddp import cuda, nn
+from benchmarks.training_step import Workload
+from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cuda.runtime.array import arrays
 from tests.cuda.ptx.machine import Piece, Program, machine
 from tests.cuda.ptx.outline import outline
 
 ALIKE = ("instructions", "ffma", "mma", "shared")
 NETWORKS = {
-    "mlp": SMALL["mlp-16-b8"],
-    "narrow": SMALL["8-64-64-1-b16"],
-    "convolution": SMALL["conv4-b4"],
-    "transposed convolution": SMALL["deconv4-b4"],
-    "attention": SMALL["attention-b2"],
-    "lstm": SMALL["lstm-4-t3-b2"],
-    "images": replace(SPECS["mnist-cnn-b128"], batch=2),
+    "mlp": "mlp-16-b8",
+    "narrow": "8-64-64-1-b16",
+    "convolution": "conv4-b4",
+    "transposed convolution": "deconv4-b4",
+    "attention": "attention-b2",
+    "lstm": "lstm-4-t3-b2",
+    "images": "mnist-cnn-b2",
 }
 
 
@@ -51,18 +49,13 @@ def ran(monkeypatch):
     return found
 
 
-def train(spec: Spec, steps: int = 1, ran: list | None = None) -> None:
+def train(workload: str, steps: int = 1, ran: list | None = None) -> None:
     """Trains; of `ran` the last step is left."""
-    net = spec.build(nn)
-    net.to_device("cuda")
-    x, var_x, y = spec.data()
+    job = Workload(workload, "cuda")
     for _ in range(steps):
         if ran:
             ran.clear()
-        net(x, var_x)
-        nn.OutputUpdater(net.device).update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        job.step()
         arrays(0).synchronize()
 
 
@@ -85,7 +78,7 @@ def test_every_launch_of_a_step(name, tf32, ran, monkeypatch):
 def test_the_counts_of_a_step(ran):
     """Which take all arrays as zero."""
     train(NETWORKS["images"], 2, ran)
-    found = totals(counted("mnist-cnn-b2") | {"copies": []})
+    found = totals(counted(NETWORKS["images"]) | {"copies": []})
     assert found["launches"] == len(ran)
     for name in ("ffma", "shared", "read", "written"):
         assert found[name] == pytest.approx(sum(whole[name] for _, _, whole, _ in ran), rel=0.001), name
