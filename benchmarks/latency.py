@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks import training
 from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
-from benchmarks.report import table
-from benchmarks.training import HEADER, cells, derive, installed, measure
 
 WORKLOADS = (
     "1-50-1-b1",
@@ -24,14 +23,4 @@ PEERS = ("pytagi_ddp walked", "pytagi")
 
 def run(options: Options, peak: SgemmPeak) -> dict:
     """Times of whole steps, in turns; a ratio is the other's time over ours, of the same round."""
-    small = replace(options, threads=1, workloads=WORKLOADS, peers=PEERS)
-    versions, missing = installed(small)
-    for name, note in missing.items():
-        print(f"{name}: {note}")
-    rows = []
-    for workload in WORKLOADS:
-        found = measure(workload, list(versions), small, peak)
-        derive(found, peak.flops)
-        rows += found
-    print(table(HEADER, [cells(row) for row in rows]), flush=True)
-    return {"versions": versions, "missing": missing, "rows": rows}
+    return training.run(replace(options, threads=1, workloads=WORKLOADS, peers=PEERS), peak, together=True)

@@ -117,8 +117,8 @@ def cells(row: dict) -> list[str]:
     ]
 
 
-def run(options: Options, peak: SgemmPeak) -> dict:
-    """Measures; prints a table of each workload as soon as it is done."""
+def run(options: Options, peak: SgemmPeak, together: bool = False) -> dict:
+    """Measures; prints a table of each workload as soon as it is done, or one of all."""
     versions, missing = installed(options)
     for name, note in missing.items():
         print(f"{name}: {note}")
@@ -126,6 +126,9 @@ def run(options: Options, peak: SgemmPeak) -> dict:
     for workload in options.workloads:
         found = measure(workload, list(versions), options, peak)
         derive(found, peak.flops)
-        print(f"\n{table(HEADER, [cells(row) for row in found])}", flush=True)
         rows += found
+        if not together:
+            print(f"\n{table(HEADER, [cells(row) for row in found])}", flush=True)
+    if together:
+        print(table(HEADER, [cells(row) for row in rows]), flush=True)
     return {"versions": versions, "missing": missing, "rows": rows}

@@ -1,4 +1,4 @@
-"""Data-parallel training in the simulator: devices of ranks, and equality with one process."""
+"""Data-parallel training on one rank: its device, empty steps, merges. Several: `test_gpu.py`, `ptx/test_nccl.py`."""
 
 import copy
 
@@ -9,8 +9,6 @@ from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.kernels import get_kernels
 from tests.cuda.sim.test_networks import assert_equal_states
-from tests.mpi import run
-from tests.mpi.rank import say
 
 
 @pytest.mark.skipif(not cuda.is_simulated(), reason="this machine has a GPU")
@@ -79,37 +77,6 @@ def test_parameters_that_are_none_are_not_merged(every):
             with pytest.raises(FloatingPointError, match="merge refused: rank 0 has"):
                 ddp.step()
     np.testing.assert_array_equal(net.kernels.array.to_host(net.arena.theta), theta)
-
-
-def train_beside_one_process():
-    manual_seed(1)
-    net = nn.Sequential(nn.Linear(3, 4), nn.MixtureReLU(), nn.Linear(4, 2))
-    reference = copy.deepcopy(net)
-    net.to_device("cuda")
-    ddp = DDPSequential(net, DDPConfig(backend="mpi"), average=False)
-    assert ddp.world_size == 2 and net.device == "cuda:0"
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        x, y, noise = rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), np.full((4, 2), 0.5)
-        mine = slice(2 * ddp.rank, 2 * ddp.rank + 2)
-        for model, part in ((ddp, mine), (reference, slice(None))):
-            model(x[part])
-            updater = nn.OutputUpdater("cpu")
-            updater.update(model.output_z_buffer, y[part], noise[part], model.input_delta_z_buffer)
-            model.backward()
-            model.step()
-        assert_equal_states(net, reference, 2e-5)
-    states = ddp.communicator.all_gather_object(net.state_dict())
-    assert states[0] == states[1]
-    say("equal")
-
-
-@pytest.mark.mpi
-def test_two_ranks_equal_one_process():
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = run.mpirun(train_beside_one_process, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "equal\n" * 2
 
 
 @pytest.mark.skipif(not cuda.is_simulated(), reason="needs a second device")
