@@ -27,39 +27,18 @@ AHEAD = 3 * PERIOD  # steps of a forecast
 ORIGINS = 10  # one forecast begins at each of the last seasons that are followed by enough values
 
 
-class Series(NamedTuple):
-    """Observations of a signal, standardised by the mean and standard deviation of its first part.
-
-    Attributes:
-        y: observations, NaN where they are missing. signal: what was observed, without noise. noise: its standard
-            deviation in y.
-    """
-
-    y: np.ndarray
-    signal: np.ndarray
-    noise: float
-
-
-def make_series(steps: int, noise: float = 0.1, seed: int = 0, weather: float = 0.0) -> Series:
-    """A season of `PERIOD` steps, its first overtone, and a slow wave or weather.
-
-    weather: standard deviation of what is new in it at each time step; nine tenths of it are left at the next one.
-    """
-    generator, t = np.random.default_rng(seed), np.arange(steps)
-    errors = generator.normal(scale=noise, size=steps)
-    angle = 2 * np.pi * t / PERIOD
+def make_series(steps: int, seed: int) -> np.ndarray:
+    """A season of `PERIOD` steps, its overtone, weather and noise; standardised by its first half without noise."""
+    generator = np.random.default_rng(seed)
+    errors = generator.normal(scale=0.1, size=steps)
+    angle = 2 * np.pi * np.arange(steps) / PERIOD
     signal = np.sin(angle) + 0.4 * np.cos(2 * angle)
-    if weather:
-        now = 0.0
-        for k, new in enumerate(generator.normal(scale=weather, size=steps)):
-            now = 0.9 * now + new
-            signal[k] += now
-    else:
-        signal += 0.3 * np.sin(2 * np.pi * t / (11 * PERIOD))
+    weather = 0.0
+    for k, new in enumerate(generator.normal(scale=0.15, size=steps)):
+        weather = 0.9 * weather + new
+        signal[k] += weather
     first = signal[: steps // 2]
-    mean, std = first.mean(), first.std()
-    observed = signal + errors
-    return Series(((observed - mean) / std).astype(np.float32), ((signal - mean) / std).astype(np.float32), noise / std)
+    return ((signal + errors - first.mean()) / first.std()).astype(np.float32)
 
 
 class Scores(NamedTuple):
@@ -147,7 +126,7 @@ def forecast_directly(y: np.ndarray, origins: np.ndarray, seed: int) -> tuple[np
 def measure(steps: int, epochs: int, paths: int, seed: int) -> dict[str, Scores]:
     """Scores of the three ways; the last of the `steps` are held back."""
     pytagi_ddp.manual_seed(seed)
-    y = make_series(steps, seed=seed, weather=0.15).y
+    y = make_series(steps, seed)
     origins = steps - AHEAD - PERIOD * np.arange(ORIGINS)
     net = make_network()
     train(net, y[: origins.min()], epochs, batch_size=16, seed=seed)
