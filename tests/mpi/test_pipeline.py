@@ -570,5 +570,5 @@ def test_refusals(results, np):
         assert f"asks for backend='{backend_of(np)}', the communicator has 'serial'" in found["another mesh"]
         assert "has to be one of init_device_mesh, got tuple" in found["no mesh"]
         for name in ("n_microbatches", "schedule", "balance"):
-            assert f"{name} cannot be assigned" in found[f"{name} of one"]
+            assert f"'{name}' of a PipelineSequential is settled" in found[f"{name} of one"]
         assert "has the dimensions 'pipe' and 'data', or 'pipe' alone, got ('pipe', 'model')" in found["names"]

@@ -31,7 +31,6 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import attribute_of, collective
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.prior import drawn
-from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
@@ -117,10 +116,17 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     Source: Huang et al. (2019), GPipe; Narayanan et al. (2019), PipeDream. Interface: `torch.distributed.pipelining`.
     """
 
-    num_parameters = 0
+    num_parameters = n_microbatches = 0
+    schedule = ""
+    balance: Sequence[int] = ()
+    is_first, is_last = attribute_of("_stage", "is_first"), attribute_of("_stage", "is_last")
     output_z_buffer = attribute_of("_stage", "outputs")
     input_delta_z_buffer = attribute_of("_stage", "deltas")
-    _settled = (*TrainedOnRanks._settled, "mesh", "recompute", "pipe_group", "data_group")
+    _settled = (
+        *TrainedOnRanks._settled,
+        *("n_microbatches", "schedule", "balance", "mesh", "recompute"),
+        *("pipe_group", "data_group", "is_first", "is_last"),
+    )
 
     def __init__(
         self,
@@ -145,7 +151,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             raise ValueError(f"buckets={c.buckets} is for DDPSequential: a stage exchanges its deltas in one")
         make_schedule(1, operator.index(n_microbatches), schedule)  # raises errors of these
         _refuse_carried(model)
-        self._n_microbatches, self._schedule = n_microbatches, schedule
+        self.n_microbatches, self.schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}
         options["deferred_init"] = model.arena.deferred
         options["mesh"] = mesh and mesh.shape
@@ -154,7 +160,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         stages = self.pipe_group.world_size
         balance = self.communicator.broadcast_object(balance)
         count = len(model.layers)
-        self._balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
+        self.balance = balance_by_products(model, stages) if balance is None else check_balance(balance, count, stages)
         self._architecture, self._sizes = architecture(model), sizes(model)
         self.num_parameters = model.num_parameters
         self._in_shape = model.in_shape
@@ -193,26 +199,6 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     @property
     def stage(self) -> Sequential:
         return self.model
-
-    @property
-    def n_microbatches(self) -> int:
-        return self._n_microbatches
-
-    @property
-    def schedule(self) -> str:
-        return self._schedule
-
-    @property
-    def balance(self) -> list[int]:
-        return self._balance
-
-    @property
-    def is_first(self) -> bool:
-        return self._stage.is_first
-
-    @property
-    def is_last(self) -> bool:
-        return self._stage.is_last
 
     @property
     def timeline(self) -> Timeline:
@@ -539,8 +525,3 @@ def _groups(communicator: Communicator, mesh: DeviceMesh | None) -> tuple[Commun
             f"the mesh of a pipeline has the dimensions 'pipe' and 'data', or 'pipe' alone, got {mesh.names}"
         )
     return mesh["pipe"], mesh["data"] if "data" in mesh.names else SerialCommunicator()
-
-
-refuse_assignment(
-    PipelineSequential, ("n_microbatches", "schedule", "balance"), "make a PipelineSequential of a new network"
-)

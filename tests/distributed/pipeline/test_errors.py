@@ -29,12 +29,12 @@ def observe(states, rows, deltas) -> None:
     nn.OutputUpdater("cpu").update(states, Y[rows], 1.0, deltas)
 
 
-def errors(program) -> list[Exception | None]:
+def errors(program, **options) -> list[Exception | None]:
     """What `program(net)` raises on each of two ranks; a rank that raises leaves."""
     found = [None, None]
 
     def run() -> None:
-        net = pipeline()
+        net = pipeline(**options)
         try:
             program(net)
         except Exception as error:
@@ -96,12 +96,11 @@ def test_no_observations():
 
 def test_one_stage_in_evaluation_mode():
     def program(net):
-        net._schedule = "GPipe"
         if net.is_last:
             net.eval()
         net(X)
 
-    found = errors(program)
+    found = errors(program, schedule="GPipe")
     said = "is in forward() in evaluation mode, the stage in front of it in forward() in training mode"
     assert said in str(found[1])
 
