@@ -6,11 +6,15 @@ sends its counts to the others, so that they can tell whether it is missing in a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from pytagi_ddp.distributed.engine.errors import late, late_elsewhere, left_early
-from pytagi_ddp.distributed.engine.operations import Operations, Queue
+from pytagi_ddp.distributed.engine.handle import Work
+from pytagi_ddp.distributed.engine.interface import Communicator
+from pytagi_ddp.distributed.engine.operations import Operation, Operations, Queue
 
 SPELLED = 8  # ranks of a group that an error message names
 
@@ -145,6 +149,48 @@ class Group:
 
         queue = Queue(check, member.raise_timeout, member.operations, at_once, self.label)
         return queue
+
+
+class GroupCommunicator(Communicator):
+    """The ranks of a group. Collectives and messages are iterators over requests, which run in the group's queues."""
+
+    timeout: float
+    _sent: Callable[[np.ndarray, int], Iterator]
+    _received: Callable[[np.ndarray, int], Iterator]
+    _scatters: Callable[[np.ndarray, np.ndarray, str], Iterator]
+    _gathers: Callable[[np.ndarray, np.ndarray], Iterator]
+    _added: Callable[[np.ndarray, np.ndarray], Iterator]
+
+    def __init__(self, group: Group, timeout: float, local_rank: int, local_world_size: int):
+        super().__init__(group.rank, group.world_size, local_rank, local_world_size)
+        self._group, self.timeout = group, timeout
+
+    @property
+    def waited_seconds(self) -> float:
+        return self._group.member.operations.waited
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        self._group.member.operations.at_end(call)
+
+    def _send(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
+
+    def _receive(self, array: np.ndarray, peer: int) -> Work:
+        queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
+        return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
+
+    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
+        return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
+
+    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
+        return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
+
+    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
+        return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
+
+    def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Operation:
+        return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
 
 class SplitRequest(NamedTuple):

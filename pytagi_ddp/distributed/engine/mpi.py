@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -15,9 +15,8 @@ from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.across_nodes import RequestList, swaps
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
 from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows, comparable
-from pytagi_ddp.distributed.engine.group import SplitRequest
+from pytagi_ddp.distributed.engine.group import GroupCommunicator, SplitRequest
 from pytagi_ddp.distributed.engine.handle import Work
-from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.job import start_job
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup
 from pytagi_ddp.distributed.engine.shared_memory import join_memory
@@ -37,7 +36,7 @@ FLOAT32 = np.dtype(np.float32)
 HEADING, CONTENT = 1, 2  # tags of messages
 
 
-class MPICommunicator(Communicator):
+class MPICommunicator(GroupCommunicator):
     """Ranks of an MPI job, for arrays in host memory; those of a GPU are copied there and back.
 
     A collective is cut into non-blocking pieces, and waiting for one is polling it: at first without pause, then with
@@ -58,13 +57,12 @@ class MPICommunicator(Communicator):
     """
 
     backend = "mpi"
-    timeout: float
+    _group: MPIGroup
 
     def __init__(self, timeout: float, cuda_aware: bool = False, group: MPIGroup | None = None):
-        self._group = group = group or start_job(timeout).world
+        group = group or start_job(timeout).world
         self._MPI, self._cuda_aware = group.member.MPI, cuda_aware
-        super().__init__(group.rank, group.world_size, group.local_rank, group.local_world_size)
-        self.timeout = timeout
+        super().__init__(group, timeout, group.local_rank, group.local_world_size)
         self._staging = Staging(cuda_aware)
         self._scratch = np.empty(0, np.uint8)  # for a piece of a reduce-scatter
         _open.add(self)
@@ -124,21 +122,11 @@ class MPICommunicator(Communicator):
             for piece in _pieces(bytes_of(data)):
                 yield self._group.channels["broadcast"].Ibcast(piece, root)
 
-    @property
-    def waited_seconds(self) -> float:
-        return self._group.member.operations.waited
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        self._group.member.operations.at_end(call)
-
     def in_background(self) -> AbstractContextManager:
         """Lets a thread drive handles while the body computes, if this MPI can be called from several threads."""
         MPI = self._MPI
         many = MPI.Query_thread() == MPI.THREAD_MULTIPLE and self.world_size > 1
         return self._group.member.operations.in_background() if many else nullcontext()
-
-    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
-        return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
 
     def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator:
         """Each rank adds its own block, in a fixed order; `MPI_Ireduce_scatter` of three ranks may use another one."""
@@ -172,9 +160,6 @@ class MPICommunicator(Communicator):
         memory = join_memory(nbytes, self.rank, lambda obj: self._broadcast_object(obj, 0), self._all_gather_object)
         return None if memory is None else np.frombuffer(memory, np.float32, math.prod(shape)).reshape(shape)
 
-    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
-
     def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator:
         yield from self._meeting()  # all have written
         add_parts(parts, receive)
@@ -193,9 +178,6 @@ class MPICommunicator(Communicator):
         if self._scratch.size < nbytes:
             self._scratch = np.empty(nbytes, np.uint8)
         return self._scratch[:nbytes].view(dtype).reshape(self.world_size, length)
-
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
-        return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
 
     def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator:
         if self.world_size == 1:  # MPICH 4.0.2 ignores displacements with one rank
@@ -224,20 +206,12 @@ class MPICommunicator(Communicator):
         offsets = np.arange(self.world_size) * (blocks.size // self.world_size) + start
         return [blocks, np.full(self.world_size, stop - start), offsets, self._MPI.BYTE]
 
-    def _send(self, array: np.ndarray, peer: int) -> Work:
-        queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
-        return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
-
     def _sent(self, array: np.ndarray, peer: int) -> Iterator:
         channel = self._group.channels["message"]
         with Staging(self._cuda_aware).for_mpi(array, writes=False) as data:  # several messages are under way at once
             if self.debug:
                 yield channel.Isend(debug.heading(array), peer, HEADING)
             yield channel.Isend(bytes_of(data), peer, CONTENT)
-
-    def _receive(self, array: np.ndarray, peer: int) -> Work:
-        queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
-        return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
 
     def _received(self, array: np.ndarray, peer: int) -> Iterator:
         channel = self._group.channels["message"]
@@ -273,9 +247,6 @@ class MPICommunicator(Communicator):
     def _barrier(self, timeout: float | None) -> None:
         channel = self._group.channels["barrier"]
         self._start("barrier", 0, (channel.Ibarrier() for _ in range(1)), timeout).wait()
-
-    def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Work:
-        return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
     def _run(self, name: str, nbytes: int, requests: Iterator) -> None:
         self._start(name, nbytes, requests).wait()

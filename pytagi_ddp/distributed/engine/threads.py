@@ -20,9 +20,8 @@ from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
 from pytagi_ddp.distributed.engine.combine import add_parts, combined
 from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted
-from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
+from pytagi_ddp.distributed.engine.group import Group, GroupCommunicator, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
-from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.staging import Staging, copy
 
 _member: ContextVar[ThreadMember | None] = ContextVar("member", default=None)
@@ -186,7 +185,7 @@ class ThreadGroup(Group):
         return self.mailbox.contribute(self.rank, self._started, same, payload, combine)
 
 
-class ThreadCommunicator(Communicator):
+class ThreadCommunicator(GroupCommunicator):
     """The ranks of a `run_threads`, for arrays in host memory; arrays of a GPU are copied there and back.
 
     As with `MPICommunicator`, ranks detect a rank that has left, and one that is late. Ranks that call different
@@ -201,23 +200,15 @@ class ThreadCommunicator(Communicator):
     """
 
     backend = "threads"
-    timeout: float
+    _group: ThreadGroup
 
     def __init__(self, timeout: float, group: ThreadGroup | None = None):
         member = current_member()
         if member is None:
             raise LaunchError("backend 'threads': this thread is not a rank; start ranks with run_threads(program, 2)")
         self._member, self._staging = member, Staging()
-        self._group = group = group or member.world
-        super().__init__(group.rank, group.world_size, group.rank, group.world_size)
-        self.timeout = timeout
-
-    @property
-    def waited_seconds(self) -> float:
-        return self._group.member.operations.waited
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        self._group.member.operations.at_end(call)
+        group = group or member.world
+        super().__init__(group, timeout, group.rank, group.world_size)
 
     def _split(self, color: int | None, key: int | None) -> ThreadCommunicator | None:
         own = SplitRequest.of(color, key, self._group)
@@ -233,19 +224,11 @@ class ThreadCommunicator(Communicator):
         mailboxes = {color: Mailbox([self._group.ranks[place] for place in places]) for color, places in parts.items()}
         return new_number(requests), mailboxes
 
-    def _send(self, array: np.ndarray, peer: int) -> Work:
-        queue, name = self._group.sends(peer), f"send to rank {self._group.ranks[peer]}"
-        return queue.start(name, array.nbytes, self._sent(array, peer), self.timeout)
-
     def _sent(self, array: np.ndarray, peer: int) -> Iterator[Message]:
         with Staging().on_host(array, writes=False) as data:  # several messages may be in progress
             message = Message(data)
             self._group.mailbox.messages(self.rank, peer).append(message)
             yield message
-
-    def _receive(self, array: np.ndarray, peer: int) -> Work:
-        queue, name = self._group.receives(peer), f"receive from rank {self._group.ranks[peer]}"
-        return queue.start(name, array.nbytes, self._received(array, peer), self.timeout)
 
     def _received(self, array: np.ndarray, peer: int) -> Iterator[_ReceiveRequest]:
         with Staging().on_host(array, reads=False) as data:
@@ -277,9 +260,6 @@ class ThreadCommunicator(Communicator):
             if self.rank != root:
                 np.copyto(mine, collective.result)
 
-    def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
-        return self._start("reduce_scatter", send.nbytes, self._scatters(send, receive, op))
-
     def _scatters(self, send: np.ndarray, receive: np.ndarray, op: str) -> Iterator[Collective]:
         with self._staging.on_host(send, writes=False) as data:
             same = {"collective": "reduce_scatter", "op": op, "dtype": str(data.dtype), "size": data.size}
@@ -290,17 +270,11 @@ class ThreadCommunicator(Communicator):
     def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
         return self._exchange("shared_zeros", shape, lambda shapes: np.zeros(shapes[0], np.float32), shape=shape)
 
-    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
-
     def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
         same = {"collective": "reduce_shared", "shape": parts.shape}
         yield self._group.contribute(same, None, len)  # all have written
         add_parts(parts, receive)
         yield self._group.contribute(same, None, len)  # all have read
-
-    def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
-        return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
 
     def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
         with self._staging.on_host(send, writes=False) as data:
@@ -345,9 +319,6 @@ class ThreadCommunicator(Communicator):
 
         self._start(name, getattr(payload, "nbytes", 0), request(), timeout).wait()
         return collectives[0].result
-
-    def _start(self, name: str, nbytes: int, requests: Iterator[Collective], timeout: float | None = None) -> Work:
-        return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)
 
 
 class _ReceiveRequest:
