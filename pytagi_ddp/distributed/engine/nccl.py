@@ -88,64 +88,44 @@ class NCCLCommunicator(Communicator):
     def _all_reduce(self, buffer: Any, op: str) -> Work:
         pointer = buffer.data.ptr
         kind, combine = _kinds(buffer, op)
-        return self._queue(
-            "all_reduce",
-            buffer,
-            lambda stream: self._comm.allReduce(pointer, pointer, buffer.size, kind, combine, stream),
-        )
+        return self._queue("all_reduce", buffer, self._comm.allReduce, pointer, pointer, buffer.size, kind, combine)
 
     def _reduce(self, buffer: Any, op: str, root: int) -> None:
         pointer = buffer.data.ptr
         target = pointer if self.rank == root else 0
-        kind, combine = _kinds(buffer, op)
-        self._queue(
-            "reduce",
-            buffer,
-            lambda stream: self._comm.reduce(pointer, target, buffer.size, kind, combine, root, stream),
-        ).wait()
+        arguments = pointer, target, buffer.size, *_kinds(buffer, op), root
+        self._queue("reduce", buffer, self._comm.reduce, *arguments).wait()
 
     def _broadcast(self, buffer: Any, root: int) -> Work:
         kind, pointer = _nccl().NCCL_CHAR, buffer.data.ptr
-        return self._queue(
-            "broadcast",
-            buffer,
-            lambda stream: self._comm.broadcast(pointer, pointer, buffer.nbytes, kind, root, stream),
-        )
+        return self._queue("broadcast", buffer, self._comm.broadcast, pointer, pointer, buffer.nbytes, kind, root)
 
-    def _queue(self, name: str, buffer: Any, call: Callable[[int], None]) -> Work:
-        """Queues `call`, a call of NCCL with the stream's handle; a status other than success raises NcclError."""
+    def _queue(self, name: str, buffer: Any, call: Callable[..., None], *arguments: int) -> Work:
+        """Queues a call of NCCL, whose last argument is the stream; a status other than success raises NcclError."""
         if buffer.size == 0:
             return FinishedWork()
         self._calls += 1
         what = f"{name} #{self._calls} ({buffer.nbytes / 1e6:.3g} MB)"
-        done = self._stream.run(call)
+        done = self._stream.run(lambda stream: call(*arguments, stream))
         self._watchdog.watch(what, done)
         return _StreamWork(self._stream, done)
 
     def _reduce_scatter(self, send: Any, receive: Any, op: str) -> Work:
         source, target = send.data.ptr, receive.data.ptr
-        kind, combine = _kinds(send, op)
-        return self._queue(
-            "reduce_scatter",
-            send,
-            lambda stream: self._comm.reduceScatter(source, target, receive.size, kind, combine, stream),
-        )
+        arguments = source, target, receive.size, *_kinds(send, op)
+        return self._queue("reduce_scatter", send, self._comm.reduceScatter, *arguments)
 
     def _all_gather(self, send: Any, receive: Any) -> Work:
         source, target, kind = send.data.ptr, receive.data.ptr, _nccl().NCCL_CHAR
-        return self._queue(
-            "all_gather",
-            receive,
-            lambda stream: self._comm.allGather(source, target, send.nbytes, kind, stream),
-        )
+        return self._queue("all_gather", receive, self._comm.allGather, source, target, send.nbytes, kind)
 
     def _send(self, array: Any, peer: int) -> Work:
         kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
-        return self._queue("send", array, lambda stream: self._comm.send(pointer, array.nbytes, kind, peer, stream))
+        return self._queue("send", array, self._comm.send, pointer, array.nbytes, kind, peer)
 
     def _receive(self, array: Any, peer: int) -> Work:
         kind, pointer = _nccl().NCCL_CHAR, array.data.ptr
-        return self._queue("receive", array, lambda stream: self._comm.recv(pointer, array.nbytes, kind, peer, stream))
+        return self._queue("receive", array, self._comm.recv, pointer, array.nbytes, kind, peer)
 
     def _split(self, color: int | None, key: int | None) -> NCCLCommunicator | None:
         host = self._host.split(color, key)
