@@ -25,18 +25,14 @@ class Staging:
     @contextmanager
     def for_mpi(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[Any]:
         """An array by which MPI reads (`reads`) and changes (`writes`) `buffer` inside the block."""
-        if isinstance(buffer, np.ndarray) or buffer.size == 0:
-            yield buffer
-            return
-        from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
+        if self.cuda_aware and not isinstance(buffer, np.ndarray) and buffer.size:
+            from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
-        device = array.arrays(array.device_of(buffer))
-        if self.cuda_aware:
-            device.synchronize()  # MPI does not use streams
+            array.arrays(array.device_of(buffer)).synchronize()  # MPI does not use streams
             yield buffer
-            return
-        with self.on_host(buffer, reads, writes) as host:
-            yield host
+        else:
+            with self.on_host(buffer, reads, writes) as host:
+                yield host
 
     @contextmanager
     def on_host(self, buffer: Any, reads: bool = True, writes: bool = True) -> Iterator[np.ndarray]:
