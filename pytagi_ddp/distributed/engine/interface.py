@@ -128,9 +128,7 @@ class Communicator(CommunicatorBase, ABC):
             ValueError: sizes that do not match, overlapping memory except for the own block, or an unknown op.
             RankLeftError, CollectiveTimeoutError: as `all_reduce`.
         """
-        start = self._begin_scatter("reduce_scatter", send, receive, op)
-        self._engine_of(send)._reduce_scatter(send, receive, op).wait()
-        self.reduce_seconds += time.perf_counter() - start
+        self.start_reduce_scatter(send, receive, op, "reduce_scatter").wait()
         if self.debug:
             with errors_of_all_ranks(self):
                 debug.check_finite(f"reduce_scatter of {send.nbytes / 1e6:.3g} MB, on rank {self.rank}", receive)
@@ -139,17 +137,14 @@ class Communicator(CommunicatorBase, ABC):
         self, send: np.ndarray, receive: np.ndarray, op: str = "sum", name: str = "start_reduce_scatter"
     ) -> Handle:
         """Starts `reduce_scatter`, see `start_all_reduce`; do not use either array before it is done."""
-        start = self._begin_scatter(name, send, receive, op)
+        check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
+        check_op(name, send, op)
+        self._prepare("reduce_scatter", send, receive, reduces=True, op=op)
+        start = time.perf_counter()
         work = self._engine_of(send)._reduce_scatter(send, receive, op)
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {send.nbytes / 1e6:.3g} MB"
         return Handle(self, what, receive, work, reduction=True, source=send, everywhere=False)
-
-    def _begin_scatter(self, name: str, send: np.ndarray, receive: np.ndarray, op: str) -> float:
-        check_exchange(name, send, receive, self.world_size, 1, own=self.rank)
-        check_op(name, send, op)
-        self._prepare("reduce_scatter", send, receive, reduces=True, op=op)
-        return time.perf_counter()
 
     def shared_zeros(self, *shape: int) -> np.ndarray | None:
         """Float32 zeros in host memory that every rank reads and writes; collective.
