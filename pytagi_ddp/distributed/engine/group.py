@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from pytagi_ddp.distributed.engine.errors import late, late_elsewhere, left_early
+from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError, late
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.operations import Operation, Operations, Queue
@@ -90,11 +90,15 @@ class Member:
         """
         self.listen()
         if self.gave_up is not None:  # checked first, because it is the cause if that rank has left since
-            raise late_elsewhere(self.gave_up, self.rank, what)
+            raise CollectiveTimeoutError(f"rank {self.gave_up} gave up; rank {self.rank} was waiting in {what}")
         for rank, counts in self.departed.items():  # the first to leave is probably the cause
             theirs = counts.get(group, Counts())[count]
             if rank in ranks and theirs <= completed:
-                raise left_early(rank, theirs, self.rank, what, kind)
+                raise RankLeftError(
+                    f"rank {rank} has left the job after {theirs} {kind}, while rank {self.rank} waits in {what}. All "
+                    f"ranks must make the same calls: look on rank {rank} for an early return, sys.exit or fewer "
+                    "batches (for those there is DDPSequential.join())"
+                )
 
 
 class Group:

@@ -19,7 +19,7 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
 from pytagi_ddp.distributed.engine.combine import add_parts, combined
-from pytagi_ddp.distributed.engine.errors import LaunchError, interrupted
+from pytagi_ddp.distributed.engine.errors import LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.group import Group, GroupCommunicator, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.staging import Staging, copy
@@ -73,15 +73,10 @@ class Message:
 
     def __init__(self, data: np.ndarray):
         self.data = data
-        self._taken = False
-
-    def take(self, data: np.ndarray) -> None:
-        """Copies the message."""
-        np.copyto(bytes_of(data), bytes_of(self.data))
-        self._taken = True
+        self.received = False
 
     def Test(self) -> bool:
-        return self._taken
+        return self.received
 
 
 class Mailbox:
@@ -151,7 +146,7 @@ class ThreadMember(Member):
 
     def check_peers(self, what: str, *rest: Any) -> None:
         if self._world.interrupted:
-            raise interrupted(self.rank, what)
+            raise RankLeftError(f"the program was interrupted (Ctrl-C), while rank {self.rank} was waiting in {what}")
         super().check_peers(what, *rest)
 
     def check_end(self) -> None:
@@ -335,5 +330,6 @@ class _ReceiveRequest:
             debug.compare_headings(debug.heading(message.data), self._data, self._peer, rank)
         if message.data.nbytes != self._data.nbytes:
             raise debug.other_length(self._peer, message.data.nbytes, rank, self._data.nbytes)
-        message.take(self._data)
+        np.copyto(bytes_of(self._data), bytes_of(message.data))
+        message.received = True
         return True
