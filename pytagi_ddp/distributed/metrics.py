@@ -32,13 +32,15 @@ def all_reduce_metrics(
         raise ValueError(f"all_reduce_metrics: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
     everyone = get_distributed_backend(backend).all_gather_object({name: _plain(metrics[name]) for name in metrics})
     for rank, theirs in enumerate(everyone):
-        for name in [*everyone[0], *(name for name in theirs if name not in everyone[0])]:
-            kinds = [_kind(values, name) for values in (everyone[0], theirs)]
-            if "nothing" in kinds or (kinds[0] != kinds[1] and None not in kinds):
-                raise ValueError(f"metric {name!r} is {kinds[0]} on rank 0 and {kinds[1]} on rank {rank}")
         for name, value in theirs.items():
             if isinstance(value, str):
                 raise TypeError(f"metric {name!r} on rank {rank} is {value}, not a number or a pair (sum, count)")
+    kinds = {float: "a number", tuple: "a pair", type(None): "nothing"}
+    for rank, theirs in enumerate(everyone):
+        for name in everyone[0] | theirs:
+            first, other = (kinds[type(values.get(name))] for values in (everyone[0], theirs))
+            if first != other:
+                raise ValueError(f"metric {name!r} is {first} on rank 0 and {other} on rank {rank}")
     return {name: _combine([values[name] for values in everyone], op) for name in metrics}
 
 
@@ -46,24 +48,13 @@ def _plain(value: Any) -> float | tuple[float, float] | str:
     """The value as a number or a pair; a description of anything else, for the error on all ranks."""
     pair = isinstance(value, tuple | list) and len(value) == 2
     try:
-        return (float(value[0]), float(value[1])) if pair else float(_number(value))
+        if isinstance(value, str | bytes):  # `float` would read it
+            raise TypeError(value)
+        return (float(value[0]), float(value[1])) if pair else float(value)
     except OverflowError:
         return "beyond float64"
     except (TypeError, ValueError):
         return type(value).__name__
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, str | bytes):
-        raise TypeError(value)
-    return value
-
-
-def _kind(values: dict, name: str) -> str | None:
-    if name not in values:
-        return "nothing"
-    value = values[name]
-    return None if isinstance(value, str) else "a pair" if isinstance(value, tuple) else "a number"
 
 
 def _combine(values: list, op: str) -> float:
