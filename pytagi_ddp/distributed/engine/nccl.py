@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class NCCLCommunicator(Communicator):
 
         nccl = _nccl()
         unique_id = self._host.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
-        started = _StartProgress()
+        started: Any = SimpleNamespace(done=False)  # it blocks until every rank has arrived
         self._watchdog.watch("start of NCCL", started)
         try:
             with array.on_device(self.device_index):
@@ -159,12 +160,6 @@ class _StreamWork:
         while not self.test() and time.monotonic() < deadline:
             time.sleep(2e-4)
         return self.test()
-
-
-class _StartProgress:
-    """The start of NCCL, which blocks until every rank has arrived."""
-
-    done = False
 
 
 def _place(index: int) -> Place:
