@@ -35,31 +35,22 @@ def current_member() -> ThreadMember | None:
 class Collective:
     """A collective: the contributions of the ranks, and the result. A `Queue` polls it as a request of mpi4py."""
 
-    def __init__(self, ranks: int):
-        self._contributions: list = [None] * ranks
-        self._missing = ranks
+    def __init__(self) -> None:
+        self.contributions: dict[int, tuple[dict[str, Any], Any]] = {}  # by rank: values equal on all ranks, payload
         self._done = False
         self._error: Exception | None = None
         self.result: Any = None
 
-    def add(self, rank: int, same: dict[str, Any], payload: Any) -> bool:
-        """Adds a rank's contribution. Returns whether it is the last one: then the rank has to call `finish`.
-
-        same: values that have to be equal on every rank.
-        """
-        self._contributions[rank] = same, payload
-        self._missing -= 1
-        return not self._missing
-
     def finish(self, number: int, combine: Callable[[list], Any]) -> None:
         """Computes `result` from all contributions; an error is raised on every rank."""
+        everyone = [self.contributions[rank] for rank in range(len(self.contributions))]
         try:
-            debug.compare(number, [same for same, _ in self._contributions])
+            debug.compare(number, [same for same, _ in everyone])
             with np.errstate(all="ignore"):
-                self.result = combine([payload for _, payload in self._contributions])
+                self.result = combine([payload for _, payload in everyone])
         except Exception as error:
             self._error = error
-        self._contributions = []
+        self.contributions = {}
         self._done = True
 
     def Test(self) -> bool:
@@ -97,8 +88,9 @@ class Mailbox:
     ) -> Collective:
         """Adds the contribution of `rank` to collective `number`."""
         with self._lock:
-            collective = self._collectives.setdefault(number, Collective(len(self.ranks)))
-            last = collective.add(rank, same, payload)
+            collective = self._collectives.setdefault(number, Collective())
+            collective.contributions[rank] = same, payload
+            last = len(collective.contributions) == len(self.ranks)
             if last:
                 del self._collectives[number]
         if last:
