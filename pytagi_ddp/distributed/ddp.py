@@ -72,7 +72,6 @@ class DDPSequential(TrainedOnRanks):
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
         stop_requested: whether a rank had called `request_stop` before the last exchange.
-        steps_since_merge: steps of this rank since the last merge; 0 if ranks add deltas.
 
     Raises:
         ValueError: another architecture or other options on some rank; the message names the first difference. Options
@@ -132,10 +131,6 @@ class DDPSequential(TrainedOnRanks):
                 "merge() is for DDPSequential(..., every=k, merge=...); here step() adds the deltas of all"
             )
         self._exchange.step(self._stop, now=True)
-
-    @property
-    def steps_since_merge(self) -> int:
-        return self._exchange.steps
 
     def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save` on rank 0; the other ranks return at once."""

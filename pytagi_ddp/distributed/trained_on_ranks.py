@@ -11,7 +11,7 @@ from pytagi_ddp.distributed.communicator import Ranks
 from pytagi_ddp.distributed.compare import compare_arguments, compare_networks
 from pytagi_ddp.distributed.config import DDPConfig, options_of_all_ranks
 from pytagi_ddp.distributed.exchange import Exchange
-from pytagi_ddp.distributed.wrapper import Replica, collective
+from pytagi_ddp.distributed.wrapper import Wrapper, attribute_of, collective, of_network
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.forgetting import check_factor
@@ -21,7 +21,7 @@ from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unfrozen_norms
 
 
-class TrainedOnRanks(Replica):
+class TrainedOnRanks(Wrapper):
     """A `Sequential` trained on R ranks, each with its own share of every batch.
 
     `_exchange` is the exchange strategy.
@@ -40,6 +40,18 @@ class TrainedOnRanks(Replica):
     _one_thread: Any  # the network's
     _settled: tuple[str, ...] = ("model", "config", "average", "communicator")
 
+    output_z_buffer = attribute_of("model", "output_z_buffer")
+    input_delta_z_buffer = attribute_of("model", "input_delta_z_buffer")
+    predict = of_network(Sequential.predict, "on this rank")
+    output_to_host = of_network(Sequential.output_to_host, "of this rank")
+    get_lstm_states = of_network(Sequential.get_lstm_states, "of this rank: each has its own memory")
+    set_lstm_states = of_network(Sequential.set_lstm_states, "of this rank: each has its own memory")
+    reset_lstm_states = of_network(Sequential.reset_lstm_states, "of this rank")
+    smoother = of_network(
+        Sequential.smoother, "of the time steps that this rank has seen, with the weights that all ranks share"
+    )
+    get_outputs_smoother = of_network(Sequential.get_outputs_smoother, "of this rank")
+
     def __init__(self, model: Sequential, config: DDPConfig, average: bool):
         if not isinstance(model, Sequential) or not isinstance(config, DDPConfig):
             given = f"{type(model).__name__} and {type(config).__name__}"
@@ -54,6 +66,10 @@ class TrainedOnRanks(Replica):
         self._one_thread = model.passes.one_thread
         self._stop = False
         self._in_no_sync = False
+
+    def get_device_with_index(self) -> str:
+        """The device of this rank's network, such as "cpu"."""
+        return self.model.device
 
     @property
     def title(self) -> str:
@@ -82,7 +98,7 @@ class TrainedOnRanks(Replica):
         self.model.parameters_changed()
 
     @property
-    def steps_alone(self) -> int:
+    def steps_since_merge(self) -> int:
         """Local steps of this rank since the last merge; 0 if ranks do not merge posteriors."""
         return self._exchange.steps
 
@@ -234,7 +250,7 @@ class TrainedOnRanks(Replica):
         """
         self._begin("forget_evidence")
         self._exchange.barrier("forget_evidence")
-        waits = self.model.passes.waiting > 0 or self.steps_alone > 0
+        waits = self.model.passes.waiting > 0 or self.steps_since_merge > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
         if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:

@@ -1,4 +1,4 @@
-"""The base of all wrappers of a network, and the local methods of a rank."""
+"""The base of all wrappers of a network."""
 
 from __future__ import annotations
 
@@ -141,23 +141,3 @@ class Wrapper(KnownAttributes):
         """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
         with self._new_parameters():
             self.model.load_state_dict(state_dict)
-
-
-class Replica(Wrapper):
-    """The methods of the network in a wrapper, which are local."""
-
-    output_z_buffer = attribute_of("model", "output_z_buffer")
-    input_delta_z_buffer = attribute_of("model", "input_delta_z_buffer")
-    predict = of_network(Sequential.predict, "on this rank")
-    output_to_host = of_network(Sequential.output_to_host, "of this rank")
-    get_lstm_states = of_network(Sequential.get_lstm_states, "of this rank: each has its own memory")
-    set_lstm_states = of_network(Sequential.set_lstm_states, "of this rank: each has its own memory")
-    reset_lstm_states = of_network(Sequential.reset_lstm_states, "of this rank")
-    smoother = of_network(
-        Sequential.smoother, "of the time steps that this rank has seen, with the weights that all ranks share"
-    )
-    get_outputs_smoother = of_network(Sequential.get_outputs_smoother, "of this rank")
-
-    def get_device_with_index(self) -> str:
-        """The device of this rank's network, such as "cpu"."""
-        return self.model.device

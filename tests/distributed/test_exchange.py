@@ -101,7 +101,7 @@ def test_a_strategy_of_a_program_is_a_class_and_its_option():
     net = DDPSequential(network(), options)
     learn(net)
     net.step()
-    assert net.steps_alone == 1
+    assert net.steps_since_merge == 1
     assert type(DDPSequential(network(), WithCounting(backend="serial"))._exchange) is EveryStep
     with pytest.raises(ValueError, match="in float32: leave out counting"):
         FSDPSequential(network(), options)

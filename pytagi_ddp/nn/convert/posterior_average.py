@@ -179,7 +179,7 @@ class PosteriorAverage:
         return self.net._one_thread
 
     def _refuse_replicas_that_differ(self, call: str) -> None:
-        if self.net.trainer is not None and self.net.trainer.steps_alone:
+        if self.net.trainer is not None and self.net.trainer.steps_since_merge:
             raise RuntimeError(f"{call} between two merges: replicas differ; call merge() on every rank first")
 
     def _changed(self) -> None:
