@@ -54,11 +54,7 @@ def metadata(
     schedule: EvidenceSchedule | None = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, str]:
-    """The entries of the file's header that `describe` reads.
-
-    Raises:
-        TypeError: settings, or extra values, that JSON cannot hold.
-    """
+    """The entries of the file's header that `describe` reads; TypeError for values that JSON cannot hold."""
     values: dict[str, Any] = {
         "position": asdict(position),
         "world_size": world_size,
@@ -75,8 +71,7 @@ def metadata(
 def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """(arrays of the average, entries of the header) for `read_average`; both empty without an average.
 
-    Raises:
-        ValueError: an average that could not be loaded again, for example with NaN.
+    ValueError if they could not be loaded again, for example with NaN.
     """
     if average is None or not average.n_averaged:
         return {}, {}
@@ -89,11 +84,7 @@ def average_entries(average: PosteriorAverage | None) -> tuple[dict[str, np.ndar
 
 
 def read_average(contents: Contents, num_parameters: int) -> dict[str, Any]:
-    """The `state_dict` of the average in a checkpoint of a network; it is empty if the checkpoint has none.
-
-    Raises:
-        DamagedCheckpointError: the average does not fit a network with `num_parameters` parameters, or is damaged.
-    """
+    """The `state_dict` of the average in a checkpoint, or {}; DamagedCheckpointError if it does not fit the network."""
     n = contents.metadata.get("n_averaged", "0")
     state = {name: contents.tensors.get(f"{BESIDE}/{name}", np.zeros(0, np.float32)) for name in ("mean", "var")}
     try:
@@ -132,11 +123,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe(path: Path, meta: Mapping[str, str]) -> Checkpoint:
-    """The `Checkpoint` that the metadata `meta` of the file `path` describe.
-
-    Raises:
-        ValueError: a file without a position. DamagedCheckpointError: invalid metadata.
-    """
+    """The `Checkpoint` in the metadata `meta` of a file; ValueError without a position, else DamagedCheckpointError."""
     if not meta.keys() >= set(KEYS):
         raise ValueError(f"{path} is not a checkpoint: it has no position in a training run")
     try:
@@ -159,13 +146,7 @@ def compare(
     allow_changes: bool,
     schedule: EvidenceSchedule | None,
 ) -> None:
-    """Raises an error for other settings, or warns of them with `allow_changes`.
-
-    It also warns of another number of ranks, and of other settings of the schedule.
-
-    Raises:
-        ValueError: settings that differ; names them.
-    """
+    """Raises ValueError for other settings. Warns of them with `allow_changes`, and of other ranks and schedules."""
     stored = checkpoint.settings
     now = stored if settings is None else json.loads(json.dumps(settings, default=_plain))
     changes = []

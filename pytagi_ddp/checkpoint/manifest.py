@@ -37,11 +37,7 @@ class Entry:
     """One checkpoint: name, size and checksum of its file, and its position in the training.
 
     For a sharded checkpoint, `file` is the folder, and size and checksum are those of its index, which has those of the
-    files.
-
-    Raises:
-        TypeError: a name that is not text, or a number that is not an integer. ValueError: not a checkpoint's name,
-            because files of an untrusted manifest could be read or deleted.
+    files. Names are checked, because files of an untrusted manifest could be read or deleted.
     """
 
     file: str
@@ -65,11 +61,7 @@ class Entry:
 
 
 def read_manifest(folder: Path) -> list[Entry]:
-    """The checkpoints of a folder in the order in which they were written; none if there is no manifest.
-
-    Raises:
-        DamagedCheckpointError: a damaged manifest.
-    """
+    """The checkpoints of a folder in the order in which they were written; none if there is no manifest."""
     path = folder / MANIFEST
     try:
         content = json.loads(read_file(path, MAX_BYTES))
@@ -107,11 +99,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
-    """Replaces the manifest atomically.
-
-    Raises:
-        ValueError: there are so many checkpoints that the manifest could not be read again.
-    """
+    """Replaces the manifest atomically, unless it would be too long to be read again."""
     content = {"format": FORMAT, "checkpoints": [asdict(entry) for entry in entries]}
     text = (json.dumps(content, indent=1) + "\n").encode()
     if len(text) > MAX_BYTES:
@@ -124,11 +112,7 @@ def checksum(data: bytes) -> str:
 
 
 def read_checked(path: Path, entry: Entry) -> bytes:
-    """The content of a checkpoint.
-
-    Raises:
-        DamagedCheckpointError: it is missing, or differs from `entry`.
-    """
+    """The content of a checkpoint; DamagedCheckpointError if it is missing, or differs from `entry`."""
     check_size(path, entry.bytes, MANIFEST)
     data = read_file(path)
     compare_checksums(path, checksum(data), entry.sha256)

@@ -35,13 +35,10 @@ def load_from(
     take: Callable[[Path, Entry | None], Result],
     fall_back: bool,
 ) -> Result | None:
-    """The result of `take` for the checkpoint `path`, or the newest one in a folder (`path`, or `folder` if it is
-    None).
+    """The result of `take` for the checkpoint `path`, or for the newest one in a folder.
 
-    Arguments and errors are otherwise those of `newest_intact`.
-
-    Raises:
-        FileNotFoundError: the folder `path` has no checkpoint.
+    The folder is `path`, or `folder` if that is None. Without a checkpoint in the folder `path`, FileNotFoundError is
+    raised. Arguments and errors are otherwise those of `newest_intact`.
     """
 
     def placed() -> tuple[Path, Path | None, Entry | None]:
@@ -69,13 +66,11 @@ def newest_intact(
     """The result of `take` for the newest checkpoint, or (with `fall_back`) the newest intact one; None without any.
 
     Args:
-        communicator: that of the ranks.
-        folder: the folder of the checkpoints; rank 0 reads its list.
+        communicator: that of the ranks. folder: rank 0 reads its list of checkpoints.
         take: a function that reads a checkpoint; with several ranks it is collective, and raises errors on all of them.
 
     Raises:
         DamagedCheckpointError: the newest is damaged (with `fall_back`: all are); names it, and the previous one.
-            Errors of `take`.
     """
 
     def listed() -> list[Entry]:
@@ -100,13 +95,10 @@ def newest_intact(
 
 
 def read(path: Path, entry: Entry | None) -> Contents:
-    """The content of a checkpoint; the parts in a folder are combined.
+    """The content of a checkpoint, with the parts in a folder combined; values have to be finite.
 
     Args:
         path: the file or folder. entry: its entry in the manifest; None: it is not listed.
-
-    Raises:
-        DamagedCheckpointError: it has changed, or has values that are not finite, as those of a diverged run.
     """
     if _is_folder(path, entry):
         metadata, files = verified_folder(path, entry)

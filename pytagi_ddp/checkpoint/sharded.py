@@ -22,13 +22,9 @@ from pytagi_ddp.warn import warn
 
 
 def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dict[str, str]) -> tuple[Path, bytes]:
-    """Writes the shards and their index into a hidden folder in `folder`, which `publish` then renames.
+    """Writes the shards and their index into a hidden folder in `folder`, which `publish` then renames to `name`.
 
-    Args:
-        name: name of the checkpoint.
-
-    Returns:
-        (the hidden folder, the content of its index), on every rank.
+    Returns (the hidden folder, the content of its index), on every rank.
     """
     communicator = network.communicator
     hidden = on_rank_0(communicator, lambda: _make_hidden(folder, name))
@@ -95,9 +91,6 @@ def load(
     Args:
         check: called with the path and the metadata on rank 0, before anything is loaded; its result is returned.
         path: the file or folder. entry: its entry in the manifest; None: it is not listed.
-
-    Raises:
-        DamagedCheckpointError: it is damaged. ValueError: another architecture. Errors of `check`.
     """
     communicator = network.communicator
 

@@ -36,11 +36,7 @@ BLOCK = 1 << 22  # bytes that are read at a time for a checksum
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its name, size, and SHA-256.
-
-    Raises:
-        ValueError, TypeError: not a shard's name, or a size that is not an integer, in an untrusted index.
-    """
+    """One file: its name, size, and SHA-256; they are checked, because an index is not trusted."""
 
     file: str
     bytes: int
@@ -54,12 +50,7 @@ class Shard:
 
 
 def write_shard(path: Path, slices: Iterable[TensorSpec], to_host: Callable[[Array], np.ndarray]) -> Shard:
-    """Writes the `slices` that this rank has to save.
-
-    Raises:
-        ValueError: values that could not be loaded again, such as NaN (the message names them), or too many parts for a
-            header. OSError: as in `atomic_write`.
-    """
+    """Writes the `slices` that this rank has to save, unless they could not be loaded again, such as NaN."""
     tensors = {}
     for part in slices:
         if part.saved and part:
@@ -73,11 +64,7 @@ def write_shard(path: Path, slices: Iterable[TensorSpec], to_host: Callable[[Arr
 
 
 def index_bytes(metadata: dict[str, str], shards: Sequence[Shard]) -> bytes:
-    """The index of a folder.
-
-    Raises:
-        ValueError: it would be too long to be read again.
-    """
+    """The index of a folder; ValueError if it would be too long to be read again."""
     content = {"format": FORMAT, "metadata": metadata, "shards": [asdict(shard) for shard in shards]}
     data = (json.dumps(content, indent=1) + "\n").encode()
     if len(data) > MAX_BYTES:
@@ -86,11 +73,7 @@ def index_bytes(metadata: dict[str, str], shards: Sequence[Shard]) -> bytes:
 
 
 def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
-    """(metadata, shards) of an index.
-
-    Raises:
-        DamagedCheckpointError: the index is damaged.
-    """
+    """(metadata, shards) of an index; DamagedCheckpointError if it is damaged."""
     try:
         content = json.loads(data)
         if content["format"] != FORMAT:
@@ -109,11 +92,7 @@ def parse_index(path: Path, data: bytes) -> tuple[dict[str, str], list[Shard]]:
 
 
 def read_index(folder: Path) -> bytes:
-    """The index of the folder.
-
-    Raises:
-        DamagedCheckpointError: it is missing, or too long.
-    """
+    """The index of the folder; DamagedCheckpointError if it is missing, or too long."""
     try:
         return read_file(folder / INDEX, MAX_BYTES)
     except FileNotFoundError:
@@ -123,11 +102,7 @@ def read_index(folder: Path) -> bytes:
 
 
 def verify(folder: Path, shard: Shard) -> None:
-    """Compares a file with its checksum; it is read block by block.
-
-    Raises:
-        DamagedCheckpointError: the file is missing, or differs from the index; names it.
-    """
+    """Compares a file with its checksum, block by block; DamagedCheckpointError if they differ."""
     path = folder / shard.file
     check_size(path, shard.bytes, INDEX)
     digest = hashlib.sha256()

@@ -16,10 +16,9 @@ class ReplicaMismatchError(RuntimeError):
 
 
 def compare_networks(communicator: Communicator, model: Sequential, options: Mapping[str, Any]) -> None:
-    """Raises an error on every rank if layers, settings or options of some rank differ from rank 0. Collective.
+    """Raises ValueError on every rank if layers, settings or options of some rank differ from rank 0. Collective.
 
-    Raises:
-        ValueError: names the first difference (layer and setting), and both ranks.
+    It names the first difference (layer and setting), and both ranks.
     """
     of_network = {
         "parameters": f"{model.num_parameters} of {model.arena.dtype}",
@@ -54,11 +53,7 @@ def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str
 
 
 def compare_parameters(communicator: Communicator, model: Sequential) -> None:
-    """Raises an error on every rank if parameters or running statistics differ between ranks. Collective.
-
-    Raises:
-        ReplicaMismatchError: names the first layer that differs, and both ranks.
-    """
+    """Raises ReplicaMismatchError on every rank if parameters or running statistics differ. Collective."""
     digests = []
     for key, values in model.state_dict().items():
         digests.append((key, hashlib.blake2b(b"".join(array.tobytes() for array in values), digest_size=16).digest()))

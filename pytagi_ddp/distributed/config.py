@@ -154,20 +154,12 @@ def options_of_all_ranks(config: DDPConfig) -> dict[str, Any]:
 
 
 def strategies_asked_for(options: Options) -> list[type[Exchange]]:
-    """The strategies that options select.
-
-    Raises:
-        TypeError: an option that is not of its type. ValueError: one out of range.
-    """
+    """The strategies that options select; raises the errors of `Exchange.is_asked_for`."""
     return [strategy for strategy in options.config.strategies if strategy.is_asked_for(options)]
 
 
 def choose_strategy(options: Options) -> type[Exchange]:
-    """The strategy that the options select; `EveryStep` by default.
-
-    Raises:
-        TypeError: an option that is not of its type. ValueError: one out of range, or options that exclude each other.
-    """
+    """The strategy that the options select, by default `EveryStep`; ValueError if they exclude each other."""
     asked = strategies_asked_for(options)
     if options.config.offload_params:
         raise ValueError("offload_params is for an FSDPSequential: a replica lies whole where it computes")

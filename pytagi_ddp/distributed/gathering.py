@@ -305,8 +305,7 @@ class Gathering(Exchange):
     def finish_step(self) -> None:
         """Steps the shards, and then the parameters that are whole on every rank.
 
-        Raises:
-            FloatingPointError: deltas are not finite on some rank; raised on every rank, and no rank has changed.
+        If deltas are not finite on some rank, all raise FloatingPointError, and none has changed.
         """
         self._shard_counts = ShardCounts()
         self.model.passes.step()

@@ -33,11 +33,7 @@ SWAP, GATHER = 1, 2  # tags of messages
 
 
 def asked_way(ranks_of: Any) -> str | None:
-    """The value of ``PYTAGI_DDP_ALL_REDUCE``, the same on all ranks of this communicator of MPI; collective.
-
-    Raises:
-        LaunchError: it is not one of `WAYS`, or differs between ranks.
-    """
+    """The value of ``PYTAGI_DDP_ALL_REDUCE``, which must be one of `WAYS`, or None, on all ranks; collective."""
     everywhere = ranks_of.allgather(os.environ.get(VARIABLE))
     asked = everywhere[0]
     if asked not in (None, *WAYS) or len(set(everywhere)) > 1:
@@ -85,15 +81,9 @@ class AcrossNodes:
         return (flight for _ in pieces)
 
     def choose(self, run: Callable[[Iterator], None]) -> None:
-        """Takes the faster way, if both give the same bits; collective.
+        """Takes the faster way, if both give the same bits; collective. `run` runs requests.
 
         So results never depend on time. If the bits differ, it takes "nodes". ``PYTAGI_DDP_ALL_REDUCE`` overrides it.
-
-        Args:
-            run: runs requests.
-
-        Raises:
-            LaunchError: the variable is not one of `WAYS`, or differs between ranks.
         """
         asked = asked_way(self._all)
         if asked is not None:

@@ -49,15 +49,7 @@ def fingerprint(name: str, arrays: Sequence, details: dict[str, Any]) -> dict[st
 
 
 def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
-    """Raises the same error on every rank if the fingerprints of the ranks differ.
-
-    Args:
-        number: the number of the collective in its communicator.
-        everyone: the fingerprint of each rank.
-
-    Raises:
-        CollectiveMismatchError: names the first difference, and both ranks.
-    """
+    """Raises CollectiveMismatchError with the first difference between fingerprints of ranks, on every rank."""
     first = everyone[0]
     for rank, theirs in enumerate(everyone):
         for part in [*first, *(part for part in theirs if part not in first)]:
@@ -88,11 +80,7 @@ def other_length(peer: int, came: int | str, rank: int, nbytes: int) -> Collecti
 
 
 def check_finite(name: str, buffer: Any) -> None:
-    """Raises an error if a reduced array of floats contains NaN or infinity.
-
-    Raises:
-        NonFiniteError: names the first such value and its index.
-    """
+    """Raises NonFiniteError, with the index, if a reduced array of floats contains NaN or infinity."""
     if buffer.dtype.kind != "f":
         return
     finite = np.isfinite(buffer.reshape(-1))  # CuPy's, for its arrays

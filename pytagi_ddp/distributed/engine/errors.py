@@ -32,11 +32,7 @@ def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
 
 
 def time_limit(variable: str, default: float, value: float | None = None) -> float:
-    """Seconds: `value`, or the environment variable, or the default.
-
-    Raises:
-        ValueError: not a number above 0; names its source.
-    """
+    """Seconds: `value`, or the environment variable, or the default; ValueError unless above 0."""
     text, source = (os.environ.get(variable, default), variable) if value is None else (value, "timeout")
     try:
         limit = float(text)

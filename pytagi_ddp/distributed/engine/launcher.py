@@ -124,10 +124,9 @@ def _number(text: str) -> int | None:
 
 
 def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The variables that suggest several processes, for a process in which `detect_launcher` finds no launcher.
+    """The variables, such as ``"RANK=1 and WORLD_SIZE=2"``, by which this process is one of several; or None.
 
-    Returns:
-        Text such as ``"RANK=1 and WORLD_SIZE=2"``; None if there are no such variables.
+    For a process in which `detect_launcher` finds no launcher.
     """
     rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
     if rank is None or size is None or max(rank + 1, size) < 2 or detect_launcher(environ) is not None:
@@ -136,12 +135,7 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
 
 
 def check_starts_mpi(launch: Launch | None) -> None:
-    """Refuses a launcher that starts several processes but not MPI, and one whose variables are not numbers.
-
-    Raises:
-        LaunchError: names the launcher, and the command to use instead; or the variable; or a rank that does not
-            exist.
-    """
+    """Refuses a launcher that does not start MPI, variables that are not numbers, and ranks that do not exist."""
     if launch is not None and launch.problem:
         raise LaunchError(
             f"{launch.problem} in the environment is not a number, as {launch.launcher} sets it: unset the variables "
@@ -167,14 +161,7 @@ def start_command(launch: Launch) -> str:
 
 
 def mpi_family(text: str) -> str:
-    """Names the MPI implementation that a library's or mpirun's version text belongs to.
-
-    Args:
-        text: the output of ``MPI.Get_library_version()`` or ``mpirun --version``.
-
-    Returns:
-        ``"MPICH"``, ``"Open MPI"``, ``"Intel MPI"``, ``"MVAPICH"``, or the first line of the text when unknown.
-    """
+    """The MPI to which the version text of a library or mpirun belongs; the first line of the text if unknown."""
     signs = [("Open MPI", OPEN_MPI), ("Intel(R) MPI", INTEL_MPI), ("MVAPICH", MVAPICH)]
     signs += [("MPICH", MPICH), ("HYDRA", MPICH), ("OpenRTE", OPEN_MPI), ("PRRTE", OPEN_MPI)]
     return next((family for sign, family in signs if sign in text), text.strip().partition("\n")[0])
@@ -187,11 +174,7 @@ def short_version(text: str) -> str:
 
 
 def check_launcher(launch: Launch | None, library_version: str) -> None:
-    """Compares the launcher with the MPI library that mpi4py loads.
-
-    Raises:
-        LaunchError: the launcher cannot start that library; names both and the mpirun to use instead.
-    """
+    """Raises LaunchError if the launcher cannot start the MPI library that mpi4py loads."""
     check_starts_mpi(launch)
     family = mpi_family(library_version)
     if launch is None or not launch.families or family in launch.families:
@@ -212,13 +195,10 @@ def _right_mpirun(family: str) -> str:
 
 
 def find_mpirun(family: str) -> Path:
-    """Finds the mpirun that belongs to the MPI library ``family``.
+    """Finds the mpirun that belongs to the MPI library ``family``, or raises LaunchError.
 
     The one that was installed from PyPI with the library comes first, then the first one on PATH of the same family,
     also by another name (Debian has an ``mpirun.mpich`` and an ``mpirun.openmpi``).
-
-    Raises:
-        LaunchError: there is none, or only that of another MPI.
     """
     for file in _distribution_files(family):
         if os.access(file, os.X_OK):
@@ -282,17 +262,10 @@ def mpirun_version(mpirun: str | Path) -> str:
 
 
 def load_mpi(launch: Launch | None) -> Any:
-    """Imports ``mpi4py.MPI`` without initialising MPI.
+    """Imports ``mpi4py.MPI`` without initialising MPI; LaunchError if it is missing or cannot be loaded.
 
-    Args:
-        launch: the launcher of this process, for the message when mpi4py is missing.
-
-    Returns:
-        The module ``mpi4py.MPI``. MPI is finalised at the end of the interpreter, in this process only. (If the program
-        has imported mpi4py.MPI before, mpi4py finalises MPI, also in a forked child, which can break the job.)
-
-    Raises:
-        LaunchError: mpi4py or its MPI library is missing or cannot be loaded.
+    MPI is finalised at the end of the interpreter, in this process only. (If the program has imported mpi4py.MPI
+    before, mpi4py finalises MPI, also in a forked child, which can break the job.)
     """
     first = "mpi4py.MPI" not in sys.modules
     try:

@@ -93,11 +93,7 @@ class MPIGroup(Group):
             self.channels, self.shared_sum, self.across = {}, None, None
 
     def split(self, own: SplitRequest, requests: Sequence[SplitRequest], timeout: float) -> MPIGroup | None:
-        """The part of the group with the color of this rank; collective, after the ranks have exchanged requests.
-
-        Raises:
-            RuntimeError: MPI has no communicators left.
-        """
+        """The part of the group with the color of this rank; collective, after the ranks have exchanged requests."""
         job, number, places = self.member, new_number(requests), part(own.color, requests)
         job.next_number = number + 1
         colors = sorted({other.color for other in requests if other.color is not None})
@@ -116,11 +112,7 @@ class MPIGroup(Group):
 
     @classmethod
     def of(cls, job: MPIMember, comm: Any, timeout: float) -> MPIGroup:
-        """The group of the ranks of an mpi4py communicator, in their order there; collective over these ranks.
-
-        Raises:
-            ValueError: it has ranks that are not in COMM_WORLD. RuntimeError: MPI has no communicators left.
-        """
+        """The group of the ranks of an mpi4py communicator, in their order there; collective over these ranks."""
         own, everyone = comm.Get_group(), job.MPI.COMM_WORLD.Get_group()
         ranks = job.MPI.Group.Translate_ranks(own, list(range(comm.size)), everyone)
         own.Free()

@@ -39,15 +39,9 @@ def choose_device(local_rank: int, device_ids: Sequence[int] | None) -> int:
 
 
 def check_places(places: Sequence[Place], nccl_version: int) -> None:
-    """Refuses placements with which NCCL would fail; the error is the same on every rank.
+    """Raises the same LaunchError on every rank if one has no GPU, or two have the same.
 
-    Args:
-        places: the places of all ranks, in order.
-        nccl_version: such as 23203 for 2.32.3.
-
-    Raises:
-        LaunchError: a rank without a GPU, or two ranks on one physical GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 is set
-            and NCCL is 2.30 or later. Names the ranks.
+    With NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL shares a GPU from version 2.30 on; `nccl_version` is 23203 for 2.32.3.
     """
     for rank, place in enumerate(places):
         if place.problem:

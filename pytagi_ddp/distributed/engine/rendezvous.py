@@ -31,16 +31,8 @@ OWN_NAME = Path("/proc/self/comm")
 def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iterator[None]:
     """Waits until every rank of this node has arrived, and keeps the name while the body runs.
 
-    Does nothing if the launcher is not Hydra, or without Linux's /proc.
-
-    Args:
-        local_rank: rank on this node.
-        local_world_size: ranks on this node.
-        timeout: seconds to wait.
-
-    Raises:
-        RankLeftError: a rank of this node ended before it arrived; the message names the missing ranks.
-        CollectiveTimeoutError: some ranks have not arrived in time; the message names them.
+    Does nothing if the launcher is not Hydra, or without Linux's /proc. If a rank ended before it arrived, or has not
+    arrived after `timeout` seconds, it raises RankLeftError or CollectiveTimeoutError with the missing ranks.
     """
     proxy = ancestor((HYDRA_PROXY,))
     try:

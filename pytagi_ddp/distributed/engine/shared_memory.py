@@ -59,12 +59,7 @@ def required_bytes(ranks_on_node: int) -> int:
 
 
 def check_space(ranks_on_node: int) -> None:
-    """Raises an error if MPICH would be killed for lack of space, after files of dead jobs were removed.
-
-    Raises:
-        LaunchError: there is no /dev/shm on Linux, or less than `required_bytes` is free; names both numbers, left-over
-            files and remedies.
-    """
+    """Raises LaunchError if MPICH would be killed for lack of space, after files of dead jobs were removed."""
     free, required = free_bytes(), required_bytes(ranks_on_node)
     if free is None and sys.platform == "linux" and ranks_on_node > 1:
         raise LaunchError(

@@ -43,11 +43,7 @@ class Watchdog(threading.Thread):
         self.start()
 
     def watch(self, what: str, progress: Progress) -> None:
-        """Watches one more operation.
-
-        Raises:
-            RuntimeError: an earlier one has failed.
-        """
+        """Watches one more operation; RuntimeError if an earlier one has failed."""
         if self.error is not None:
             raise RuntimeError(
                 f"rank {self._rank} cannot go on with {what}: an earlier operation failed; end the job and start again"

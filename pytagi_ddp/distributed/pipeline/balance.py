@@ -60,11 +60,7 @@ def balance_by_products(model: Sequential, stages: int) -> list[int]:
 
 
 def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """`balance` as integers.
-
-    Raises:
-        ValueError: another number of stages, a stage without a layer, or another number of layers than the network has.
-    """
+    """`balance` as integers; ValueError unless it has a number above 0 for each stage, whose sum is `layers`."""
     counts = list(balance)
     if len(counts) != stages:
         raise ValueError(f"balance={counts} is for {len(counts)} stages, there are {stages}")

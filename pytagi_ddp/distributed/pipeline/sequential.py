@@ -513,11 +513,7 @@ def _refuse_carried(model: Sequential) -> None:
 
 
 def _groups(communicator: Communicator, mesh: DeviceMesh | None) -> tuple[Communicator, Communicator]:
-    """The ranks of the stages of this pipeline, and those of the replicas of this stage.
-
-    Raises:
-        ValueError: a mesh without "pipe", or with other dimensions than "pipe" and "data".
-    """
+    """The ranks of the stages of this pipeline, and those of the replicas of this stage."""
     if mesh is None:
         return communicator, SerialCommunicator()
     if set(mesh.names) not in ({"pipe"}, {"pipe", "data"}):
