@@ -8,12 +8,12 @@
     all_reduce_deltas                           data-parallel steps in a training loop of your own
     DDPSequential                               the same with the interface of a network
     FSDPSequential                              the same for networks that are too large for one rank
-    PipelineSequential                          a network divided into stages over ranks; balance_by_time,
-    balance_by_size FederatedPosterior, PosteriorUpdate         federated training: clients send posteriors as messages
-    DataParallel                                a replica on each GPU of one process all_reduce_metrics, rank_zero_*
-    metrics over all ranks; code that only one rank runs init_device_mesh                            ranks in a grid,
-    with a communicator along each dimension run_threads                                 ranks as threads of this
-    process, for notebooks and tests
+    PipelineSequential                          a network divided into stages; balance_by_time, balance_by_size
+    FederatedPosterior, PosteriorUpdate         federated training: clients send posteriors as messages
+    DataParallel                                a replica on each GPU of one process
+    all_reduce_metrics, rank_zero_*             metrics over all ranks; code that only one rank runs
+    init_device_mesh                            ranks in a grid, with a communicator along each dimension
+    run_threads                                 ranks as threads of this process, for notebooks and tests
 
 All of these use a `Communicator`. Collectives also have the names of Lux and FluxMPI: see `functional.py`.
 """

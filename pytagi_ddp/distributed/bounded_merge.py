@@ -31,9 +31,6 @@ class BoundedMerge(PosteriorMerge):
     The division removes the posterior that both factors contain, so that every sample counts once. Each merge includes
     all ranks. Running statistics are those of the last merge. `merge` and `join` wait for all ranks; afterwards, all
     have the same bits. A request to stop takes effect there.
-
-    Args:
-        communicator, model, options: as in `Exchange`, with the option `max_wait`.
     """
 
     option = "max_wait"

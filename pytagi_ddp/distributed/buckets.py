@@ -24,9 +24,6 @@ class Buckets(EveryStep):
     pass.
 
     `DDPConfig.buckets` is the number of parts; there may be fewer, because a layer is not divided.
-
-    Args:
-        communicator, model, options: as in `Exchange`.
     """
 
     option = "buckets > 1"

@@ -43,10 +43,6 @@ class HalfPrecisionSum:
         "bfloat16":  8 significant bits, range of float32.
         "float16":   11 significant bits; each block of 1024 numbers is scaled by a power of two that brings its
                      largest to 2^14..2^15, so that numbers down to 2^-29 of it keep all bits and none overflows.
-
-    Args:
-        communicator: that of all ranks.
-        dtype: "float16" or "bfloat16".
     """
 
     def __init__(self, communicator: Communicator, dtype: str):

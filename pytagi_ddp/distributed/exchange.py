@@ -225,9 +225,6 @@ class SyncBatchNorm:
 
     Batches may have different sizes, and ranks may run different numbers of passes between two exchanges. The k-th
     passes of all ranks share their statistics. In `end_passes` a rank that runs fewer takes part with empty batches.
-
-    Args:
-        communicator: of all ranks. model: this rank's replica.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential):

@@ -76,10 +76,7 @@ class Gathering(Exchange):
 
     Every collective call begins with a vote: an all-reduce that counts the ranks by their next call. While one rank
     runs a pass, the others take part in its collectives, with zeros for deltas. So ranks may run different numbers of
-    passes, or none.
-
-    Args:
-        communicator, model, options: as in `Exchange`; with `sync_batch_norm`, batch statistics are those of all ranks.
+    passes, or none. With the option `sync_batch_norm`, batch statistics are those of all ranks.
     """
 
     def __init__(self, communicator: Communicator, model: Sequential, options: Options):

@@ -30,12 +30,6 @@ class PosteriorMerge(Exchange):
     these ranks. It takes one all-reduce, in the buffer of the deltas.
 
     The rule is the option `merge`, by default "precision_weighted"; k is `every`.
-
-    Args:
-        communicator, model, options: as in `Exchange`.
-
-    Attributes:
-        steps: local steps since the last merge.
     """
 
     option = "merges (every > 1, or merge=...)"

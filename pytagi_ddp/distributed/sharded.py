@@ -19,11 +19,7 @@ from pytagi_ddp.nn.sequential import Sequential
 
 
 class ShardedNetwork(ABC):
-    """A network of which every rank has a part.
-
-    Attributes:
-        model: this rank's part. communicator: of the ranks that share the network.
-    """
+    """A network of which every rank has a part, `model`; `communicator` has the ranks that share the network."""
 
     model: Sequential
     communicator: Communicator

@@ -93,9 +93,8 @@ class ShardedArena(Arena):
     """Each rank has a block of every `ParameterGroup`: of its means and variances, and of both batch sums.
 
     Gathered groups use two slots in turn, one for parameters and one for batch sums. The addresses of a group never
-    change.
-    With `whole`, all parameters stay whole on every rank, and only the slot for batch sums is used in turn. The memory
-    of a rank, in float32 numbers, is
+    change. With `whole`, all parameters stay whole on every rank, and only the slot for batch sums is used in turn. The
+    memory of a rank, in float32 numbers, is
 
         4 sum n + 4 R max n        with `whole`: 2 R sum n + 2 sum n + 2 R max n
 
@@ -103,10 +102,7 @@ class ShardedArena(Arena):
     `all_gather`, `scatter`, `share`, `forget_evidence` and `reading`.
 
     Args:
-        leaves, kernels: of the network.
-        communicator: of the ranks.
-        min_num_params: see `groups_of`.
-        whole: whether every rank has all parameters.
+        min_num_params: see `groups_of`. whole: whether every rank has all parameters.
         offloaded: whether the shards are in host memory, and the step is made there.
 
     Attributes:

@@ -19,9 +19,6 @@ class ThreadPool:
     """Threads that are ranks. `run` calls a function on each. The threads end with `close`, or with this object.
 
     While the pool exists, the kernels of each rank use 1/world_size of their threads.
-
-    Args:
-        world_size: number of ranks.
     """
 
     def __init__(self, world_size: int):

@@ -22,18 +22,9 @@ from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unf
 
 
 class TrainedOnRanks(Wrapper):
-    """A `Sequential` trained on R ranks, each with its own share of every batch.
+    """A `Sequential` trained on R ranks, each with its own share of every batch, by the strategy `_exchange`.
 
-    `_exchange` is the exchange strategy.
-
-    Args:
-        model: the network, of the same layers on every rank.
-        config: how to communicate.
-        average: aggregation of the deltas.
-
-    Attributes:
-        model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...
-        stop_requested: whether a rank had called `request_stop` before the last exchange.
+    Arguments and attributes are those of `DDPSequential`.
     """
 
     _exchange: Exchange

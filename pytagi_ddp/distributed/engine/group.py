@@ -28,26 +28,15 @@ class Counts(NamedTuple):
 
 
 class Member:
-    """A rank of a job, with its knowledge of the other ranks.
-
-    Args:
-        rank: its number among all ranks.
-        with_ranks: whether other ranks are threads of this process.
-
-    Attributes:
-        operations: all operations of this rank.
-        groups: the groups that it belongs to, by number; 0 is the group of all ranks.
-        departed: for each rank that has left, its counts in the groups that this rank shares with it.
-        gave_up: a rank whose waiting has timed out, or None.
-    """
+    """A rank of a job, with its knowledge of the other ranks, which may be threads of this process (`with_ranks`)."""
 
     def __init__(self, rank: int, with_ranks: bool = False):
         self.rank = rank
         self.operations = Operations(rank, with_ranks)
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, Group] = {}  # those that it belongs to, by number; 0 is the group of all ranks
         self.next_number = 0  # for a new group; larger than those of its groups
-        self.departed: dict[int, dict[int, Counts]] = {}
-        self.gave_up: int | None = None
+        self.departed: dict[int, dict[int, Counts]] = {}  # of each rank that has left, in the groups shared with it
+        self.gave_up: int | None = None  # a rank whose waiting has timed out
 
     def listen(self) -> None:
         """Updates `departed` and `gave_up`."""

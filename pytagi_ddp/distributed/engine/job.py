@@ -39,14 +39,8 @@ _job: Job | None = None
 def start_job(timeout: float) -> Job:
     """Initialises MPI, once per process, together with all other ranks; later calls return the same job.
 
-    Args:
-        timeout: time limit in seconds.
-
-    Raises:
-        LaunchError: the launcher does not match the MPI library, mpi4py is missing, or /dev/shm is too small; or this
-            process was started or forked by a rank.
-        RankLeftError: a rank ended before MPI started.
-        CollectiveTimeoutError: a rank did not arrive in time.
+    Besides the LaunchError of `create_communicator`, it raises RankLeftError if a rank ended before MPI started, and
+    CollectiveTimeoutError if a rank did not arrive in time.
     """
     global _job
     if _job is not None and _job.forked:
@@ -58,11 +52,7 @@ def start_job(timeout: float) -> Job:
 
 
 class Job(MPIMember):
-    """This process as a rank of the MPI job.
-
-    Attributes:
-        world: the group of all ranks.
-    """
+    """This process as a rank of the MPI job. `world` is the group of all ranks."""
 
     def __init__(self, timeout: float):
         launch = detect_launcher()
@@ -120,7 +110,6 @@ class Job(MPIMember):
             group.across.choose(lambda requests: first.start("start of MPI", 0, requests, timeout).wait())
 
     def end_in_child(self) -> None:
-        """Called in a forked child process, which is not part of the job."""
         self.forked = FORKED.format(rank=self.rank)
         self.operations.end(self.forked)
 

@@ -51,9 +51,6 @@ class MPICommunicator(GroupCommunicator):
         timeout: seconds that the ranks may wait for each other in one piece of a collective.
         cuda_aware: pass arrays of a GPU directly to the MPI library.
         group: the ranks; None: all ranks of the job.
-
-    Raises:
-        LaunchError: the job was not started in a way that this MPI library understands, or lacks room in /dev/shm.
     """
 
     backend = "mpi"

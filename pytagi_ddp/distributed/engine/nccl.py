@@ -38,10 +38,6 @@ class NCCLCommunicator(Communicator):
 
     Attributes:
         device_index: the GPU of this rank.
-
-    Raises:
-        LaunchError: NCCL or a GPU is missing on some rank, or two ranks are on one GPU; every rank gets the same error.
-        ValueError: `device_ids` does not fit.
     """
 
     backend = "nccl"

@@ -35,8 +35,6 @@ class Operation:
 
     Attributes:
         what: name, number, ranks and size, for messages. short: the same without the size.
-        done: whether it has ended here.
-        timeout: seconds that one piece of it may take.
     """
 
     __slots__ = ("_name", "_nbytes", "_queue", "done", "number", "pieces", "request", "requests", "timeout")
@@ -77,26 +75,18 @@ class Operations:
     So a rank that waits in one group does not delay ranks that wait for it in another group.
 
     Args:
-        rank: for messages.
         with_ranks: whether other ranks are threads of this process, so that waiting must release Python's lock.
-
-    Attributes:
-        yield_core: yields the core to other threads.
-        broken: the error that interrupted an operation; no other operation can follow. broken_in: the operation.
-        busy: the queues with operations in progress.
-        unclaimed: operations that nobody has waited for yet.
-        waited: seconds that the rank has spent waiting.
     """
 
     def __init__(self, rank: int, with_ranks: bool = False):
         self.yield_core: Callable[[], object] = partial(time.sleep, 0)  # releases Python's lock
         if not with_ranks and hasattr(os, "sched_yield"):
             self.yield_core = os.sched_yield  # faster, but does not release Python's lock
-        self.broken: BaseException | None = None
-        self.broken_in = ""
-        self.busy: dict[Queue, None] = {}
-        self.unclaimed: dict[Operation, None] = {}
-        self.waited = 0.0
+        self.broken: BaseException | None = None  # the error that interrupted an operation: no other can follow
+        self.broken_in = ""  # the operation
+        self.busy: dict[Queue, None] = {}  # with operations in progress
+        self.unclaimed: dict[Operation, None] = {}  # nobody has waited for them yet
+        self.waited = 0.0  # seconds
         self.lock = threading.Lock()  # for the state that `advance` changes
         self.ended = ""  # the reason why no other operation may follow
         self._at_end: list[WeakMethod] = []
@@ -190,12 +180,8 @@ class Queue:
         check_peers: raises an error if another rank has left or timed out; its argument is the operation that this rank
             waits in.
         raise_timeout: raises the error of a time-out; its arguments are the operation and the time.
-        operations: all operations of the rank.
         at_once: start each operation at once, even if another is under way.
         label: names the ranks, for messages.
-
-    Attributes:
-        completed: number of operations that have ended on this rank.
     """
 
     def __init__(
@@ -206,7 +192,7 @@ class Queue:
         at_once: bool = False,
         label: str = "",
     ):
-        self.completed = 0
+        self.completed = 0  # operations that have ended on this rank
         self.operations = operations
         self.label = label
         self._check_peers, self._raise_timeout = check_peers, raise_timeout
@@ -224,16 +210,12 @@ class Queue:
         return None
 
     def start(self, name: str, nbytes: int, requests: Iterator, timeout: float) -> Operation:
-        """Starts an operation, after those in progress.
+        """Starts an operation, after those in progress; RuntimeError if one of this rank was cut short.
 
         Args:
-            name: its name in messages.
-            nbytes: size of the data, for messages.
+            name, nbytes: for messages.
             requests: iterator that starts one non-blocking piece in each step.
             timeout: seconds that a piece may take.
-
-        Raises:
-            RuntimeError: an earlier operation of this rank was cut short.
         """
         operations = self.operations
         if operations.broken is not None or operations.ended:

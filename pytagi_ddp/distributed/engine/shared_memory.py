@@ -45,7 +45,7 @@ RELEASE_SECONDS = 1.0  # the memory of a process that has just ended is freed a 
 
 
 def free_bytes(path: Path = SHM) -> int | None:
-    """Returns the free space of /dev/shm in bytes, or None on a system without one."""
+    """The free space of /dev/shm, or None on a system without one."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -127,11 +127,7 @@ def join_shared_sum(node: Any) -> SharedSum | None:
 
 
 class SharedMemory(mmap.mmap):
-    """The memory of a file that other ranks map too; in a forked child it becomes a private copy on write.
-
-    Args:
-        descriptor: that of the open file.
-    """
+    """The memory of an open file that other ranks map too; in a forked child it becomes a private copy on write."""
 
     _descriptor: int
 

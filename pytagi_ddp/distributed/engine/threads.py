@@ -71,11 +71,7 @@ class Message:
 
 
 class Mailbox:
-    """The collectives of a group of ranks, and the messages between them.
-
-    Args:
-        ranks: the numbers of the group's ranks among all ranks.
-    """
+    """The collectives of a group of ranks, and the messages between them; `ranks` are their numbers among all ranks."""
 
     def __init__(self, ranks: Sequence[int]):
         self.ranks = tuple(ranks)
@@ -104,20 +100,13 @@ class Mailbox:
 
 
 class World:
-    """The state that the ranks of one `run_threads` share.
-
-    Attributes:
-        mailbox: the mailbox of all ranks.
-        departed: the ranks that have left.
-        gave_up: a rank whose waiting has timed out, or None.
-        interrupted: whether Ctrl-C has interrupted the program.
-    """
+    """The state that the ranks of one `run_threads` share."""
 
     def __init__(self, world_size: int):
         self.mailbox = Mailbox(range(world_size))
-        self.departed: dict[int, ThreadMember] = {}
-        self.gave_up: int | None = None
-        self.interrupted = False
+        self.departed: dict[int, ThreadMember] = {}  # the ranks that have left
+        self.gave_up: int | None = None  # a rank whose waiting has timed out
+        self.interrupted = False  # whether Ctrl-C has interrupted the program
 
 
 class ThreadMember(Member):
@@ -155,11 +144,7 @@ class ThreadMember(Member):
 
 
 class ThreadGroup(Group):
-    """Ranks that are threads.
-
-    Attributes:
-        mailbox: shared by all ranks of the group.
-    """
+    """Ranks that are threads, and share a mailbox."""
 
     def __init__(self, member: ThreadMember, number: int, mailbox: Mailbox):
         super().__init__(member, number, mailbox.ranks)
@@ -179,11 +164,7 @@ class ThreadCommunicator(GroupCommunicator):
     collectives raise `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
 
     Args:
-        timeout: seconds that ranks may wait for each other in a collective.
         group: the ranks; None: all of them.
-
-    Raises:
-        LaunchError: this thread is not a rank.
     """
 
     backend = "threads"

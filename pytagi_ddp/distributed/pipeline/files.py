@@ -23,9 +23,7 @@ from pytagi_ddp.nn.sequential import Sequential
 class StagedNetwork(ShardedNetwork):
     """State dicts, files and checkpoints of a network in stages; they are those of the whole network.
 
-    Attributes:
-        model: the layers of this rank.
-        pipe_group: the ranks of the stages of this pipeline. data_group: the ranks with replicas of this stage.
+    Attributes are those of `PipelineSequential`.
     """
 
     model: Sequential

@@ -71,8 +71,7 @@ class ReceiveQueue:
     """Messages from another rank, in their order.
 
     Args:
-        group, peer, name: as in `SendQueue`.
-        messages: number of the last messages that stay in memory.
+        messages: number of the last messages that stay in memory. The others are as in `SendQueue`.
     """
 
     def __init__(self, group: Communicator, peer: int, name: str, messages: int, array: ArrayFunctions):
