@@ -131,10 +131,8 @@ class CheckpointManager:
         return self._write(data, position, world_size)
 
     def _write(self, data: bytes, position: TrainingPosition, world_size: int) -> Path:
-        path = self.folder / NAME.format(position.step, checksum(data)[:8])
         self._prepare()
-        self._add(path, partial(atomic_write, path, data), _entry(path, data, position, world_size))
-        return path
+        return self._add(NAME, data, position, world_size, lambda path: atomic_write(path, data))
 
     @held_back()
     def _save_gathered(
@@ -151,18 +149,13 @@ class CheckpointManager:
         self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None, extra: Any
     ) -> Path:
         ranks = model.communicator.world_size
-
-        def publish() -> Path:
-            path = self.folder / FOLDER.format(position.step, checksum(index)[:8])
-            self._add(path, partial(sharded.publish, hidden, path), _entry(path, index, position, ranks))
-            return path
-
         with errors_of_all_ranks(model.communicator):
             header = metadata(position, ranks, settings, model.model.schedule, extra)
         on_rank_0(model.communicator, self._prepare)
         name = FOLDER.format(position.step, "new")
         hidden, index = sharded.write_folder(model, self.folder, name, header)
-        return on_rank_0(model.communicator, publish)
+        publish = partial(sharded.publish, hidden)
+        return on_rank_0(model.communicator, lambda: self._add(FOLDER, index, position, ranks, publish))
 
     def _prepare(self) -> None:
         """Raises an error if the manifest is damaged, and deletes temporary files of killed runs."""
@@ -173,10 +166,19 @@ class CheckpointManager:
         for name in ("step-*", MANIFEST):
             remove_temporary_files(self.folder, name)
 
-    def _add(self, path: Path, write: Callable[[], None], entry: Entry) -> None:
-        """Writes a checkpoint by `write`, adds it to the manifest, and deletes older checkpoints."""
+    def _add(
+        self, name: str, data: bytes, position: TrainingPosition, world_size: int, write: Callable[[Path], None]
+    ) -> Path:
+        """Writes a checkpoint by `write`, adds it to the manifest, and deletes older checkpoints.
+
+        Args:
+            name: `NAME` or `FOLDER`. data: the content of its file, or of its index.
+        """
+        digest, at = checksum(data), (position.epoch, position.batch, position.step)
+        path = self.folder / name.format(position.step, digest[:8])
+        entry = Entry(path.name, len(data), digest, *at, world_size)
         known = path.exists()
-        write()
+        write(path)
         with one_at_a_time(self.folder):  # another job may save here by mistake: both are listed
             try:
                 old = [other for other in read_manifest(self.folder) if other.file != entry.file]
@@ -189,6 +191,7 @@ class CheckpointManager:
             for other in old:
                 if other not in kept:
                     _delete(self.folder, other)
+        return path
 
     def check_folder(self) -> None:
         """Makes the folder, and writes and deletes an empty file there, so that problems are known before the training.
@@ -358,11 +361,6 @@ def _check_average(model: Sequential | DDPSequential | ShardedNetwork, average: 
             "the average belongs to another network than the checkpoint: give PosteriorAverage(net), or, for a "
             "DDPSequential, PosteriorAverage(ddp.model); a sharded network cannot have one"
         )
-
-
-def _entry(path: Path, data: bytes, position: TrainingPosition, world_size: int) -> Entry:
-    """The entry of a checkpoint whose file, or index, has the content `data`."""
-    return Entry(path.name, len(data), checksum(data), position.epoch, position.batch, position.step, world_size)
 
 
 def _delete(folder: Path, entry: Entry) -> None:
