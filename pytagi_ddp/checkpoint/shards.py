@@ -115,15 +115,8 @@ def verify(folder: Path, shard: Shard) -> None:
 class TensorReader(ExitStack):
     """Reads tensors from files that have them whole or in parts; to be used in a `with` statement.
 
-    Args:
-        what: name of the checkpoint, for errors.
-        files: its verified files; only requested values are read.
-
-    Attributes:
-        sizes: number of values of each tensor, by name.
-
-    Raises:
-        DamagedCheckpointError: parts of a tensor are missing, occur twice, or are not float32.
+    The `files` are verified; only requested values are read. DamagedCheckpointError is raised if parts of a tensor are
+    missing, occur twice, or are not float32.
     """
 
     def __init__(self, what: str | Path, files: Sequence[Path]):
@@ -136,7 +129,7 @@ class TensorReader(ExitStack):
         except (SafetensorError, ValueError) as error:
             self.close()
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: {error}") from error
-        self.sizes = {name: self._size(name) for name in self._parts}
+        self.sizes = {name: self._size(name) for name in self._parts}  # of whole tensors
 
     def _list(self, path: Path) -> None:
         file = self.enter_context(open_tensors(path))

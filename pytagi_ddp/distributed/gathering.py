@@ -33,18 +33,12 @@ VOTES = RECOMPUTES + 1
 
 @dataclass
 class Pass:
-    """The current pass of the ranks.
+    """The current pass of the ranks."""
 
-    Attributes:
-        kind: one of `PASSES`. remaining: leaves that have not run yet, in order.
-        inside: whether the first of them is running, between its two hooks.
-        reduced: whether the BatchNorm sums of that leaf have been reduced.
-    """
-
-    kind: str = ""
-    remaining: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)
-    inside: bool = False
-    reduced: bool = False
+    kind: str = ""  # one of `PASSES`
+    remaining: deque[tuple[BaseLayer, Direction]] = field(default_factory=deque)  # leaves that have not run, in order
+    inside: bool = False  # whether the first of them is running, between its two hooks
+    reduced: bool = False  # whether the BatchNorm sums of that leaf have been reduced
 
 
 @dataclass
@@ -57,15 +51,10 @@ class ShardCounts:
 
 @dataclass
 class BackwardState:
-    """A `backward` of this rank.
+    """A `backward` of this rank."""
 
-    Attributes:
-        cut_short: whether deltas in the shards were incomplete before it.
-        synchronized: whether all ranks have begun it.
-    """
-
-    cut_short: bool
-    synchronized: bool = False
+    cut_short: bool  # whether deltas in the shards were incomplete before it
+    synchronized: bool = False  # whether all ranks have begun it
 
 
 class Gathering(Exchange):

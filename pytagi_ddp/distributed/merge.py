@@ -111,9 +111,6 @@ class PosteriorMerge(Exchange):
         """`Sequential.step` with this rank's own deltas, if there are any.
 
         Returns a FloatingPointError instead of raising it, because this rank first has to take part in the merge.
-
-        Raises:
-            RuntimeError: deltas of a forward pass that did not go through `forward`.
         """
         samples, problem = self.model.passes.waiting, None
         if samples and not self._begun:

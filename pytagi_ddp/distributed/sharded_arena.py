@@ -29,19 +29,12 @@ ALIGNMENT = 16  # the number of parameters in a shard is a multiple of this: 64 
 
 @dataclass(frozen=True, eq=False)
 class ParameterGroup:
-    """Neighbouring leaves, each of them whole.
-
-    Attributes:
-        leaves: layers with parameters, in forward order.
-        start: position of the first parameter among those of the network. size: N, the number of parameters.
-        shard: n, the number of parameters on each of R ranks. Rank r has those from r n on; the last R n - N are
-            padding.
-    """
+    """Neighbouring leaves with parameters, each of them whole, in forward order."""
 
     leaves: tuple[BaseLayer, ...]
-    start: int
-    size: int
-    shard: int
+    start: int  # position of the first parameter among those of the network
+    size: int  # N, the number of parameters
+    shard: int  # n, the number on each of R ranks; rank r has those from r n on, the last R n - N are padding
 
     def own(self, rank: int) -> tuple[int, int]:
         """[start, stop) of the parameters of a rank in the group, maybe empty."""
@@ -74,19 +67,13 @@ def groups_of(leaves: Iterable[BaseLayer], ranks: int, min_num_params: int) -> l
 
 @dataclass(frozen=True)
 class Section:
-    """The memory of a group. Arrays have two rows: means and variances, or the batch sums g and h.
+    """The memory of a group. Arrays have two rows: means and variances, or the batch sums g and h."""
 
-    Attributes:
-        theta, sums: R blocks of n, in the order of the ranks. Groups may share this memory.
-        own_theta, own_sums: the block of this rank.
-        stepping: steps the parameters in that block.
-    """
-
-    theta: tuple[Array, Array]
-    sums: tuple[Array, Array]
-    own_theta: tuple[Array, Array]
+    theta: tuple[Array, Array]  # R blocks of n, in the order of the ranks; groups may share this memory
+    sums: tuple[Array, Array]  # the same
+    own_theta: tuple[Array, Array]  # the block of this rank
     own_sums: Array
-    stepping: Stepping
+    stepping: Stepping  # steps the parameters in that block
 
 
 class ShardedArena(Arena):
@@ -104,12 +91,6 @@ class ShardedArena(Arena):
     Args:
         min_num_params: see `groups_of`. whole: whether every rank has all parameters.
         offloaded: whether the shards are in host memory, and the step is made there.
-
-    Attributes:
-        groups: the groups, in forward order. group_of: the group of each leaf with parameters.
-        sections: the memory of each group, in the same order.
-        keeper: the kernels of the device of the shards.
-        held: the gathered group.
     """
 
     in_shards = True
@@ -126,7 +107,7 @@ class ShardedArena(Arena):
     ):
         super().__init__(leaves, kernels, 0)
         self.offloaded = offloaded
-        self.keeper = get_kernels("cpu") if offloaded else kernels
+        self.keeper = get_kernels("cpu") if offloaded else kernels  # of the device of the shards
         self._communicator = communicator
         self.whole, self._rank, self._ranks = whole, communicator.rank, communicator.world_size
         self.groups = groups_of(self.leaves, self._ranks, min_num_params)
@@ -139,7 +120,7 @@ class ShardedArena(Arena):
         self._absent: dict[BaseLayer, Any] = {}
         self._bring: Callable[[BaseLayer], None] | None = None
         self._written: ParameterGroup | None = None
-        self.held: ParameterGroup | None = None
+        self.held: ParameterGroup | None = None  # the gathered group
         self._with_variances = False  # whether its variances are gathered, too
         for leaf in drawn(self.leaves):
             if leaf in self.group_of:

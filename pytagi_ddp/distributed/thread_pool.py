@@ -45,11 +45,8 @@ class ThreadPool:
         """Returns the results of ``function(*arguments[rank])`` on every rank, or on the first ones with arguments.
 
         A first Ctrl-C is raised when all ranks have finished. A second one interrupts the ranks and ends them.
-
-        Raises:
-            RuntimeError: the ranks have ended, or another thread uses them now.
-            Exception: the error of a rank; of several, the first that is not a consequence of another rank's. The ranks
-                end if it interrupted a collective.
+        Of several errors, the first is raised that is not a consequence of another rank's. The ranks end if it
+        interrupted a collective.
         """
         if self._ended or not self.close.alive:
             raise RuntimeError(f"the ranks of this process have ended{self._ended}")

@@ -56,15 +56,12 @@ class AbortHook:
     Earlier hooks, except Python's own, are called after the traceback is printed and before the job ends. `SystemExit`
     does not reach an excepthook: see `pytagi_ddp.distributed.engine.job.Job.leave`.
 
-    Args:
-        rank: rank in the job.
-        world_size: ranks in the job, or None while that is not known.
-        abort: a function that ends all ranks with an exit code; to be set as soon as MPI runs.
+    `abort` ends all ranks with an exit code; it is to be set as soon as MPI runs.
     """
 
     def __init__(self, rank: int, world_size: int | None):
         self.rank = rank
-        self.world_size = world_size
+        self.world_size = world_size  # None while it is not known
         self.abort: Callable[[int], None] = _die_of_a_signal
         self._pid = os.getpid()
         self._installed = False

@@ -50,16 +50,12 @@ class AcrossNodes:
     """The long sums of a group of ranks on several nodes.
 
     Args:
-        MPI: the module ``mpi4py.MPI``.
         ranks_of: MPI's communicator of the group. It is collective to make this object.
         node: equal for the ranks of a node, and different for those of others.
-
-    Attributes:
-        way: "nodes", or "mpi": pieces are added by MPI's own all-reduce.
     """
 
     def __init__(self, MPI: Any, ranks_of: Any, node: int):
-        self.way = "nodes"
+        self.way = "nodes"  # or "mpi": pieces are added by MPI's own all-reduce
         self._MPI, self._all = MPI, ranks_of
         self._node = ranks_of.Split(node, ranks_of.rank)
         self._spread = self._node.Dup()

@@ -72,10 +72,7 @@ def comparable(data: np.ndarray, op: str, keep: bool = False) -> Iterator[np.nda
     disagree. Sign-magnitude integers have a single order: -0 is below 0, and NaN (with equal bits on all ranks) is
     beyond the infinity in the direction of the op. So NaN on any rank gives NaN, as with `numpy.maximum`.
 
-    Args:
-        data: array of numbers; converted inside the block, and converted back at its end.
-        op: of `Communicator.all_reduce`.
-        keep: yield a copy instead, so that `data` does not change.
+    At the end of the block, `data` is converted back; with `keep`, a copy is converted instead.
     """
     if op not in ("max", "min") or data.dtype.kind != "f":
         yield data

@@ -97,18 +97,13 @@ class Group:
         member: this rank.
         number: equal on all ranks of the group; no two groups of a rank have the same number.
         ranks: their numbers among all ranks, in the order of the group.
-
-    Attributes:
-        rank: index of this rank in the group. world_size: number of ranks in it.
-        collectives: the queue of collectives; `collectives.start(...)` runs one.
-        label: names the ranks, for messages; empty for the group of all ranks. kind: what `collectives` counts.
     """
 
     def __init__(self, member: Member, number: int, ranks: Sequence[int]):
         self.member, self.number, self.ranks = member, number, tuple(ranks)
-        self.rank, self.world_size = self.ranks.index(member.rank), len(self.ranks)
+        self.rank, self.world_size = self.ranks.index(member.rank), len(self.ranks)  # in the group
         shown = [*map(str, self.ranks[:SPELLED]), *(["..."] if self.world_size > SPELLED else [])]
-        self.label = f" of ranks {', '.join(shown)}" if number else ""
+        self.label = f" of ranks {', '.join(shown)}" if number else ""  # for messages
         self.kind = f"collectives{self.label}"
         self.collectives = self._queue(self.ranks, 0, self.kind)
         self._messages: dict[tuple[int, int], Queue] = {}

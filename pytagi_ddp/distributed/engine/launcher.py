@@ -41,31 +41,18 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Launch:
-    """The job of this process, according to its environment.
+    """The job of this process, according to its environment. What is unknown is None, the local rank 0."""
 
-    Attributes:
-        launcher: its name, for messages.
-        rank: global rank.
-        world_size: number of ranks, or None if unknown.
-        local_rank: rank on this node (0 if unknown).
-        local_world_size: ranks on this node, or None.
-        families: MPI libraries that this launcher can start; empty if any may work.
-        evidence: the environment variable that identifies the launcher.
-        starts_mpi: whether it connects the ranks of MPI; if not, each process is rank 0 of 1 for MPI.
-        problem: a variable of the launcher that is not a number, such as "PMI_SIZE='x'"; empty if there is none.
-        meeting: host and port for connecting ranks that are started without MPI (`meeting.py`), or None.
-    """
-
-    launcher: str
+    launcher: str  # its name, for messages
     rank: int
     world_size: int | None
     local_rank: int
     local_world_size: int | None
-    families: tuple[str, ...]
-    evidence: str
-    starts_mpi: bool = True
-    problem: str = ""
-    meeting: tuple[str, int] | None = None
+    families: tuple[str, ...]  # MPI libraries that this launcher can start; empty if any may work
+    evidence: str  # the environment variable that identifies the launcher
+    starts_mpi: bool = True  # whether it connects the ranks of MPI; if not, each process is rank 0 of 1 for MPI
+    problem: str = ""  # a variable of the launcher that is not a number, such as "PMI_SIZE='x'"
+    meeting: tuple[str, int] | None = None  # host and port, for ranks that are started without MPI (`meeting.py`)
 
 
 def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:

@@ -27,14 +27,8 @@ RETRY_SECONDS = 0.05
 def meeting(launch: Launch, timeout: float) -> Iterator[None]:
     """Waits until all ranks have connected. While the body starts MPI, MPICH has a connection to the server.
 
-    From then on, the operating system kills this process (SIGKILL) if another rank ends without leaving MPI.
-
-    Args:
-        timeout: seconds to wait.
-
-    Raises:
-        LaunchError: no port is free, or there is no server at the address.
-        RankLeftError: a rank ended before it arrived. CollectiveTimeoutError: ranks have not arrived in time.
+    From then on, the operating system kills this process (SIGKILL) if another rank ends without leaving MPI. After
+    `timeout` seconds, ranks that have not arrived are named in a CollectiveTimeoutError.
     """
     assert launch.meeting is not None
     host, port = launch.meeting

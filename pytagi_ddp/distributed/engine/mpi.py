@@ -48,9 +48,7 @@ class MPICommunicator(GroupCommunicator):
     While it is open, an exception on any rank, in any thread, ends the whole job (see `abort.AbortHook`).
 
     Args:
-        timeout: seconds that the ranks may wait for each other in one piece of a collective.
-        cuda_aware: pass arrays of a GPU directly to the MPI library.
-        group: the ranks; None: all ranks of the job.
+        cuda_aware: pass arrays of a GPU directly to the MPI library. group: the ranks; None: all ranks of the job.
     """
 
     backend = "mpi"

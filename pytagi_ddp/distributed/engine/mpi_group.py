@@ -33,19 +33,12 @@ KINDS = (
 
 
 class MPIMember(Member):
-    """A rank of an MPI job.
+    """A rank of an MPI job."""
 
-    Attributes:
-        MPI: the module ``mpi4py.MPI``.
-        world_size: number of ranks in the job.
-        node: the first rank on this node.
-        hook: the abort hook; installed while a communicator is open.
-    """
-
-    MPI: Any
+    MPI: Any  # the module ``mpi4py.MPI``
     world_size: int
-    node: int
-    hook: AbortHook
+    node: int  # the first rank on this node
+    hook: AbortHook  # installed while a communicator is open
 
 
 class MPIGroup(Group):
@@ -54,22 +47,16 @@ class MPIGroup(Group):
     Args:
         ranks: the numbers, among all ranks, of the ranks of the MPI communicator `ranks_of`.
         timeout: time limit for starting, in seconds.
-
-    Attributes:
-        channels: a private duplicate of that communicator for each of `KINDS`.
-        local_rank, local_world_size: index among the ranks of the group on this node, and their number.
-        shared_sum: adds short float32 arrays if all ranks are on one node and share memory; otherwise None.
-        across: makes long sums if the ranks are on several nodes; otherwise None.
     """
 
     member: MPIMember
-    local_rank: int
-    local_world_size: int
+    local_rank: int  # among the ranks of the group on this node
+    local_world_size: int  # their number
 
     def __init__(self, job: MPIMember, number: int, ranks: Sequence[int], ranks_of: Any, timeout: float):
         super().__init__(job, number, ranks)
-        self.shared_sum: SharedSum | None = None
-        self.across: AcrossNodes | None = None
+        self.shared_sum: SharedSum | None = None  # adds short float32 arrays if all ranks are on one node
+        self.across: AcrossNodes | None = None  # makes long sums if the ranks are on several nodes
         starting = "start of MPI" if number == 0 else f"split #{number}"
         kinds = {kind: f"{starting}: {kind} channel" for kind in KINDS}
         self.channels = {kind: self.duplicate(ranks_of, name, timeout) for kind, name in kinds.items()}

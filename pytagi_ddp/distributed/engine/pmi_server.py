@@ -26,12 +26,9 @@ REPLIES = {
 
 
 class Server:
-    """The server of a job.
+    """The server of a job of `size` ranks, which wait `timeout` seconds for each other to connect.
 
-    Args:
-        size: number of ranks.
-        job: a name that differs from those of other jobs on the same machine.
-        timeout: seconds that ranks wait for each other to connect.
+    The name `job` differs from those of other jobs on the same machine.
     """
 
     def __init__(self, size: int, job: str, timeout: float):

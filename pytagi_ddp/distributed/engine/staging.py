@@ -13,9 +13,7 @@ import numpy as np
 class Staging:
     """Copies arrays of a GPU to pinned host memory and back, or passes them to an MPI that can read GPU memory.
 
-    Args:
-        cuda_aware: whether the MPI library accepts GPU memory. It cannot be detected: an MPI that does not accept it
-            crashes.
+    Whether it can (`cuda_aware`) cannot be detected: an MPI that does not accept GPU memory crashes.
     """
 
     def __init__(self, cuda_aware: bool = False):

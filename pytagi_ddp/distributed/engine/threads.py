@@ -162,9 +162,6 @@ class ThreadCommunicator(GroupCommunicator):
 
     As with `MPICommunicator`, ranks detect a rank that has left, and one that is late. Ranks that call different
     collectives raise `CollectiveMismatchError`, with or without ``PYTAGI_DDP_DEBUG``.
-
-    Args:
-        group: the ranks; None: all of them.
     """
 
     backend = "threads"

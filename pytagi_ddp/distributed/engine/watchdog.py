@@ -27,10 +27,8 @@ class Watchdog(threading.Thread):
     with it, which ends the job (`pytagi_ddp.distributed.engine.abort`).
 
     Args:
-        rank: for messages.
         timeout: seconds from `watch` that an operation may take.
-        check: raises an error if the engine has one.
-        abort: ends all operations of the engine.
+        check: raises an error if the engine has one. abort: ends all operations of the engine.
     """
 
     def __init__(self, rank: int, timeout: float, check: Callable[[], None], abort: Callable[[], None]):
