@@ -158,8 +158,8 @@ def join_memory(
     Args:
         broadcast, all_gather: collectives of the ranks for objects, from rank 0 and from all.
     """
-    for make in (_nameless_file, _named_file):
-        with make(nbytes) if rank == 0 else contextlib.nullcontext() as path:
+    for named in (False, True):
+        with _new_file(nbytes, named) if rank == 0 else contextlib.nullcontext() as path:
             memory = _map(*broadcast((path, path and _identity(path))))
             everyone = all(all_gather(memory is not None))
         if everyone:
@@ -168,31 +168,24 @@ def join_memory(
 
 
 @contextlib.contextmanager
-def _nameless_file(nbytes: int) -> Iterator[Path | None]:
-    """A new file of zeros in memory, which only processes of this user can open; None if that is not supported."""
-    with contextlib.ExitStack() as opened:
-        path = None
-        with contextlib.suppress(OSError, AttributeError):  # a system without memfd_create
-            descriptor = os.memfd_create(OWN_PREFIX, os.MFD_CLOEXEC)
-            opened.callback(os.close, descriptor)
-            os.posix_fallocate(descriptor, 0, nbytes)
-            here = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-            path = here if here.exists() else None
-        yield path
+def _new_file(nbytes: int, named: bool) -> Iterator[Path | None]:
+    """A new file of zeros in memory, which only processes of this user can open; None if that is not possible.
 
-
-@contextlib.contextmanager
-def _named_file(nbytes: int) -> Iterator[Path | None]:
-    """A file in /dev/shm, with a name until the end of the block; None without space or without /dev/shm."""
+    It has no name, or one in /dev/shm until the end of the block.
+    """
     with contextlib.ExitStack() as made:
         path = None
-        with contextlib.suppress(OSError):
-            here = SHM / f"{OWN_PREFIX}{secrets.token_hex(8)}"
-            descriptor = os.open(here, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            made.callback(os.unlink, here)
+        with contextlib.suppress(OSError, AttributeError):  # no space, no /dev/shm, or no memfd_create
+            if named:
+                here = SHM / f"{OWN_PREFIX}{secrets.token_hex(8)}"
+                descriptor = os.open(here, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                made.callback(os.unlink, here)
+            else:
+                descriptor = os.memfd_create(OWN_PREFIX, os.MFD_CLOEXEC)
+                here = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
             made.callback(os.close, descriptor)
             os.posix_fallocate(descriptor, 0, nbytes)
-            path = here
+            path = here if here.exists() else None
         yield path
 
 
