@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,20 @@ class TrainedOnRanks(Wrapper):
         """Requests a stop: with the next exchange, `stop_requested` becomes True on every rank."""
         self._stop = True
 
+    def load(self, filename: str | bytes | Path) -> None:
+        """`Sequential.load`; every rank reads the file, and drops its pending deltas.
+
+        With `sync_batch_norm`, call `barrier` first if some rank may have had no batch: it takes part in the passes of
+        the others only in its next collective call.
+        """
+        self.model.load(filename)
+        self.parameters_changed()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
+        self.model.load_state_dict(state_dict)
+        self.parameters_changed()
+
     @collective
     def barrier(self) -> None:
         """Waits until every rank has called it. A rank that waits takes part in the passes of others.
@@ -270,8 +285,3 @@ class TrainedOnRanks(Wrapper):
         """
         self._exchange.barrier("barrier")
         self.communicator.barrier()
-
-    @contextmanager
-    def _new_parameters(self) -> Iterator[None]:
-        yield
-        self.parameters_changed()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from operator import attrgetter
 from pathlib import Path
@@ -122,22 +121,3 @@ class Wrapper(KnownAttributes):
     def save(self, filename: str | bytes | Path) -> None:
         """`Sequential.save`."""
         self.model.save(filename)
-
-    @contextmanager
-    def _new_parameters(self) -> Iterator[None]:
-        """The context of a call that replaces the parameters."""
-        yield
-
-    def load(self, filename: str | bytes | Path) -> None:
-        """`Sequential.load`; every rank reads the file, and drops its pending deltas.
-
-        With `sync_batch_norm`, call `barrier` first if some rank may have had no batch: it takes part in the passes of
-        the others only in its next collective call.
-        """
-        with self._new_parameters():
-            self.model.load(filename)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """`Sequential.load_state_dict`, with the same values on every rank; see `load`."""
-        with self._new_parameters():
-            self.model.load_state_dict(state_dict)
