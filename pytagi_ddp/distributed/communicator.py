@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytagi_ddp.distributed.engine.child_process import why_no_rank
+from pytagi_ddp.distributed.engine.child_process import launcher_of_rank, why_no_rank
 from pytagi_ddp.distributed.engine.errors import TIMEOUT, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.launcher import detect_launcher, looks_like_one_of_many
@@ -124,8 +124,8 @@ def resolve_backend(backend: str) -> str:
         return backend
     if current_member() is not None:
         return "threads"
-    launch = detect_launcher()
-    return "serial" if launch is None or launch.world_size == 1 or why_no_rank() else "mpi"
+    launch = launcher_of_rank()
+    return "serial" if launch is None or launch.world_size == 1 else "mpi"
 
 
 def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:

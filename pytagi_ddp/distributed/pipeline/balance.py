@@ -49,8 +49,8 @@ def balance_by_size(model: Sequential, x: ArrayLike, stages: int) -> list[int]:
     """
     rows = _by_layer(model, model.profile(x, repeat=1))
     bytes_of = [sum(row.memory for row in layer) for layer in rows]
-    sizes = [PARAMETER_BYTES * _parameters(layer) for layer in model.layers]
-    return _cut(model, [a + b for a, b in zip(sizes, bytes_of, strict=True)], stages)
+    counts = [sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves()) for layer in model.layers]
+    return _cut(model, [PARAMETER_BYTES * n + b for n, b in zip(counts, bytes_of, strict=True)], stages)
 
 
 def balance_by_products(model: Sequential, stages: int) -> list[int]:
@@ -76,10 +76,6 @@ def _by_layer(model: Sequential, profile: Profile) -> list[list]:
     """The rows of a profile for each layer of the network; a block has the rows of all its leaves."""
     rows = iter(profile.rows)
     return [[next(rows) for _ in layer.leaves()] for layer in model.layers]
-
-
-def _parameters(layer: BaseLayer) -> int:
-    return sum(leaf.num_weights + leaf.num_biases for leaf in layer.leaves())
 
 
 def _products(leaf: BaseLayer) -> int:
