@@ -157,12 +157,7 @@ class TensorReader(ExitStack):
         return end
 
     def read(self, part: TensorSpec) -> np.ndarray:
-        """The values of a part of a tensor.
-
-        Raises:
-            ValueError: there is no tensor of this name and size, because the checkpoint is of another network.
-            DamagedCheckpointError: values that are not finite, or negative variances.
-        """
+        """The values of a part of a tensor; ValueError if the checkpoint is of another network."""
         if self.sizes.get(part.name) != part.size:
             found = self.sizes.get(part.name, "no")
             raise ValueError(f"{self._what}: {part.name} has {found} numbers there and {part.size} here")

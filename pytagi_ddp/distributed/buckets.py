@@ -58,11 +58,7 @@ class Buckets(EveryStep):
         return len(self._parts)
 
     def backward(self, last: bool) -> None:
-        """The backward pass. It starts the reductions if it is the `last` one before the step.
-
-        Raises:
-            RuntimeError: a second such pass before the step, while the deltas of the first are being reduced.
-        """
+        """The backward pass. It starts the reductions if it is the `last` one before the step; no other may follow."""
         self._collect_alone()
         if self._started:
             self.model.input_delta_z_buffer.outdated = True  # the batch is dropped: step() needs no backward pass

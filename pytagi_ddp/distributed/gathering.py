@@ -101,11 +101,7 @@ class Gathering(Exchange):
     def synchronize(self, kind: str) -> None:
         """Takes part in the passes of other ranks until every rank has reached `kind`; collective.
 
-        If `kind` is a pass, it returns when all ranks that run it have reached it.
-
-        Raises:
-            RuntimeError: ranks make different collective calls, or a backward pass was interrupted on one of them;
-                raised on every rank.
+        If `kind` is a pass, it returns when all ranks that run it have reached it. Errors are raised on every rank.
         """
         self._finish_pass()
         if self.unsharded:
@@ -257,11 +253,7 @@ class Gathering(Exchange):
 
     @held_back()
     def backward(self, last: bool) -> None:
-        """`Sequential.backward`.
-
-        Raises:
-            RuntimeError: deltas of an earlier pass wait for a step, and this pass would not add to them.
-        """
+        """`Sequential.backward`, unless deltas of an earlier pass wait to which it would not add."""
         if self.unsharded:
             raise RuntimeError("backward() inside unshard(): leave it first, on every rank")
         passes = self.model.passes

@@ -175,10 +175,8 @@ class PosteriorMerge(Exchange):
     def _spread(self, buffer: Array, theta: Array, ranks: Communicator, bad: bool) -> Array:
         """Computes the merged posterior from the sums in `buffer`, and writes it to `theta` and to the prior.
 
-        Returns a copy of the summed counters.
-
-        Raises:
-            FloatingPointError: the posterior of some rank was `bad`; raised on all `ranks`, and nothing changes.
+        Returns a copy of the summed counters. If the posterior of some rank was `bad`, all `ranks` raise
+        FloatingPointError, and nothing changes.
         """
         array, counters = self.model.kernels.array, self._tail(buffer)[:HEADER]
         if np.isnan(array.to_host(counters)[0]):

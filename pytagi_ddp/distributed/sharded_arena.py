@@ -300,10 +300,10 @@ class ShardedArena(Arena):
 
     def keep(self, group: ParameterGroup, rows: tuple[Array, Array] | None = None) -> None:
         """Copies this rank's block from the rows of the whole group (None: those of its section)."""
-        section, n = self.sections[group], group.shard
+        section = self.sections[group]
         for row, own in zip(rows or section.theta, section.own_theta, strict=True):
             if rows is not None or not self.whole:
-                self._kernels.array.copy(row[self._rank * n : (self._rank + 1) * n], own)
+                self._kernels.array.copy(self._block(group, row), own)
 
     def bring(self, leaf: BaseLayer) -> None:
         if self._bring is not None and leaf in self.group_of:

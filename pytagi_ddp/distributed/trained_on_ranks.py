@@ -133,11 +133,7 @@ class TrainedOnRanks(Wrapper):
         self._exchange.step(self._stop)
 
     def _begin(self, name: str, in_no_sync: bool = False) -> None:
-        """Called first in each collective method; ends a step that was interrupted after its exchange.
-
-        Raises:
-            RuntimeError: inside `no_sync`, unless the method may be called there; or another wrapper has the network.
-        """
+        """Called first in each collective method; ends a step that was interrupted after its exchange."""
         if self._in_no_sync and not in_no_sync:
             raise RuntimeError(f"{name}() inside no_sync(): leave it first, then step() exchanges what was accumulated")
         if self.model.trainer is not self:

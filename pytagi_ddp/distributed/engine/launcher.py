@@ -166,19 +166,15 @@ def check_launcher(launch: Launch | None, library_version: str) -> None:
     family = mpi_family(library_version)
     if launch is None or not launch.families or family in launch.families:
         return
-    np = launch.world_size or 2
+    try:
+        mpirun = str(find_mpirun(family))
+    except LaunchError:
+        mpirun = f"the mpirun of {family}"
     raise LaunchError(
         f"this job was started by {launch.launcher} ({launch.evidence}), but mpi4py loads "
-        f"{short_version(library_version)}, which needs {family}'s own mpirun. "
-        f"Start it with: {_right_mpirun(family)} -np {np} ...   (or: python -m pytagi_ddp.launch -np {np} ...)"
+        f"{short_version(library_version)}, which needs {family}'s own mpirun. Start it with: {mpirun} -np "
+        f"{launch.world_size or 2} ...   (or: {start_command(launch)})"
     )
-
-
-def _right_mpirun(family: str) -> str:
-    try:
-        return str(find_mpirun(family))
-    except LaunchError:
-        return f"the mpirun of {family}"
 
 
 def find_mpirun(family: str) -> Path:

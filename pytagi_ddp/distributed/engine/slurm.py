@@ -40,11 +40,7 @@ def batch_script(options: Sequence[str], program: Sequence[str], interface: str,
 
     Args:
         options: options of sbatch, such as "-N", "4". One for the signal replaces that of the script.
-        program: the command of the ranks. interface: that of srun, ``"pmi2"`` or ``"pmix"``. name: that of the log
-            files.
-
-    Raises:
-        ValueError: a value that belongs to no option.
+        program: the command of the ranks. interface: that of srun, ``"pmi2"`` or ``"pmix"``. name: of the log files.
     """
     lines: list[str] = []
     for word in options:

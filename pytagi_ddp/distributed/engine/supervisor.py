@@ -41,13 +41,9 @@ class Supervisor:
 
     Args:
         mpirun: the program. options: its options. program: the command of the ranks.
-        max_restarts: the largest number of restarts.
         min_ranks: the least number of ranks for a restart on fewer ranks: on the hosts that answer, if mpirun has a
             list of hosts; otherwise on one rank less, if a rank died without a Python error. None: always on all ranks.
         pause: seconds before the first restart; each next pause is twice as long, up to a minute.
-
-    Raises:
-        ValueError: a number out of range; min_ranks without -np.
     """
 
     def __init__(

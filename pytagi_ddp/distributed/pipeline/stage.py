@@ -35,20 +35,16 @@ class Stage:
         taken: number of arrays of a state that is received.
         in_flight: the largest number of forward passes that wait for their backward passes.
         recompute: whether to keep only the input of a forward pass, and to run it again before its backward pass.
-
-    Attributes:
-        outputs: outputs of the last stage for the whole batch. deltas: the deltas at these outputs.
-        timeline: the actions since `begin` and their times, in seconds of `time.perf_counter`.
     """
 
     def __init__(self, net: Sequential, group: Communicator, taken: int, in_flight: int, recompute: bool):
         self.net, self.group = net, group
         self.is_first, self.is_last = group.rank == 0, group.rank == group.world_size - 1
         self.given = 3 if net.layers[-1].gives_jacobian else 2
-        self.outputs, self.deltas = BaseHiddenStates(), BaseDeltaStates()
+        self.outputs, self.deltas = BaseHiddenStates(), BaseDeltaStates()  # of the last stage, for the whole batch
         self.outputs.elsewhere = not self.is_last
         self.outputs.seq_len = net.output_z_buffer.seq_len
-        self.timeline: Timeline = []
+        self.timeline: Timeline = []  # the actions since `begin`, in seconds of `time.perf_counter`
         self._observed = BaseDeltaStates()
         self.rows: list[slice] = []
         self._taken, self._in_flight, self._recompute = taken, in_flight, recompute
@@ -83,10 +79,6 @@ class Stage:
             kind: one of `PASSES`. x, var_x: the batch, (samples, inputs), on the first stage.
             cut: returns the rows of the micro-batches for a number of samples.
             waiting: number of samples whose deltas wait, to which those of this batch will be added.
-
-        Raises:
-            RuntimeError: the previous stage has begun another kind of pass, or adds to deltas of other samples; or an
-                earlier pass was interrupted.
         """
         self._check(kind)
         header = self._header
