@@ -24,6 +24,8 @@ else:
 
 __all__ = ["Communicator", "SerialCommunicator", "ThreadCommunicator", "as_communicator", "create_communicator"]
 
+ENGINES = ("serial", "threads", "mpi", "nccl")
+
 
 def create_communicator(
     backend: str = "auto",
@@ -71,7 +73,7 @@ def create_communicator(
         )
     backend = resolve_backend(backend)
     limit = time_limit("PYTAGI_DDP_TIMEOUT", TIMEOUT, timeout)
-    communicator = ENGINES[backend](limit, device_ids, cuda_aware_mpi)
+    communicator = _start(backend, limit, device_ids, cuda_aware_mpi)
     for name, asked in (("rank", rank), ("world_size", world_size)):
         actual = getattr(communicator, name)
         if asked is not None and asked != actual:
@@ -128,19 +130,13 @@ def resolve_backend(backend: str) -> str:
     return "serial" if launch is None or launch.world_size == 1 else "mpi"
 
 
-def _serial(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return SerialCommunicator()
-
-
-def _threads(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return ThreadCommunicator(timeout)
-
-
-def _mpi(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
-    return importlib.import_module("pytagi_ddp.distributed.engine.mpi").MPICommunicator(timeout, cuda_aware_mpi)
-
-
-def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+def _start(backend: str, timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool) -> Communicator:
+    if backend == "serial":
+        return SerialCommunicator()
+    if backend == "threads":
+        return ThreadCommunicator(timeout)
+    if backend == "mpi":
+        return importlib.import_module("pytagi_ddp.distributed.engine.mpi").MPICommunicator(timeout, cuda_aware_mpi)
     host = create_communicator("auto", timeout=timeout)
     engine = importlib.import_module("pytagi_ddp.distributed.engine.nccl")
     try:
@@ -148,7 +144,3 @@ def _nccl(timeout: float, device_ids: Sequence[int] | None, cuda_aware_mpi: bool
     except LaunchError:  # raised on every rank alike
         host.close()
         raise
-
-
-# Functions of the time-out in seconds and the options for GPUs, by engine.
-ENGINES = {"serial": _serial, "threads": _threads, "mpi": _mpi, "nccl": _nccl}
