@@ -68,9 +68,6 @@ def newest_intact(
     Args:
         communicator: that of the ranks. folder: rank 0 reads its list of checkpoints.
         take: a function that reads a checkpoint; with several ranks it is collective, and raises errors on all of them.
-
-    Raises:
-        DamagedCheckpointError: the newest is damaged (with `fall_back`: all are); names it, and the previous one.
     """
 
     def listed() -> list[Entry]:

@@ -53,10 +53,6 @@ def exchange_deltas(
 
     Returns:
         The reduced counters: (samples, ranks with samples, votes), summed over all ranks.
-
-    Raises:
-        RuntimeError: the deltas of all ranks were exchanged already, and no step has applied them.
-        NonFiniteError: with ``PYTAGI_DDP_DEBUG=1``, sums that are not finite; names the layer.
     """
     if model.passes.average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
@@ -82,12 +78,7 @@ def exchange_deltas(
 
 
 class Options(NamedTuple):
-    """The options that select a strategy.
-
-    Attributes:
-        config: a `DDPConfig`. device: of the network.
-        average, every, merge, sync_batch_norm, max_wait: as in `DDPSequential`.
-    """
+    """The options that select a strategy: a `DDPConfig`, the device of the network, arguments of `DDPSequential`."""
 
     config: Any
     device: str = "cpu"

@@ -24,7 +24,6 @@ class ThreadPool:
     def __init__(self, world_size: int):
         from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here, so that an import does not load kernels
 
-        self.world_size = world_size
         self._world = World(world_size)
         self._tasks: list[SimpleQueue] = [SimpleQueue() for _ in range(world_size)]
         self._results: SimpleQueue = SimpleQueue()
