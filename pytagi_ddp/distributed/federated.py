@@ -134,7 +134,7 @@ class MergedRound(NamedTuple):
     """The result of `FederatedPosterior.merge`.
 
     Attributes:
-        round: number of the round that now begins.
+        round: number of the round that now begins. merged: the clients whose posteriors are in it.
         clipped: those of them whose change was scaled down.
         left_out: reasons by client; a message without a readable name is "message 3", counted from 0.
     """
