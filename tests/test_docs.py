@@ -458,8 +458,9 @@ def check_classifiers() -> None:
     ((of_all, of_half),) = numbers("plot_classes", r"([\d.]+)% of all, ([\d.]+)% of")
     assert of_half < of_all < 5
     heads = numbers("plot_heads", r"error ([\d.]+)%, of the surest half ([\d.]+)%; calibration error \(ECE\) ([\d.]+)")
-    for limit, (error, of_half, calibration) in zip((8, 8, 15, 8), heads, strict=True):  # Remax depends on the seed
-        assert error < limit and of_half < 0.25 * error and calibration < 0.2
+    assert len(heads) == 4
+    for error, of_half, calibration in heads:
+        assert error < 8 and of_half < 0.25 * error and calibration < 0.2
     scores = [score for (score,) in numbers("plot_foreign", r"(?m)^ +[^:]+: AUROC ([\d.]+)$")]
     shuffled, turned, bright, noise = (scores[k : k + 3] for k in range(0, 12, 3))  # by entropy, variance, distance
     assert min(shuffled[0], noise[0]) > 0.9 and turned[0] < 0.75 and bright[0] + 0.1 < 0.95

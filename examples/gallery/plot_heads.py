@@ -27,6 +27,7 @@ x, x_new, label, label_new = train_test_split((x - x.mean()) / x.std(), label, t
 # decisions: its 11 outputs are the nodes of a tree, whose leaves are the classes. The other two heads are layers whose
 # outputs are probabilities already. Each is observed as 1 or 0, with a standard deviation that says how far labels are
 # trusted. The layer below them gets a narrow prior: with the usual one, `ClosedFormSoftmax` overflows.
+# `Remax` forgets evidence: by the step of the others it has 4 to 67 % errors, depending on the seed.
 
 narrow = partial(Linear, 100, 10, gain_weight=0.03, gain_bias=0.03)
 one_hot = np.eye(10)[label]
@@ -40,8 +41,9 @@ HEADS: dict = {
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for name, (head, likelihood, y) in HEADS.items():
     pytagi_ddp.manual_seed(0)
+    options: dict = {"evidence": None, "forget": 4} if name == "Remax" else {"evidence": {"count": 8}}
     net = Sequential(Linear(64, 100), MixtureReLU(), Linear(100, 100), MixtureReLU(), *head())
-    net.fit(x, y, likelihood, epochs=20, batch_size=16, evidence={"count": 8})  # how often a label counts
+    net.fit(x, y, likelihood, epochs=20, batch_size=16, **options)
     prediction = likelihood.predict(net, x_new)
     p = prediction.probabilities if y is label else np.clip(prediction.mean, 1e-9, None)
     p /= p.sum(1, keepdims=True)  # means of 0 and 1 need not sum to 1
@@ -58,5 +60,5 @@ plt.show()
 # On the left, a point on the diagonal means that of answers given with a probability of 80 %, about 80 % are right;
 # larger dots stand for more answers. The first two heads are mostly above the diagonal: they are less sure than they
 # could be. All four know which answers to refuse: the surest half has almost no errors. `Remax` depends most on the
-# seed: with the next three it has 4.2, 3.2 and 3.2 % errors. The first two have no settings. So begin with
-# `Categorical`, the default of `net.fit`.
+# seed: with seeds 0 to 5 it has 3.4 to 5.8 % errors. The first two have no settings. So begin with `Categorical`, the
+# default of `net.fit`.
