@@ -112,7 +112,8 @@ class Choice:
         Networks of different kinds make different errors. So their mean may be better, even if one kind is worse.
         """
         alike = self._some(best, self._judges, self._count)
-        least, others = self._judged(alike), []
+        least = self._judged(alike)
+        others: list[Training] = []
         rest = sorted(self.losses, key=self.losses.__getitem__)[: MIXED + 1]
         rest.remove(best)
         while rest and len(others) < self._count - 1:
