@@ -33,6 +33,7 @@ TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, becau
 CHECKED = 10_000  # rows in which values are looked for that are equal in float32
 EQUAL = 0.01  # part of the values of a column that is suspicious if it is lost so
 MOST_EPOCHS = 100
+SEEDS, SEEDS_ONLINE = 4, 2  # networks for each fold if their number is not given, in `fit` and in `partial_fit`
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
 # the noise of small tables, and few of them (FEW) are better.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
@@ -56,9 +57,9 @@ class EnsembleEstimator(BaseEstimator):
         candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW]
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
-        counts = {"batch_size": self.batch_size, "n_folds": self.n_folds, "n_seeds": self.n_seeds}
-        if self.epochs is not None:
-            counts["epochs"] = self.epochs
+        counts = {"batch_size": self.batch_size, "n_folds": self.n_folds}
+        optional = {"n_seeds": self.n_seeds, "epochs": self.epochs}
+        counts |= {name: value for name, value in optional.items() if value is not None}
         wrong = {name: value for name, value in counts.items() if not _is_count(value)}
         hidden = candidates[0][0]
         if wrong or not hidden or not all(map(_is_count, hidden)):
@@ -102,7 +103,7 @@ class EnsembleEstimator(BaseEstimator):
         of other trainings while their mean gets better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
-        trainings, count = self._encoded(trainings, samples[0]), self.n_seeds
+        trainings, count = self._encoded(trainings, samples[0]), self.n_seeds or SEEDS
 
         def train(places: list[tuple[Training, int]]) -> list[Sequential]:
             tasks = (  # made one at a time, because each has a copy of its samples
@@ -128,7 +129,7 @@ class EnsembleEstimator(BaseEstimator):
         return [replace(training, encoding=encoding) for training in trainings]
 
     def _untrained(self, training: Training, x: np.ndarray) -> list[Sequential]:
-        """Networks for `partial_fit`, the same number as in `fit`; x: the samples of the first call."""
+        """Networks for `partial_fit`; x: the samples of the first call."""
         if len(x) < 2:
             raise ValueError(
                 f"the first partial_fit determines the scales of inputs and targets for good, and has {len(x)} sample: "
@@ -140,7 +141,7 @@ class EnsembleEstimator(BaseEstimator):
                 "which they are scaled: later values keep their unit, which has to be about 1",
             )
         (training,), inputs = self._encoded([training], x), x.shape[1]
-        return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * self.n_seeds)]
+        return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * (self.n_seeds or SEEDS_ONLINE))]
 
     def _standardise_by(self, X: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Computes means and standard deviations of the columns; networks of an earlier scaling are dropped."""

@@ -102,7 +102,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             likely (not in `partial_fit`). `sigma_v`, `heteroscedastic` and `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
-        n_seeds: networks for each fold.
+        n_seeds: networks for each fold. None: 4, and 2 in `partial_fit` without `fit`.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for
@@ -160,7 +160,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         student_t: bool = True,
         likelihood: str | None = None,
         n_folds: int = 5,
-        n_seeds: int = 4,
+        n_seeds: int | None = None,
         forget: float = 4.0,
         forget_until: float = 0.7,
         n_bins: int | None = None,

@@ -339,6 +339,10 @@ class ParameterArena(Arena):
         return self._stepping.negative_variances()
 
     @property
+    def dtype(self) -> np.dtype:
+        return self.theta.dtype
+
+    @property
     def nbytes(self) -> int:
         return super().nbytes + self.theta.nbytes
 
