@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "recipe": {},
     "one hidden layer": {"hidden_layer_sizes": "published"},
     "nothing forgotten": {"forget": 1.0},
-    "noise from learnt samples": {"n_folds": 1, "n_seeds": 10},
+    "noise from learnt samples": {"n_folds": 1, "n_seeds": 20},
     "same noise everywhere": {"heteroscedastic": False},
     "Gaussian": {"student_t": False},
     "five networks": {"n_seeds": 1},

@@ -43,8 +43,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         sigma_v: None, or a number for the networks of versions before 0.3: a hierarchical softmax, where +1 and -1 with
             noise of this standard deviation encode a class, and evidence is forgotten between epochs according to
             `forget` and `forget_until`.
-        hidden_layer_sizes, epochs, batch_size, n_folds, n_seeds, forget, forget_until: as in `TAGIRegressor`. With one
-            fold, probabilities are not tempered.
+        hidden_layer_sizes, epochs, batch_size, n_folds, forget, forget_until: as in `TAGIRegressor`. With one fold,
+            probabilities are not tempered.
+        n_seeds: networks for each fold. None: as in `TAGIRegressor`.
         n_bins, categorical_features, max_time, known_rows, n_jobs, random_state, verbose: as in `TAGIRegressor`.
 
     Attributes:

@@ -261,7 +261,8 @@ def learn_noise(
             h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
     some = ~np.isnan(gain)
-    shares = np.minimum(gain[some] * np.exp(-scale.log_scale2(h[some])), MOST_GAIN)
+    expected = np.exp(scale.log_scale2(h)) * (1 + moments.missing / complete)
+    shares = np.minimum((gain / expected)[some], MOST_GAIN)
     shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
     return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained)
 

@@ -60,3 +60,17 @@ def test_measured_times_beside_predicted_ones():
         ["all", "", "11", "3.000", "2.000", "1.50"],
     ]
     assert "predicted" in gpu.kernel_table(measured, None)
+
+
+def test_each_line_is_on_disk_at_once(tmp_path):
+    def report(say):
+        say("half of it")
+        assert json.loads((tmp_path / "part").read_text())["lines"] == ["half of it"]
+
+    assert gpu.run_section(report, tmp_path / "part") == 0
+
+
+def test_the_budgets_fit_and_every_section_is_described():
+    assert sum(gpu.BUDGETS.values()) <= 60 * gpu.MINUTES
+    assert {*gpu.BUDGETS, *gpu.EXTRA} == gpu.REPORTS.keys()
+    assert all(f"| {name} |" in gpu.__doc__ for name in gpu.REPORTS)

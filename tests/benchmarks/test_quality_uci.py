@@ -41,6 +41,8 @@ def test_splits_are_done_once_and_reported(yachts, tmp_path, capsys):
     assert "| yacht | 3      | " in out[out.index("on the splits that every variant has") :]
     uci.main(["--report", "--results", str(path)])
     assert "yacht" not in capsys.readouterr().out  # nothing but quick runs, which are not a measurement
+    uci.main([*run, "--splits", "19", "--variant", "one hidden layer"])
+    assert uci.read(path)[-1]["split"] == 19
 
 
 def test_published_figures_are_complete():

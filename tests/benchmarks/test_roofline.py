@@ -1,12 +1,18 @@
 """The prediction from counts, and what is counted; `tests/cuda/ptx` tests the counts themselves."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from benchmarks.roofline import GAP, GAP_IN_GRAPH, HOST, SHORTEST, predict
+from benchmarks import roofline
+from benchmarks.roofline import CARDS, GAP, GAP_IN_GRAPH, HOST, SHORTEST, predict
 from benchmarks.step_counts import COLUMNS
 from benchmarks.workloads import find
+from tests.conftest import weekly
+from tests.cuda.ptx.emulator import missing
 
 NOTHING = dict.fromkeys(COLUMNS, 0)
 
@@ -67,3 +73,35 @@ def test_what_cannot_be_predicted():
         predict("t4", counts=step(tf32=True))
     with pytest.raises(ValueError, match="no workload 'mlp-128-bx'"):
         find("mlp-128-bx")
+
+
+@pytest.mark.parametrize(
+    ("device", "card"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA GeForce RTX 4090", "4090"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA T400 4GB", None),
+    ],
+)
+def test_the_card_of_a_device(device, card):
+    assert roofline.card_of(device) == card
+
+
+@weekly
+@pytest.mark.slow
+def test_a_prediction_of_the_kernels_as_they_are(tmp_path):
+    if reason := missing():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "benchmarks.gpu_launches", "--workload", "1-50-1-b16", "--predict"]
+    output = tmp_path / "prediction.json"
+    env = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}  # which is for the process that counts to undo
+    done = subprocess.run([*command, "t4", "--json", str(output)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PREDICTION, not a measurement: 1-50-1-b16, float32, on T4" in done.stdout
+    predicted = json.loads(output.read_text())
+    assert (predicted["launches"], predicted["copies"]) == (9, 0)
+    assert {row["bound"] for row in predicted["kernels"].values()} == {"launch"}
+    assert set(CARDS) >= {"h200", "h100", "a100", "4090", "t4"}

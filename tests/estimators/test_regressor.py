@@ -585,14 +585,19 @@ def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(mo
     assert shrink[True] < shrink[False] == 0
 
 
-def test_the_scale_is_that_of_the_mean_of_all_networks():
-    """A few samples have large errors, which no mean over networks reduces; the scale is that of the others."""
+@pytest.mark.parametrize("large, missing", [(30.0, 0.0), (1.0, 15.0)])
+def test_the_scale_is_that_of_the_mean_of_all_networks(large, missing):
+    """A few samples have large errors, or half of them have missing inputs, which add variance.
+
+    No mean over networks reduces either; the scale is that of the other samples.
+    """
     rng = np.random.default_rng(0)
     x, fold, many = rng.normal(size=(4000, 1)).astype(np.float32), np.arange(4000) % 2, 20
-    bias = np.where(np.arange(4000) % 20, 1.0, 30.0) * rng.standard_t(5, 4000)
-    mus = bias + 2 * rng.normal(size=(many, 4000))
-    moments = Moments(mus[:2], np.ones((2, 4000)), np.zeros((2, 4000)))
-    gain = np.where(fold, moments.spread * (1 / 2 - 1 / many), np.nan)  # as if known for one fold
+    bias = np.where(np.arange(4000) % 20, 1.0, large) * rng.standard_t(5, 4000)
+    added = np.where(np.arange(4000) % 4 < 2, missing, 0.0)
+    mus = bias + added**0.5 * rng.normal(size=4000) + 2 * rng.normal(size=(many, 4000))
+    moments = Moments(mus[:4], np.ones((4, 4000)), np.stack([added] * 4))
+    gain = np.where(fold, moments.spread * (1 / 4 - 1 / many), np.nan)  # as if known for one fold
     options = {"heteroscedastic": False, "student_t": True, "seeds": [0, 1], "run": None}
     found = learn_noise(x, np.zeros(4000), np.ones(4000), moments, fold, gain, **options)
     inside = np.abs(mus.mean(0)) < stats.t(found.degrees).ppf(0.95) * np.exp(found.log_scale2(x, moments) / 2)

@@ -1,5 +1,8 @@
 """Every CUDA kernel but the products against its twin on the CPU, on ragged sizes; small ones in the simulator."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -636,3 +639,10 @@ def test_a_memory_keeps_no_negative_variance():
     delta = Delta(normal(1, n), -uniform(1, n, low=0, high=4))
     var = both("recurrent", "update_memory", [memory, delta, kept])[0].var
     assert (var == np.float32(1e-5)).any() and (var > np.float32(1e-5)).any() and (var > 0).all()
+
+
+def test_formulas_call_neither_min_nor_max():
+    """These drop NaN on a GPU; `formulas.bounds` has functions that do not."""
+    for path in (Path(__file__).parents[3] / "kernels" / "formulas").glob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        assert not {getattr(function, "id", "") for function in calls} & {"min", "max"}, path

@@ -281,3 +281,19 @@ def test_a_recording_keeps_the_memory_that_it_works_on(replays):
     array.copy(np.full(3, 5, np.float32), source)
     graphs.run("part", 0, (source,), part)
     np.testing.assert_array_equal(array.to_host(out), 5)
+
+
+@pytest.mark.parametrize("change", ["thread", "tf32"])
+def test_another_thread_or_another_type_of_products_is_walked(change, stand_in, replays, monkeypatch):
+    net = dense()
+    net.to_device("cuda")
+    train(net, 3)
+    assert len(replays) == PARTS
+    if change == "thread":
+        thread = threading.Thread(target=train, args=(net, 2))
+        thread.start()
+        thread.join()
+    else:
+        monkeypatch.setattr(cuda, "allow_tf32", True)
+        train(net, 2)
+    assert len(replays) == PARTS
