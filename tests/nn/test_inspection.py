@@ -27,6 +27,7 @@ def test_units():
     first.mu_w, first.var_w = [1, -1, 1e-4, 1], [0.25, 0.25, 0, 4]
     net.layers[2].mu_b = [9]
     rows = net.inspect([[1], [2]]).rows
+    assert [row.layer for row in net.inspect(np.zeros((0, 1))).rows] == [row.layer for row in rows]
     assert rows[0].uncertain == 0.25  # the last unit: 2 > 1
     assert math.isnan(rows[0].dead) and math.isnan(rows[0].saturated)
     assert rows[1].dead == 0.5  # the second, which is off, and the third, which is less than 1/1000 of the largest

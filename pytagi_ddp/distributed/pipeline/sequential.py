@@ -119,7 +119,8 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     num_parameters = n_microbatches = 0
     schedule = ""
     balance: Sequence[int] = ()
-    is_first, is_last = attribute_of("_stage", "is_first"), attribute_of("_stage", "is_last")
+    is_first: bool = attribute_of("_stage", "is_first")
+    is_last: bool = attribute_of("_stage", "is_last")
     output_z_buffer = attribute_of("_stage", "outputs")
     input_delta_z_buffer = attribute_of("_stage", "deltas")
     _settled = (

@@ -46,7 +46,8 @@ class BatchNorm2d(RunningStatistics, Norm):
         eps: added to the variance.
         momentum: weight of the OLD running value (0.9).
         bias: with biases or without.
-        gain_weight, gain_bias: factors on the prior standard deviations sqrt(1/num_features).
+        gain_weight, gain_bias: factors on the prior standard deviations sqrt(1/num_features); the prior means of
+            weights and biases are 1 and 0.
         through_statistics: whether deltas take into account that the statistics of a batch depend on its units; may
             be assigned. It cannot be combined with `DDPSequential(..., sync_batch_norm=True)`.
 

@@ -19,7 +19,7 @@ class LayerNorm(RowNorm):
 
     and the affine map of `BatchNorm2d`, with one weight and bias per unit (1-D shape) or per channel (3-D shape). The
     backward pass treats the statistics as constants. In a sequence, a 1-D shape of [features] normalises each time step
-    separately.
+    separately. The priors of weights and biases are N(1, 1/n) and N(0, 1/n), n = normalized_shape[0].
 
     Args:
         normalized_shape: [units], or [channels, height, width] of an image.

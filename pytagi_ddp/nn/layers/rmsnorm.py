@@ -22,7 +22,7 @@ class RMSNorm(RowNorm):
 
     m, s: means and variances of the units; J: Jacobian of the activation before; w, s_w: mean and variance of one
     weight per unit. (pytagi computes r from the means only, has a factor s too many in s_z, and neither J nor s_w in
-    the deltas. The formulas here agree with sampled units and weights.)
+    the deltas. The formulas here agree with sampled units and weights.) The prior of the n weights is N(1, 1/n).
 
     Args:
         normalized_shape: [units].

@@ -102,7 +102,9 @@ def inspect(net: Network, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspe
             of_parameters |= {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
             if samples > 0:
                 of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
-        rows.append(LayerInspection(key, leaf.get_layer_info(), **units[key], **of_parameters))
+        rows.append(
+            LayerInspection(key, leaf.get_layer_info(), **units.get(key, {}), **of_parameters)
+        )  # x may be empty
     return Inspection(tuple(rows), twin.output_z_buffer.block_size)
 
 
