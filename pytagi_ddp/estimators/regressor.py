@@ -252,9 +252,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             noises = [GivenNoise(variance) for variance in noise.tolist()]
         else:
             moments, some = unseen(networks), fold < len(alike)
-            between = moments.spread if alike is networks else unseen(alike, some).spread
             gain = np.full(y.shape, np.nan)
-            gain[some] = between[some] if alike is networks else between
+            gain[some] = moments.spread if alike is networks else unseen(alike, some).spread
             gain *= 1 / len(networks[0]) - 1 / len(everyone)
             noises = [
                 learn_noise(
