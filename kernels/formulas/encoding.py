@@ -20,14 +20,11 @@ ROUNDING = np.float32(1e-6)  # of a number that was scaled in float32 or float64
 
 
 @formula
-def place_in_bin(z, low, high, bottom, top, first, last):
-    """The output of the bin for a number z, and the slope there."""
-    u = (z - low) / (high - low)
-    below = u < ZERO and not first
-    above = u > ONE and not last
-    value = ZERO if below else ONE if above else u
-    rise = top - bottom
-    return bottom + rise * value, (ZERO if below or above else rise / (high - low))
+def place_in_bin(z, low, high, bottom, top, least, most):
+    """The output of the bin for a number z, and the slope there. u is clipped to [least, most]."""
+    u, rise = (z - low) / (high - low), top - bottom
+    value = least if u < least else most if u > most else u
+    return bottom + rise * value, (ZERO if u < least or u > most else rise / (high - low))
 
 
 @formula
@@ -38,8 +35,9 @@ def value_unit(m, s, value, bottom, top):
 
 
 @formula
-def bin_moments(m, s, low, high, bottom, top, first, last):
+def bin_moments(m, s, low, high, bottom, top, least, most):
     """Mean and variance of the output of the bin for z ~ N(m, s), and the expected slope."""
+    first, last = least < ZERO, most > ONE
     width, rise = high - low, top - bottom
     u, v = (m - low) / width, s / (width * width)
     mean, var, inside = u, v, ONE

@@ -15,7 +15,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.arena import Arena
-from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
+from pytagi_ddp.nn.core.forgetting import Forgetting, prior_pieces
 from pytagi_ddp.nn.core.hooks import Direction
 from pytagi_ddp.nn.core.init import check_count
 from pytagi_ddp.nn.core.layer import BaseLayer
@@ -368,7 +368,7 @@ class ShardedArena(Arena):
         pieces = list(prior_pieces(self.unfrozen(variances=True), self.leaves))
         for group, section in self.sections.items():
             start, stop = (group.start + position for position in group.own(self._rank))
-            forget(section.own_theta[1][: stop - start], pieces, self.keeper, factor, start)
+            Forgetting(pieces, self.keeper, start, stop)(section.own_theta[1][: stop - start], factor)
         self.share()
 
     def finish(self) -> None:

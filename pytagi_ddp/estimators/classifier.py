@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_X_y, column_or_1d
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import Observe, Training, learn, moments_apart, run_epoch, weighted
+from pytagi_ddp.estimators.members import Training, learn, moments_apart, run_epoch, weighted
 from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
@@ -188,10 +188,10 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             if first:
                 self.temperature_, self._shared, self.networks_ = 1.0, None, self._untrained(training, x)
         noise = (self.sigma_v or SIGMA_V) if self._tree else None
-        observe = labels(numbers, weights, len(self.classes_), noise)
+        observe, *targets = labels(numbers, weights, len(self.classes_), noise)
         with lock_of(self):
             for k, net in enumerate(self.networks_):
-                learn(net, x, observe, self.batch_size, np.random.default_rng(k).permutation(len(x)))
+                learn(net, self.batch_size, np.random.default_rng(k).permutation(len(x)), observe, x, *targets)
             if self._shared is not None:
                 self._shared.learn(x, numbers, weights)
         return self
@@ -265,28 +265,26 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         return np.mean([likelihood.prediction(*some).probabilities for some in moments], 0)
 
 
-def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float | None) -> Observe:
-    """Observations of class numbers, or with `sigma_v` of their paths through the tree.
+def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float | None) -> tuple[Any, ...]:
+    """An `Observe` of class numbers, or with `sigma_v` of their paths through the tree; and its targets.
 
     Each counts as often as its weight, times the weight of the network's schedule if there is one.
     """
     if sigma_v is None:
-        likelihood, classes32, weights32 = Categorical(classes), numbers.astype(np.int32), weights.astype(np.float32)
+        likelihood = Categorical(classes)
 
-        def observe_class(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+        def observe_class(net: Sequential, updater: OutputUpdater, numbers: np.ndarray, weights: np.ndarray) -> None:
             count = 1.0 if net.schedule is None else net.schedule.weight
-            likelihood.observe(net, classes32[rows], count * weights32[rows])
+            likelihood.observe(net, numbers, count * weights)
 
-        return observe_class
+        return observe_class, numbers.astype(np.int32), weights.astype(np.float32)
     signs, units, _ = encode_classes(classes)
     signs, units = signs[numbers].astype(np.float32), units[numbers]
-    variances = np.broadcast_to(weighted(sigma_v**2, weights).astype(np.float32), signs.shape)
 
-    def observe_path(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
-        deltas = net.input_delta_z_buffer
-        updater.update_using_indices(net.output_z_buffer, signs[rows], variances[rows], units[rows], deltas)
+    def observe_path(net: Sequential, updater: OutputUpdater, y: np.ndarray, var: np.ndarray, at: np.ndarray) -> None:
+        updater.update_using_indices(net.output_z_buffer, y, var, at, net.input_delta_z_buffer)
 
-    return observe_path
+    return observe_path, signs, weighted(sigma_v**2, weights, signs.shape), units
 
 
 def fit_classes(
@@ -300,13 +298,13 @@ def fit_classes(
 ) -> Sequential:
     """A network trained on class numbers, which count `weights` times."""
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
-    observe = labels(numbers, weights, classes, sigma_v)
+    observe, *targets = labels(numbers, weights, classes, sigma_v)
     if sigma_v is None:
         EvidenceSchedule(net, max(len(x) // training.batch_size, 1), training.epochs)
     for epoch in range(training.epochs):
         if sigma_v is not None:
             training.prepare(net, epoch)
-        run_epoch(net, x, observe, training.batch_size, rng)
+        run_epoch(net, training.batch_size, rng, observe, x, *targets)
     net.schedule = None  # later samples are new evidence
     return net
 

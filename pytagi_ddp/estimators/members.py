@@ -28,7 +28,7 @@ PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
 SIMILAR = 16  # values, around one that was not learnt, of which it may be any
 WORK_OF_A_STEP = 5000  # cost of a step without its products, in weights
-Observe = Callable[[Sequential, OutputUpdater, np.ndarray], None]
+Observe = Callable[..., None]  # called with a network, an updater and the targets of a batch
 
 
 @dataclass(frozen=True)
@@ -84,31 +84,34 @@ def default_epochs(samples: int, most: int) -> int:
     return int(np.clip(SAMPLES / samples, 40, most))
 
 
-def run_epoch(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rng: np.random.Generator) -> None:
-    """One epoch of whole batches in random order; `observe(net, updater, rows)` compares the output with targets."""
+def run_epoch(
+    net: Sequential, batch_size: int, rng: np.random.Generator, observe: Observe, x: np.ndarray, *targets: np.ndarray
+) -> None:
+    """One epoch of whole batches in random order, see `learn`."""
     batch_size = min(batch_size, len(x))
-    learn(net, x, observe, batch_size, rng.permutation(len(x))[: len(x) // batch_size * batch_size])
+    learn(net, batch_size, rng.permutation(len(x))[: len(x) // batch_size * batch_size], observe, x, *targets)
 
 
-def learn(net: Sequential, x: np.ndarray, observe: Observe, batch_size: int, rows: np.ndarray) -> None:
-    """Learns the samples `rows` once, in this order; the last batch may be smaller than the others."""
+def learn(
+    net: Sequential, batch_size: int, rows: np.ndarray, observe: Observe, x: np.ndarray, *targets: np.ndarray
+) -> None:
+    """Learns the samples `rows` once, in this order; the last batch may be smaller than the others.
+
+    `observe(net, updater, *targets)` compares the outputs of a batch with its targets.
+    """
     updater = OutputUpdater(net.device)
+    x, targets = x[rows], tuple(target[rows] for target in targets)  # at once: faster than batch by batch
     for start in range(0, len(rows), batch_size):
-        batch = rows[start : start + batch_size]
+        batch = slice(start, start + batch_size)
         net(x[batch])
-        observe(net, updater, batch)
+        observe(net, updater, *[target[batch] for target in targets])
         net.backward()
         net.step()
 
 
-def values(y: np.ndarray, noise: float | np.ndarray) -> Observe:
-    """Observations y of the outputs, (n, outputs), with noise variances `noise`, broadcast to as many."""
-    variances = np.broadcast_to(np.asarray(noise, np.float32), y.shape)
-
-    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
-        updater.update(net.output_z_buffer, y[rows], variances[rows], net.input_delta_z_buffer)
-
-    return observe
+def observe_values(net: Sequential, updater: OutputUpdater, y: np.ndarray, variances: np.ndarray) -> None:
+    """Observes values y of the outputs, (n, outputs), with as many variances of their noise."""
+    updater.update(net.output_z_buffer, y, variances, net.input_delta_z_buffer)
 
 
 def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,9 +164,9 @@ def similar(x: np.ndarray, values: np.ndarray, place: float) -> np.ndarray:
     return values[np.where(np.isnan(x), int(place * len(values)), first + int(place * count))]
 
 
-def weighted(noise: float | np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Variances of the noise, (n, outputs), divided by the weights of the observations."""
-    return np.minimum(noise / weights[:, None], MOST_NOISE)
+def weighted(noise: float | np.ndarray, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Variances of the noise, of this shape, divided by the weights of the observations."""
+    return np.broadcast_to(np.minimum(noise / weights[:, None], MOST_NOISE).astype(np.float32), shape)
 
 
 def fit_values(
@@ -182,9 +185,10 @@ def fit_values(
         if noise is None and epoch:
             some = slice(None) if len(x) <= TESTED else rng.permutation(len(x))[:TESTED]
             variance = squared_error(net, x[some], y[some], weights[some])
-        run_epoch(net, x, values(y, weighted(variance, weights)), training.batch_size, rng)
+        variances = weighted(variance, weights, y.shape)
+        run_epoch(net, training.batch_size, rng, observe_values, x, y, variances)
     return net
 
 
 def squared_error(net: Sequential, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return np.maximum(np.average((moments(net, x)[0] - y) ** 2, 0, weights), LEAST_NOISE)
+    return np.maximum(weights @ (moments(net, x)[0] - y) ** 2 / weights.sum(), LEAST_NOISE)

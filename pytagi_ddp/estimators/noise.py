@@ -13,7 +13,7 @@ import numpy as np
 
 from pytagi_ddp.estimators.distributions import EnsemblePrediction, StudentTPrediction
 from pytagi_ddp.estimators.folds import learnt_by
-from pytagi_ddp.estimators.members import Training, moments_apart, run_epoch, values, weighted
+from pytagi_ddp.estimators.members import Training, moments_apart, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.members import moments as predicted
 from pytagi_ddp.estimators.repeated import RandomIntercept
 from pytagi_ddp.estimators.student_t import DEGREES, Scale, fit_scale
@@ -272,6 +272,7 @@ def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, se
     net, rng = training.network(features.shape[1], seed), np.random.default_rng(seed)
     last = net.layers[-1]
     last.mu_w, last.mu_b = last.mu_w * np.float32(0.1), last.mu_b * np.float32(0.1)  # h is nearly constant at first
+    variances = weighted(CAUTION * LOG_CHI2_VAR, weights, target.shape)
     for _ in range(EPOCHS):
-        run_epoch(net, features, values(target, weighted(CAUTION * LOG_CHI2_VAR, weights)), training.batch_size, rng)
+        run_epoch(net, training.batch_size, rng, observe_values, features, target, variances)
     return net

@@ -152,16 +152,16 @@ def most_likely(
     return type(found)(**bounded)
 
 
-def observed(likelihoods: list[Likelihood], y: np.ndarray, weights: np.ndarray) -> Observe:
-    """Observations y, (n, targets), of the outputs of a network, each target by its own likelihood."""
+def observed(likelihoods: list[Likelihood]) -> Observe:
+    """A function that observes y, (n, targets), with their weights, each target by its own likelihood."""
     one = likelihoods[0] if len(likelihoods) == 1 else None
     joint = Joint(*likelihoods)
 
-    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
+    def observe(net: Sequential, updater: OutputUpdater, y: np.ndarray, weights: np.ndarray) -> None:
         if one is not None:
-            one.observe(net, y[rows], weights[rows])
+            one.observe(net, y, weights)
         else:
-            joint.observe(net, list(y[rows].T.copy()), weights[rows])
+            joint.observe(net, list(y.T.copy()), weights)
 
     return observe
 
@@ -195,5 +195,5 @@ def fit_observations(
                 most_likely(likelihood, mu[:, k], 0 * mu[:, k], y[some, k], weights[some])
                 for k, likelihood in enumerate(likelihoods)
             ]
-        run_epoch(net, x[shown], observed(likelihoods, y[shown], parts), training.batch_size, rng)
+        run_epoch(net, training.batch_size, rng, observed(likelihoods), x[shown], y[shown], parts)
     return net

@@ -24,7 +24,7 @@ from pytagi_ddp.estimators.ensemble import (
 )
 from pytagi_ddp.estimators.inputs import checked_weights, explained
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, run_epoch, values, weighted
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
@@ -351,9 +351,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return self
 
     def _observe_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
-        observe = observed([noise.likelihood for noise in self._noises], y, weights.astype(np.float32))
+        observe, weights = observed([noise.likelihood for noise in self._noises]), weights.astype(np.float32)
         for net in self.networks_:
-            run_epoch(net, x, observe, len(y), np.random.default_rng(0))
+            run_epoch(net, len(y), np.random.default_rng(0), observe, x, y, weights)
 
     def _fit_likelihoods(self, moments: Moments, y: np.ndarray, weights: np.ndarray, batches: int) -> None:
         """Moves the noise towards that of these batches.
@@ -387,9 +387,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 noise.intercept.learn(x, y[:, k] - target.mu, weights, noise.log_scale2(x, target))
         if self.sigma_v is None:
             variances = np.maximum(variances, errors / BEYOND - predicted)
-        observe = values(y, weighted(variances, weights))
+        variances = weighted(variances, weights, y.shape)
         for net in self.networks_:
-            run_epoch(net, x, observe, len(y), np.random.default_rng(0))
+            run_epoch(net, len(y), np.random.default_rng(0), observe_values, x, y, variances)
         self._batches = batches
         self._set_noises(noises)
 

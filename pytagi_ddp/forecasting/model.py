@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.estimators.members import DRAWS, PREDICTED, Training, run_epoch
+from pytagi_ddp.estimators.members import DRAWS, PREDICTED, Training, observe_values, run_epoch
 from pytagi_ddp.forecasting.forecast import distribution
 from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
@@ -271,12 +271,11 @@ def train(
     net = Training(hidden, epochs, BATCH, outputs=y.shape[1]).network(x.shape[1], seed)
     schedule, rng = EvidenceSchedule(net, max(len(x) // BATCH, 1), epochs, count=1), np.random.default_rng(seed)
 
-    def observe(net: Sequential, updater: OutputUpdater, rows: np.ndarray) -> None:
-        variances = (noise[rows] / schedule.weight).astype(np.float32)
-        updater.update(net.output_z_buffer, y[rows], variances, net.input_delta_z_buffer)
+    def observe(net: Sequential, updater: OutputUpdater, y: np.ndarray, noise: np.ndarray) -> None:
+        observe_values(net, updater, y, (noise / schedule.weight).astype(np.float32))
 
     for _ in range(epochs):
-        run_epoch(net, x, observe, BATCH, rng)
+        run_epoch(net, BATCH, rng, observe, x, y, noise)
     schedule.remove()
     return net
 

@@ -68,12 +68,13 @@ def test_partial_fit_leaves_no_sample_out(monkeypatch):
     seen = []
 
     def recorded(*args):
-        observe = labels(*args)
-        return lambda net, updater, rows: (seen.extend(rows.tolist()), observe(net, updater, rows))
+        observe, *targets = labels(*args)
+        return lambda net, updater, *some: (seen.extend(some[1].tolist()), observe(net, updater, *some)), *targets
 
     monkeypatch.setattr(classifier, "labels", recorded)
-    TAGIClassifier((4,), batch_size=16, n_folds=1, n_seeds=1).partial_fit(*data(31))
-    assert sorted(seen) == list(range(31))
+    weights = np.arange(1, 32)
+    TAGIClassifier((4,), batch_size=16, n_folds=1, n_seeds=1).partial_fit(*data(31), sample_weight=weights)
+    assert sorted(seen) == weights.tolist()
 
 
 def test_sigma_v_gives_a_tree():

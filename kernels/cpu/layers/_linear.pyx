@@ -31,6 +31,13 @@ cdef extern from "few_rows.h" nogil:
                                       float* h, float* g_b, float* h_b, int accumulate, long rows, long inputs,
                                       long outputs)
 
+cdef extern from "small_batch.h" nogil:
+    enum: SAMPLES "TAGI_SAMPLES"
+    void forward_small "tagi_forward_small"(const float* mu, const float* var, const float* w, const float* s,
+                                            const float* b_mu, const float* b_var, float* out_mu, float* out_var,
+                                            long rows, long inputs, long outputs, long first, long last,
+                                            float* scratch)
+
 cdef extern from "transpose.h" nogil:
     void transpose_matrix "tagi_transpose_matrix"(const float* x, size_t rows, size_t columns, size_t stride,
                                                   float* out)
@@ -38,6 +45,7 @@ cdef extern from "transpose.h" nogil:
 cdef enum:
     FEW = 2  # number of samples up to which few_rows.h computes products
     LIGHT = 65536  # number of weights that fit into the first caches
+    LONG = 4096  # number of inputs up to which small_batch.h computes outputs: those of 16 samples fit into a cache
     MANY = 64  # number of samples from which transposing the weights saves time, if `prefers_columns`
     INPUTS = 800  # inputs of a block, forward
     OUTPUTS = 128  # outputs of a block, forward
@@ -82,28 +90,45 @@ cdef bint few(long B, long I, long O, Product multiply_var) noexcept nogil:
     return B <= FEW and I * O <= LIGHT and multiply_var == product
 
 
+cdef bint small(long B, long I, long O, Product multiply_var) noexcept nogil:
+    """Whether small_batch.h computes the outputs."""
+    return B < MANY and B % SAMPLES == 0 and I <= LONG and multiply_var == product and prefers_columns()
+
+
 cdef size_t forward_scratch(int B, int I) noexcept nogil:
     """How many float32 of scratch memory each thread needs."""
     cdef size_t step = even(I, INPUTS)
-    return 3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS))
+    return max(3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS)), 2 * SAMPLES * <size_t>min(I, LONG))
 
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     """Computes `forward` from its stored arguments."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
-    cdef Grid grid = best_grid(B, O, threads)
     cdef size_t per_thread = forward_scratch(B, I)
     if few(B, I, O, <Product>words[4]):
         forward_few(<float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8], <float*>words[9],
                     <float*>words[10], <float*>words[11], <float*>words[12], B, I, O)
+    elif threads == 1:  # without a parallel region, whose start takes as long as a small product
+        forward_part(words, 0, scratch)
+    else:
+        for t in prange(threads, schedule="static", num_threads=threads):
+            forward_part(words, t, scratch + t * per_thread)
+
+
+cdef void forward_part(const intptr_t* words, int t, float* scratch) noexcept nogil:
+    """The part of thread t."""
+    cdef int B = words[0], I = words[1], O = words[2]
+    cdef Grid grid = best_grid(B, O, words[3])
+    if small(B, I, O, <Product>words[4]):
+        forward_small(<float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8], <float*>words[9],
+                      <float*>words[10], <float*>words[11], <float*>words[12], B, I, O, cut(O, t, words[3]),
+                      cut(O, t + 1, words[3]), scratch)
         return
-    for t in prange(threads, schedule="static", num_threads=threads):
-        forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
-                     <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
-                     cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
-                     cut(O, t % grid.column_parts, grid.column_parts),
-                     cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY and prefers_columns(),
-                     scratch + t * per_thread)
+    forward_tile(<Product>words[4], <float*>words[5], <float*>words[6], <float*>words[7], <float*>words[8],
+                 <float*>words[9], <float*>words[10], <float*>words[11], <float*>words[12], I, O,
+                 cut(B, t // grid.column_parts, grid.row_parts), cut(B, t // grid.column_parts + 1, grid.row_parts),
+                 cut(O, t % grid.column_parts, grid.column_parts),
+                 cut(O, t % grid.column_parts + 1, grid.column_parts), B >= MANY and prefers_columns(), scratch)
 
 
 cdef void forward_tile(Product multiply_var, const float* mu, const float* var, const float* w, const float* s,
@@ -216,32 +241,40 @@ cdef size_t backward_scratch(int B, int I, int O) noexcept nogil:
 cdef void backward_entry(const intptr_t* words, float* scratch) noexcept nogil:
     """Computes `backward` from its stored arguments."""
     cdef int B = words[0], I = words[1], O = words[2], threads = words[3], t
-    cdef Product multiply_var = <Product>words[4]
-    cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
     cdef size_t per_thread = backward_scratch(B, I, O)
-    if few(B, I, O, multiply_var):
+    if few(B, I, O, <Product>words[4]):
         if words[11]:
             state_few(<float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7], <float*>words[11],
                       <float*>words[12], B, I, O)
         weight_few(<float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13], <float*>words[14],
                    <float*>words[15], <float*>words[16], words[5], B, I, O)
-        return
-    for t in prange(threads, schedule="static", num_threads=threads):
-        if words[11]:
-            state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],
-                       <float*>words[11], <float*>words[12], I, O, cut(B, t // state.column_parts, state.row_parts),
-                       cut(B, t // state.column_parts + 1, state.row_parts),
-                       cut(I, t % state.column_parts, state.column_parts),
-                       cut(I, t % state.column_parts + 1, state.column_parts), scratch + t * per_thread)
-        if words[15]:
-            sum_columns(<float*>words[8], B, O, <float*>words[15], words[5], t, threads)
-            sum_columns(<float*>words[9], B, O, <float*>words[16], words[5], t, threads)
-        weight_tile(multiply_var, <float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13],
-                    <float*>words[14], words[5], B, I, O,
-                    cut(O, t // weight.column_parts, weight.row_parts),
-                    cut(O, t // weight.column_parts + 1, weight.row_parts),
-                    cut(I, t % weight.column_parts, weight.column_parts),
-                    cut(I, t % weight.column_parts + 1, weight.column_parts), scratch + t * per_thread)
+    elif threads == 1:
+        backward_part(words, 0, scratch)
+    else:
+        for t in prange(threads, schedule="static", num_threads=threads):
+            backward_part(words, t, scratch + t * per_thread)
+
+
+cdef void backward_part(const intptr_t* words, int t, float* scratch) noexcept nogil:
+    """The part of thread t."""
+    cdef int B = words[0], I = words[1], O = words[2], threads = words[3]
+    cdef Product multiply_var = <Product>words[4]
+    cdef Grid state = best_grid(B, I, threads), weight = best_grid(O, I, threads)
+    if words[11]:
+        state_tile(multiply_var, <float*>words[8], <float*>words[9], <float*>words[10], <float*>words[7],
+                   <float*>words[11], <float*>words[12], I, O, cut(B, t // state.column_parts, state.row_parts),
+                   cut(B, t // state.column_parts + 1, state.row_parts),
+                   cut(I, t % state.column_parts, state.column_parts),
+                   cut(I, t % state.column_parts + 1, state.column_parts), scratch)
+    if words[15]:
+        sum_columns(<float*>words[8], B, O, <float*>words[15], words[5], t, threads)
+        sum_columns(<float*>words[9], B, O, <float*>words[16], words[5], t, threads)
+    weight_tile(multiply_var, <float*>words[6], <float*>words[8], <float*>words[9], <float*>words[13],
+                <float*>words[14], words[5], B, I, O,
+                cut(O, t // weight.column_parts, weight.row_parts),
+                cut(O, t // weight.column_parts + 1, weight.row_parts),
+                cut(I, t % weight.column_parts, weight.column_parts),
+                cut(I, t % weight.column_parts + 1, weight.column_parts), scratch)
 
 
 cdef void state_tile(Product multiply_var, const float* delta_mu, const float* delta_var, const float* w,

@@ -1,15 +1,12 @@
 """Piecewise-linear encoding, see `formulas.encoding`.
 
 Inputs are (rows, inputs), outputs and their deltas (rows, units). The first units are the bins of all inputs, one input
-after the other. `first` has the number of the first bin of each input, then the number of all bins, as float32. `edges`
-are the edges of the bins, one more than bins for each input: bin k of input i is between edges[k + i] and
-edges[k + i + 1], with the outputs ends[k, 0] and ends[k, 1] there. The last units belong to single numbers, which
-follow the edges: unit k of input sources[k] (as float32) is ends[k, 1] where the input is edges[k + inputs], and
-ends[k, 0] elsewhere.
+after the other; the last ones belong to single numbers. `first` has the number of the first bin of each input, then the
+number of all bins, as float32. `units` has a column of constants for each unit: its input, low, high, bottom, top,
+least and most; low is also the number of a unit of a single number.
 """
 
-from typing import Any
-
+import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
@@ -18,51 +15,34 @@ from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin, valu
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
-def _edges_fit(n: Any) -> bool:
-    return n.f == n.i + 1 and n.e == n.k + n.i
-
-
-@loop("rk rk ri f e k2", _edges_fit)
-def _place(out_mu, out_jcb, mu, first, edges, ends):
+@loop("rk rk ri f 7k", lambda n: n.f == n.i + 1, apart=True)
+def _place(out_mu, out_jcb, mu, first, units):
+    source, low, high, bottom, top = units[0], units[1], units[2], units[3], units[4]
+    least, most, bins = units[5], units[6], min(int(first[mu.shape[1]]), out_mu.shape[1])
     for r in prange(mu.shape[0]):
-        for i in range(mu.shape[1]):
-            start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
-            for k in range(start, stop):
-                low, high = edges[k + i], edges[k + i + 1]
-                out_mu[r, k], out_jcb[r, k] = place_in_bin(
-                    mu[r, i], low, high, ends[k, 0], ends[k, 1], k == start, k == stop - 1
-                )
+        z, value, slope = mu[r], out_mu[r], out_jcb[r]
+        for k in range(bins):
+            m = z[np.uint32(source[k])]
+            value[k], slope[k] = place_in_bin(m, low[k], high[k], bottom[k], top[k], least[k], most[k])
+        for k in range(np.uint32(bins), np.uint32(value.size)):  # unsigned, or it would not be vectorised
+            value[k], slope[k] = value_unit(z[np.uint32(source[k])], ZERO, low[k], bottom[k], top[k]), ZERO
 
 
-@loop("rk rk rk ri ri f e k2", _edges_fit)
-def _moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends):
+@loop("rk rk rk ri ri f 7k", lambda n: n.f == n.i + 1, apart=True)
+def _moments(out_mu, out_var, out_jcb, mu, var, first, units):
+    source, low, high, bottom, top = units[0], units[1], units[2], units[3], units[4]
+    least, most, bins = units[5], units[6], min(int(first[mu.shape[1]]), out_mu.shape[1])
     for r in prange(mu.shape[0]):
-        for i in range(mu.shape[1]):
-            start, stop = int(first[i]), min(int(first[i + 1]), out_mu.shape[1])
-            for k in range(start, stop):
-                low, high = edges[k + i], edges[k + i + 1]
+        for k in range(out_mu.shape[1]):
+            i = np.uint32(source[k])
+            m, s = mu[r, i], var[r, i]
+            if k < bins:
                 out_mu[r, k], out_var[r, k], out_jcb[r, k] = bin_moments(
-                    mu[r, i], var[r, i], low, high, ends[k, 0], ends[k, 1], k == start, k == stop - 1
+                    m, s, low[k], high[k], bottom[k], top[k], least[k], most[k]
                 )
-
-
-@loop("rk rk ri f e k2 k", _edges_fit)
-def _mark(out_mu, out_jcb, mu, first, edges, ends, sources):
-    inputs = mu.shape[1]
-    for r in prange(mu.shape[0]):
-        for k in range(int(first[inputs]), out_mu.shape[1]):
-            m = mu[r, int(sources[k])]
-            out_mu[r, k], out_jcb[r, k] = value_unit(m, ZERO, edges[k + inputs], ends[k, 0], ends[k, 1]), ZERO
-
-
-@loop("rk rk rk ri ri f e k2 k", _edges_fit)
-def _mark_moments(out_mu, out_var, out_jcb, mu, var, first, edges, ends, sources):
-    inputs = mu.shape[1]
-    for r in prange(mu.shape[0]):
-        for k in range(int(first[inputs]), out_mu.shape[1]):
-            i = int(sources[k])
-            out_mu[r, k] = value_unit(mu[r, i], var[r, i], edges[k + inputs], ends[k, 0], ends[k, 1])
-            out_var[r, k], out_jcb[r, k] = ZERO, ZERO
+            else:
+                out_mu[r, k] = value_unit(m, s, low[k], bottom[k], top[k])
+                out_var[r, k], out_jcb[r, k] = ZERO, ZERO
 
 
 @loop("rk rk ri ri f", lambda n: n.f == n.i + 1)
@@ -76,20 +56,12 @@ def _backward(delta_mu, delta_var, into_mu, into_var, first):
             into_mu[r, i], into_var[r, i] = a, b
 
 
-def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> None:
-    """Moments and Jacobian of all bins; of an input without variances, values and slopes, and `out.var` is not used."""
+def forward(x: State, first: Array, units: Array, out: State) -> None:
+    """Moments and Jacobian of all units; for inputs without variances, values and slopes, without `out.var`."""
     if x.var is None:
-        _place(out.mu, out.jcb, x.mu, first, edges, ends)
+        _place(out.mu, out.jcb, x.mu, first, units)
     else:
-        _moments(*out, x.mu, x.var, first, edges, ends)
-
-
-def mark(x: State, first: Array, edges: Array, ends: Array, sources: Array, out: State) -> None:
-    """Writes the units of single numbers, as `forward` does those of the bins."""
-    if x.var is None:
-        _mark(out.mu, out.jcb, x.mu, first, edges, ends, sources)
-    else:
-        _mark_moments(*out, x.mu, x.var, first, edges, ends, sources)
+        _moments(*out, x.mu, x.var, first, units)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

@@ -9,52 +9,32 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 THREADS = block_size(128)
 
 
-@kernel(*[floats] * 6, int32, int32, int32, threads=THREADS)
-def _place(mu, first, edges, ends, out_mu, out_jcb, n, inputs, bins):
+@kernel(*[floats] * 5, int32, int32, int32, threads=THREADS)
+def _place(mu, first, units, out_mu, out_jcb, n, inputs, count):
     at = i32(thread_index())
     if at < n:
-        i = at % inputs
-        start, stop, row = i32(first[i]), i32(first[i + 1]), at // inputs * bins
-        for k in range(start, stop):
-            low, high = edges[k + i], edges[k + i + 1]
-            out_mu[row + k], out_jcb[row + k] = place_in_bin(
-                mu[at], low, high, ends[2 * k], ends[2 * k + 1], k == start, k == stop - 1
-            )
-
-
-@kernel(*[floats] * 8, int32, int32, int32, threads=THREADS)
-def _moments(mu, var, first, edges, ends, out_mu, out_var, out_jcb, n, inputs, bins):
-    at = i32(thread_index())
-    if at < n:
-        i = at % inputs
-        start, stop, row = i32(first[i]), i32(first[i + 1]), at // inputs * bins
-        for k in range(start, stop):
-            low, high = edges[k + i], edges[k + i + 1]
-            out_mu[row + k], out_var[row + k], out_jcb[row + k] = bin_moments(
-                mu[at], var[at], low, high, ends[2 * k], ends[2 * k + 1], k == start, k == stop - 1
-            )
+        k = at % count
+        m = mu[at // count * inputs + i32(units[k])]
+        low, high, bottom = units[count + k], units[2 * count + k], units[3 * count + k]
+        top, least, most = units[4 * count + k], units[5 * count + k], units[6 * count + k]
+        if k < i32(first[inputs]):
+            out_mu[at], out_jcb[at] = place_in_bin(m, low, high, bottom, top, least, most)
+        else:
+            out_mu[at], out_jcb[at] = value_unit(m, ZERO, low, bottom, top), ZERO
 
 
 @kernel(*[floats] * 7, int32, int32, int32, threads=THREADS)
-def _mark(mu, first, edges, ends, sources, out_mu, out_jcb, n, inputs, units):
+def _moments(mu, var, first, units, out_mu, out_var, out_jcb, n, inputs, count):
     at = i32(thread_index())
     if at < n:
-        k = at % units
-        if k >= i32(first[inputs]):
-            m = mu[at // units * inputs + i32(sources[k])]
-            out_mu[at] = value_unit(m, ZERO, edges[k + inputs], ends[2 * k], ends[2 * k + 1])
-            out_jcb[at] = ZERO
-
-
-@kernel(*[floats] * 9, int32, int32, int32, threads=THREADS)
-def _mark_moments(mu, var, first, edges, ends, sources, out_mu, out_var, out_jcb, n, inputs, units):
-    at = i32(thread_index())
-    if at < n:
-        k = at % units
-        if k >= i32(first[inputs]):
-            i = at // units * inputs + i32(sources[k])
-            out_mu[at] = value_unit(mu[i], var[i], edges[k + inputs], ends[2 * k], ends[2 * k + 1])
-            out_var[at], out_jcb[at] = ZERO, ZERO
+        k = at % count
+        i = at // count * inputs + i32(units[k])
+        low, high, bottom = units[count + k], units[2 * count + k], units[3 * count + k]
+        top, least, most = units[4 * count + k], units[5 * count + k], units[6 * count + k]
+        if k < i32(first[inputs]):
+            out_mu[at], out_var[at], out_jcb[at] = bin_moments(mu[i], var[i], low, high, bottom, top, least, most)
+        else:
+            out_mu[at], out_var[at], out_jcb[at] = value_unit(mu[i], var[i], low, bottom, top), ZERO, ZERO
 
 
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, threads=THREADS)
@@ -70,23 +50,13 @@ def _backward(delta_mu, delta_var, first, into_mu, into_var, n, inputs, bins):
         into_mu[at], into_var[at] = a, b
 
 
-def forward(x: State, first: Array, edges: Array, ends: Array, out: State) -> None:
-    """Moments and Jacobian of all bins; of an input without variances, values and slopes, and `out.var` is not used."""
-    n, inputs, bins = x.mu.size, x.mu.shape[1], out.mu.shape[1]
+def forward(x: State, first: Array, units: Array, out: State) -> None:
+    """Moments and Jacobian of all units; for inputs without variances, values and slopes, without `out.var`."""
+    n, *sizes = out.mu.size, x.mu.shape[1], out.mu.shape[1]
     if x.var is None:
-        _place.launch(blocks(n, THREADS), x.mu, first, edges, ends, out.mu, out.jcb, n, inputs, bins)
+        _place.launch(blocks(n, THREADS), x.mu, first, units, out.mu, out.jcb, n, *sizes)
     else:
-        _moments.launch(blocks(n, THREADS), x.mu, x.var, first, edges, ends, *out, n, inputs, bins)
-
-
-def mark(x: State, first: Array, edges: Array, ends: Array, sources: Array, out: State) -> None:
-    """Writes the units of single numbers, as `forward` does those of the bins."""
-    n, inputs, units = out.mu.size, x.mu.shape[1], out.mu.shape[1]
-    known = first, edges, ends, sources
-    if x.var is None:
-        _mark.launch(blocks(n, THREADS), x.mu, *known, out.mu, out.jcb, n, inputs, units)
-    else:
-        _mark_moments.launch(blocks(n, THREADS), x.mu, x.var, *known, *out, n, inputs, units)
+        _moments.launch(blocks(n, THREADS), x.mu, x.var, first, units, *out, n, *sizes)
 
 
 def backward(delta: Delta, first: Array, into: Delta) -> None:

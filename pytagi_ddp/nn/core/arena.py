@@ -13,7 +13,7 @@ import numpy as np
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Tensor
-from pytagi_ddp.nn.core.forgetting import forget, prior_pieces
+from pytagi_ddp.nn.core.forgetting import Forgetting, prior_pieces
 from pytagi_ddp.nn.core.init import check_count
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters, ParametersNotHereError
@@ -198,7 +198,7 @@ class Arena(ABC):
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     def cut_steps(self, prior_factor: float | None = None) -> None:
-        """Divides the step into parts for threads again; to be called after layers were frozen or unfrozen.
+        """Divides the step into parts for threads again; to be called after layers were frozen, unfrozen or drawn anew.
 
         Args:
             prior_factor: a new one; None: as before.
@@ -282,6 +282,7 @@ class ParameterArena(Arena):
 
     def _cut(self) -> None:
         self._stepping = Stepping(cut(self._stepped(), 0, self.num_parameters), self._kernels)
+        self._forgetting: Forgetting | None = None  # made when it is needed
 
     def _attach(self) -> None:
         rows = (*self.theta, *self.delta)
@@ -333,7 +334,10 @@ class ParameterArena(Arena):
         return refusal(bad, self.num_parameters, self.leaf_at(first))
 
     def forget_evidence(self, factor: float) -> None:
-        forget(self.theta[1], prior_pieces(self.unfrozen(variances=True), self.leaves), self._kernels, factor)
+        if self._forgetting is None:
+            pieces = prior_pieces(self.unfrozen(variances=True), self.leaves)
+            self._forgetting = Forgetting(pieces, self._kernels, 0, self.num_parameters)
+        self._forgetting(self.theta[1], factor)
 
     def _counted(self) -> Iterable[tuple[int, int]]:
         return self._stepping.negative_variances()

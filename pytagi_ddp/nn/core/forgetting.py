@@ -58,14 +58,20 @@ def check_factor(factor: float) -> float:
     return float(factor)
 
 
-def forget(var: Array, pieces: Iterable[TensorSpec], kernels: Kernels, factor: float, start: int = 0) -> None:
-    """Increases `var`, the variances of the parameters from `start` on, in place: see `kernels.cpu.step.forget`.
+class Forgetting:
+    """Forgets evidence in the variances of the parameters [start, stop).
 
-    `pieces` are those of all parameters, from `prior_pieces`.
+    Args:
+        pieces: those of all parameters, from `prior_pieces`.
     """
-    parts = cut(pieces, start, start + var.size)
-    if parts:  # a rank may have padding only
-        columns = np.array([(part.begin - start, part.end - start) for part in parts], np.int32).T
-        starts, stops = (kernels.array.place(column.copy()) for column in columns)
-        priors = kernels.array.place(np.array([part.prior[1] for part in parts], np.float32))
-        kernels.step.forget(var, starts, stops, priors, factor)
+
+    def __init__(self, pieces: Iterable[TensorSpec], kernels: Kernels, start: int, stop: int):
+        self._kernels, parts, place = kernels, cut(pieces, start, stop), kernels.array.place
+        places = np.array([(part.begin - start, part.end - start) for part in parts], np.int32).reshape(-1, 2)
+        starts, stops = (place(column.copy()) for column in places.T)
+        self._segments = starts, stops, place(np.array([part.prior[1] for part in parts], np.float32))
+
+    def __call__(self, var: Array, factor: float) -> None:
+        """Increases `var` in place, see `kernels.cpu.step.forget`."""
+        if self._segments[0].size:  # a rank may have padding only
+            self._kernels.step.forget(var, *self._segments, factor)

@@ -233,6 +233,8 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             self.parameters = Parameters.from_prior(prior, weight_shape)
         else:
             self.mu_w, self.var_w, self.mu_b, self.var_b = prior
+            if self._owner is not None:
+                self._owner.passes.invalidate(Change.PRIOR)
 
     def _claim(self, owner: Any) -> None:
         """Marks the layer as part of the `Sequential` `owner`. A layer of a deleted network is first reset like a copy.

@@ -35,6 +35,7 @@ class Change(Enum):
     PARAMETERS = "they have other values", (Lost.BACKWARD,)
     MODES = "single layers are in another mode", (Lost.BACKWARD, Lost.RECORDINGS, Lost.ONE_MODE)
     FROZEN = "layers were frozen, or are no longer", (Lost.STEP_PARTS, Lost.RECORDINGS)
+    PRIOR = "layers were drawn from another prior", (Lost.STEP_PARTS, Lost.RECORDINGS)
     SETTINGS = "layers compute with other numbers", (Lost.BACKWARD, Lost.RECORDINGS)
     CALLS = "passes call other hooks or other ranks", (Lost.RECORDINGS,)
     OPERATIONS = "passes call other kernels", (Lost.BACKWARD, Lost.RECORDINGS, Lost.MEMORY)

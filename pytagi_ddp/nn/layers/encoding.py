@@ -115,13 +115,8 @@ class PiecewiseLinearEncoding(BaseLayer):
         out = State(saved.units("mu", state.batch), None) if certain else saved.output(state.batch)
         out = out._replace(jcb=saved.units("jcb", state.batch))
         saved.input = state = state if certain else saved.with_variance(state)
-        first = self._first(saved)
-        edges, ends = saved.constant("edges", self._all_edges), saved.constant("ends", self._all_ends)
         rows, outputs = by_step(state, self.steps), by_step(out, self.steps)
-        self.kernels.encoding.forward(rows, first, edges, ends, outputs)
-        if self.values is not None:
-            sources = saved.constant("sources", self._sources)
-            self.kernels.encoding.mark(rows, first, edges, ends, sources, outputs)
+        self.kernels.encoding.forward(rows, self._first(saved), saved.constant("units", self._constants), outputs)
         return out
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
@@ -141,22 +136,17 @@ class PiecewiseLinearEncoding(BaseLayer):
         """The values of each input."""
         return [some or [] for some in self.values or [None] * len(self.edges)]
 
-    def _sources(self) -> np.ndarray:
-        """The input of each unit."""
-        inputs = np.arange(len(self.edges), dtype=np.float32)
-        return np.concatenate([inputs.repeat(self._bins), inputs.repeat([len(some) for some in self._of_inputs()])])
-
-    def _all_edges(self) -> np.ndarray:
-        """Those of all bins, and the values."""
-        edges = [AS_IT_IS if some is None else some for some in self.edges]
-        return np.concatenate([np.array(some, np.float32) for some in [*edges, *self._of_inputs()]])
-
-    def _all_ends(self) -> np.ndarray:
-        """(bottom, top) of all units."""
-        parts = zip(self.ends or [None] * len(self.edges), self._bins, strict=True)
-        ends = [[AS_IT_IS] * bins if some is None else some for some, bins in parts]
-        marks = [(0.0, self.height)] * (self._units - sum(self._bins))
-        return np.array([pair for some in [*ends, marks] for pair in some], np.float32)
+    def _constants(self) -> np.ndarray:
+        """For each unit the number of its input, low, high, bottom, top, and the least and the largest u."""
+        units = []
+        for k, (edges, ends) in enumerate(zip(self.edges, self.ends or [None] * len(self.edges), strict=True)):
+            edges, last = edges or AS_IT_IS, self._bins[k] - 1
+            for j, (bottom, top) in enumerate(ends or [AS_IT_IS] * (last + 1)):
+                bounds = 0.0 if j else -np.inf, 1.0 if j < last else np.inf
+                units.append((k, edges[j], edges[j + 1], bottom, top, *bounds))
+        for k, values in enumerate(self._of_inputs()):
+            units += [(k, value, value, 0.0, self.height, 0.0, 1.0) for value in values]
+        return np.array(units, np.float32).T.copy()
 
     def settings(self) -> dict[str, Any]:
         return {"edges": self.edges, "ends": self.ends, "values": self.values, "height": self.height}

@@ -26,6 +26,7 @@ from pytagi_ddp.kernels.tensors import (
     Sums,
     Tensor,
 )
+from pytagi_ddp.nn import PiecewiseLinearEncoding
 
 NAN = np.float32(np.nan)
 
@@ -456,32 +457,23 @@ def test_embedding(n, rows, features):
         both("embedding", "backward", [categories, Delta(normal(n, features), normal(n, features)), table, padding])
 
 
-@pytest.mark.parametrize(("rows", "bins"), sizes([(3, [2, 1, 4])], [(50, [24] * 8 + [1])]))
-def test_piecewise_linear_encoding(rows, bins):
-    first = np.cumsum([0, *bins], dtype=np.float32)
-    edges = np.concatenate([np.linspace(-1, 1, count + 1, dtype=np.float32) for count in bins])
-    ends = normal(sum(bins), 2, seed=3)
-    x = State(normal(rows, len(bins)), uniform(rows, len(bins)))
+@pytest.mark.parametrize(
+    ("rows", "bins", "values"), sizes([(3, [2, 1, 4], [2, 0, 1])], [(50, [24] * 8 + [1], [0] * 8 + [240])])
+)
+def test_piecewise_linear_encoding(rows, bins, values):
+    edges = [np.round(np.linspace(-1, 1, count + 1), 3) for count in bins]
+    layer = PiecewiseLinearEncoding(edges, values=[np.arange(count) if count else None for count in values])
+    first, units = np.cumsum([0, *bins], dtype=np.float32), layer._constants()
+    count = sum(bins) + sum(values)
+    units[3:5] = normal(2, count, seed=3)  # bottom and top
+    x = State(normal(rows, len(bins)), np.round(uniform(rows, len(bins))))
+    x.mu[::2, ::2] = np.round(2 * x.mu[::2, ::2])  # values that have a unit
     x.mu[0, 0] = np.nan
-    out = unwritten(State, rows, sum(bins))._replace(jcb=np.full((rows, sum(bins)), np.nan, np.float32))
-    both("encoding", "forward", [x, first, edges, ends, out], 1e-5)
-    both("encoding", "forward", [x._replace(var=None), first, edges, ends, out._replace(var=None)])
-    delta = Delta(normal(rows, sum(bins)), normal(rows, sum(bins), seed=4))
+    out = unwritten(State, rows, count)._replace(jcb=np.full((rows, count), np.nan, np.float32))
+    both("encoding", "forward", [x, first, units, out], 1e-5)
+    both("encoding", "forward", [x._replace(var=None), first, units, out._replace(var=None)])
+    delta = Delta(normal(rows, count), normal(rows, count, seed=4))
     both("encoding", "backward", [delta, first, unwritten(Delta, rows, len(bins))])
-
-
-@pytest.mark.parametrize(("rows", "values"), sizes([(3, [2, 0, 1])], [(50, [240, 3])]))
-def test_units_of_values(rows, values):
-    bins, inputs = np.ones(len(values), int), np.arange(len(values), dtype=np.float32)
-    first, sources = np.cumsum([0, *bins], dtype=np.float32), np.concatenate([inputs, inputs.repeat(values)])
-    numbers = [np.arange(count, dtype=np.float32) for count in values]
-    edges = np.concatenate([np.tile(np.float32([0, 1]), len(values)), *numbers])
-    units = len(sources)
-    x = State(np.round(2 * normal(rows, len(values))), np.round(uniform(rows, len(values))))
-    known = first, edges, normal(units, 2, seed=3), sources
-    out = State(*normal(3, rows, units))  # the bins stay as they are
-    both("encoding", "mark", [x, *known, out], 0)
-    both("encoding", "mark", [x._replace(var=None), *known, out._replace(var=None)], 0)
 
 
 def test_output_update():
