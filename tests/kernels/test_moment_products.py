@@ -12,6 +12,9 @@ DENSE = [  # batch, inputs, outputs
     (1, 7, 3),
     (5, 1, 17),
     (3, 33, 16),
+    (16, 33, 65),  # by the kernel for 16 samples
+    (48, 130, 130),  # the same, three times, and the last outputs one by one
+    (16, 4100, 3),  # too many inputs for it
     (32, 784, 129),
     (70, 130, 65),
     (1100, 40, 50),  # more rows than one block

@@ -62,6 +62,18 @@ def test_bounds():
     np.testing.assert_array_equal(net.arena.theta, [mu, prior])
 
 
+def test_forgets_towards_the_prior_of_the_last_draw():
+    net = network()
+    net.forget_evidence(2)
+    layer = net.layers[0]
+    layer.gain_weight = 0.5
+    layer.init_weight_bias()
+    prior = net.arena.theta[1].copy()
+    net.arena.theta[1] *= np.float32(0.125)
+    net.forget_evidence(1e6)
+    np.testing.assert_array_equal(net.arena.theta[1], prior)
+
+
 def test_each_projection_of_an_attention_has_its_own_prior():
     """By Xavier's rule, which counts outputs; parts of at most a segment, whose gaps would keep old variances."""
     layer = nn.MultiheadAttention(128, 8, 2, seq_len=2, init_method="Xavier", gain_bias=0.3)

@@ -142,7 +142,7 @@ def test_metrics_are_means_over_the_samples():
     y = Y.copy()
     y[3] = np.nan  # missing: it does not count
     found, known = trainer.evaluate((X, y)), np.isfinite(y)
-    assert found["nll"] == pytest.approx(-prediction.log_prob(y)[known].mean(), rel=1e-6)
+    assert found["nll"] == pytest.approx(-prediction.log_prob(y)[known].mean(), rel=1e-6, abs=1e-6)
     assert found["rmse"] == pytest.approx(np.sqrt(((prediction.mean[:, 0] - y)[known] ** 2).mean()), rel=1e-6)
     assert found["far"] == pytest.approx(far(prediction, y).mean())
     outer = Trainer(net, Gaussian(0.1), epochs=1, metrics={"mae": lambda prediction, y: np.abs(prediction.mean - y)})
