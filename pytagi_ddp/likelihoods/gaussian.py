@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import (
@@ -53,6 +54,12 @@ class Gaussian(Likelihood):
             ValueError: also variances that are negative or NaN.
         """
         super().observe(net, y if var is None else _WithVariances(y, var), weight)
+
+    def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
+        if not isinstance(weight, float | int) or states.state.jcb is not None:  # which kernels apply in another order
+            return False
+        variance = float(self._var[0])
+        return get_kernels(states.device).output_update.express_update(states, y, variance, deltas, weight)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         variances = self._var

@@ -521,6 +521,32 @@ def test_short_and_general_way_agree_for_classes(form, monkeypatch):
         np.testing.assert_array_equal(short, long)
 
 
+NUMBERS = np.where(CLASSES < 0, NAN, 10.0**CLASSES)
+
+
+@pytest.mark.parametrize("weight", [1, 1.0, 0.3, np.float64(2.5), np.float32(0.3), 0.0, SAMPLE_WEIGHTS])
+@pytest.mark.parametrize("y", [NUMBERS, NUMBERS.astype(np.float32)[:, None], list(NUMBERS)], ids=["64", "32", "list"])
+def test_short_and_general_way_agree_for_numbers(y, weight, monkeypatch):
+    found = []
+    for general in (False, True):
+        if general:
+            monkeypatch.setattr(lk.Gaussian, "_express", lk.Likelihood._express)
+        steps, likelihood = Steps(1), lk.Gaussian(0.3)
+        found.append([steps.deltas(likelihood, y, weight) for _ in range(4)])
+    for short, long in zip(*found, strict=True):
+        np.testing.assert_array_equal(short, long)
+
+
+def test_the_short_way_of_numbers():
+    steps, likelihood = Steps(1), lk.Gaussian(0.3)
+    steps.deltas(likelihood, NUMBERS)
+    steps.net(steps.x)
+    buffers = steps.net.output_z_buffer, steps.net.input_delta_z_buffer
+    assert likelihood._express(buffers[0], NUMBERS, buffers[1], 0.3)
+    refused = [(NUMBERS, -1.0), (NUMBERS, NAN), (NUMBERS, SAMPLE_WEIGHTS), (np.full(20, INF), 1.0), (NUMBERS[1:], 1.0)]
+    assert not any(likelihood._express(buffers[0], y, buffers[1], weight) for y, weight in refused)
+
+
 def test_the_common_case_takes_the_short_way():
     steps, likelihood = Steps(5), lk.Categorical(5)
     steps.deltas(likelihood, CLASSES)

@@ -1,5 +1,6 @@
 """Deltas at the output layer, from observations. Outputs have variances and Jacobians."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,22 @@ _express = load("runtime._express")
 NOTHING = np.zeros(0, np.float32)
 
 
-def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
-    """The common case of `OutputUpdater.update`; returns False in any other case."""
-    return _express.update(states, mu_obs, var_obs, deltas)
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: float = 1.0) -> bool:
+    """The common case of `OutputUpdater.update`, with deltas times a weight; returns False in any other case.
+
+    var_obs may be a float, for all observations.
+    """
+    _offer_update()
+    return _express.update(states, mu_obs, var_obs, deltas, weight)
+
+
+@cache
+def _offer_update() -> None:
+    """Compiles, or loads, the loop for one thread, and registers it for the fast path."""
+    serial, nothing = _update.compiled_for(NOTHING), (NOTHING,) * 7
+    serial(*nothing)  # so that it is compiled
+    if (found := entry_of(serial, nothing)) is not None:
+        _express.offer_update(*found)
 
 
 @loop("n n n n n n n")
@@ -52,13 +66,7 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
 def update(output: State, observed: State, delta: Delta) -> None:
     """One observation for each output; observed: means and variances of observations."""
     output, observed, delta = output.reshape(-1), observed.reshape(-1), delta.reshape(-1)
-    arguments = (*output, observed.mu, observed.var, delta.mu, delta.var)
-    _update(*arguments)
-    if not _express.has_update():
-        serial = _update.compiled_for(NOTHING)
-        serial(*[NOTHING] * len(arguments))  # so that it is compiled
-        if (found := entry_of(serial, (NOTHING,) * len(arguments))) is not None:
-            _express.offer_update(*found)
+    _update(*output, observed.mu, observed.var, delta.mu, delta.var)
 
 
 def update_using_indices(output: State, observed: State, index: Array, delta: Delta) -> None:

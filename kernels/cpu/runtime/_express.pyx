@@ -308,8 +308,9 @@ cdef struct Observed:  # the arguments of an update
     const float* var
     const float* jcb  # NULL means 1
     const char* obs  # observations
-    const char* var_obs
+    const char* var_obs  # NULL: `variance` for all
     bint obs_single, var_obs_single  # whether observations and their variances are float32 (otherwise float64)
+    float variance, weight  # the weight is a factor on the deltas
     float* delta_mu
     float* delta_var
 
@@ -319,11 +320,6 @@ cdef intptr_t update_words[1 + 7 * ARRAY]
 cdef Entry update_entry = NULL
 cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs without one
 cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
-
-
-def has_update():
-    """Whether `offer_update` was successful."""
-    return update_entry is not NULL
 
 
 def offer_update(intptr_t entry, words):
@@ -336,12 +332,12 @@ def offer_update(intptr_t entry, words):
         update_entry = <Entry>entry
 
 
-def update(states, mu_obs, var_obs, deltas):
-    """`OutputUpdater.update` in the common case; returns whether it was made."""
+def update(states, mu_obs, var_obs, deltas, double weight):
+    """`OutputUpdater.update` in the common case, with deltas times a weight; returns whether it was made."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
     cdef Observed all
-    if update_entry is NULL:
+    if update_entry is NULL or not 0 <= weight <= MOST:
         return False
     mu, var, jcb = states.state
     block = deltas.memory
@@ -353,14 +349,20 @@ def update(states, mu_obs, var_obs, deltas):
     if jcb is not None and not (type(jcb) is cnp.ndarray and plain(jcb, size)):
         return False
     batch = states.block_size
-    if not (holds(deltas, batch, size) and in_rows(mu_obs, batch) and in_rows(var_obs, batch)):
+    if not (holds(deltas, batch, size) and in_rows(mu_obs, batch)) or look(mu_obs, size) & INFINITE:
         return False
-    if look(mu_obs, size) & INFINITE or look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
+    all.var_obs, all.variance, all.weight = NULL, 0, <float>weight
+    if isinstance(var_obs, float):
+        all.variance = <float><double>var_obs
+        if not all.variance >= 0:
+            return False
+    elif in_rows(var_obs, batch) and not look(var_obs, size) & (NEGATIVE | NOT_A_NUMBER):
+        all.var_obs, all.var_obs_single = <const char*>cnp.PyArray_DATA(var_obs), is_single(var_obs)
+    else:
         return False
     all.mu, all.var = <const float*>cnp.PyArray_DATA(mu), <const float*>cnp.PyArray_DATA(var)
     all.jcb = NULL if jcb is None else <const float*>cnp.PyArray_DATA(jcb)
     all.obs, all.obs_single = <const char*>cnp.PyArray_DATA(mu_obs), is_single(mu_obs)
-    all.var_obs, all.var_obs_single = <const char*>cnp.PyArray_DATA(var_obs), is_single(var_obs)
     all.delta_mu = <float*>cnp.PyArray_DATA(block)
     all.delta_var = all.delta_mu + cnp.PyArray_DIM(block, 1)
     deltas.outdated = False
@@ -383,21 +385,29 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
     cdef intptr_t[7] addresses
     cdef float[SOME] obs
     cdef float[SOME] var_obs
-    cdef Py_ssize_t n
+    cdef Py_ssize_t n, i
     cdef int k
     cdef size_t control = flush()
     memcpy(words, update_words, sizeof(words))
+    if all.var_obs is NULL:
+        for i in range(min(SOME, end - start)):
+            var_obs[i] = all.variance
     while start < end:
         n = min(SOME, end - start)
         addresses = [<intptr_t>(all.mu + start), <intptr_t>(all.var + start),
                      one_each if all.jcb is NULL else <intptr_t>(all.jcb + start),
                      as_single(all.obs, all.obs_single, obs, start, n),
-                     as_single(all.var_obs, all.var_obs_single, var_obs, start, n),
+                     <intptr_t>var_obs if all.var_obs is NULL else as_single(all.var_obs, all.var_obs_single, var_obs,
+                                                                             start, n),
                      <intptr_t>(all.delta_mu + start), <intptr_t>(all.delta_var + start)]
         for k in range(7):
             words[1 + k * ARRAY + 2] = words[1 + k * ARRAY + 5] = n
             words[1 + k * ARRAY + 4] = addresses[k]
         update_entry(words, NULL)
+        if all.weight != 1:
+            for i in range(start, start + n):
+                all.delta_mu[i] *= all.weight
+                all.delta_var[i] *= all.weight
         start += n
     set_control_word(control)
 

@@ -27,15 +27,10 @@ class OutputUpdater:
 
     def __init__(self, model_device: str):
         self._express = get_kernels(model_device).output_update.express_update
-        self._spread = 0.0, np.zeros(0, np.float32)  # the last scalar variance, and an array of it
         self.device = model_device
 
     def __repr__(self) -> str:
         return f"OutputUpdater({self.device!r})"
-
-    def __setstate__(self, state: dict) -> None:
-        self._spread = 0.0, np.zeros(0, np.float32)  # pickles of version 0.2.0 do not have it
-        self.__dict__ |= state
 
     def update(
         self,
@@ -61,8 +56,7 @@ class OutputUpdater:
         try:
             if output_states.elsewhere:
                 return
-            quick = self._for_all(var_obs, output_states.size) if isinstance(var_obs, float) else var_obs
-            if self._express(output_states, mu_obs, quick, delta_states):
+            if self._express(output_states, mu_obs, var_obs, delta_states):
                 return
         except AttributeError:
             _check_buffers("update", output_states, delta_states)
@@ -72,15 +66,6 @@ class OutputUpdater:
         size = output_states.size
         observed = State(_observations(mu_obs, size, output_states), _variances(var_obs, size, output_states))
         self._run("update", output_states, delta_states, observed)
-
-    def _for_all(self, value: float, size: int) -> np.ndarray:
-        """An array of `size` times `value`, for the fast path."""
-        last, array = self._spread
-        if last != value or array.size != size:
-            with np.errstate(over="ignore"):
-                array = np.full(size, value, np.float32)
-            self._spread = value, array
-        return array
 
     def update_using_indices(
         self,
