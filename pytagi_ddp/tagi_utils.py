@@ -239,9 +239,9 @@ class Utils:
 class Normalizer:
     """Scaling of data to zero mean and unit variance, or to [0, 1], and back.
 
-    Every method works on arrays of any shapes that broadcast together. 1e-10 is added to each divisor, and to
-    the factor of the inverse. Columns and tables of pandas and polars are taken by position, not by label, and results
-    are NumPy arrays.
+    Every method works on arrays of any shapes that broadcast together. As in pytagi, 1e-10 is added to each divisor,
+    and to the factor of the inverse: change the unit of data whose standard deviation is below 1e-7. Columns and tables
+    of pandas and polars are taken by position, not by label, and results are NumPy arrays.
 
     Args:
         method: A label of the user's own; nothing depends on it.

@@ -121,13 +121,15 @@ class RandomIntercept:
 
     With r = var u/s^2, at most 1, the best prediction of a deviation from f, given n others with the mean d, is k d,
     where k = n r/(1 + (n - 1) r). Networks have learnt a part of k already, which is taken away. Observations far from
-    f count for less, as Student's t-distribution says. The variance of the noise is proportional to 1 - k r (and a
-    constant), and to a power of s^2 at new inputs.
+    f count for less, as Student's t-distribution says. If the noise is skewed, the mean that is weighted in this way is
+    not 0; this offset is subtracted from d, because f is the mean. The variance of the noise is proportional to 1 - k r
+    (and a constant), and to a power of s^2 at new inputs.
 
     Attributes:
-        rows: deviations of observations of the standardised target from predictions. variance: var u.
+        rows: deviations of observations of the standardised target from predictions and the offset. variance: var u.
         scale: ln of the factor on s^2, without 1 - k r, as a function of ln s^2 - centre, which is limited to `limits`.
         learnt: the part of a deviation from predictions without these observations that networks have learnt.
+        offset: the weighted mean deviation of all observations.
 
     Source: Laird & Ware (1982), "Random-effects models for longitudinal data", Biometrics 38.
     """
@@ -138,6 +140,7 @@ class RandomIntercept:
     centre: float
     limits: tuple[float, float]
     learnt: float
+    offset: float = 0.0
 
     def given(self, x: np.ndarray, mu: np.ndarray, log_scale2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and ln s^2 for the samples x, from those that networks predict."""
@@ -153,7 +156,7 @@ class RandomIntercept:
     def learn(self, x: np.ndarray, deviations: np.ndarray, weights: np.ndarray, log_scale2: np.ndarray) -> None:
         """Further observations, by their deviations from the predictions before they are learnt."""
         trusted = trust(deviations, log_scale2, self.scale.degrees)
-        self.rows.add(x, deviations[:, None], weights * trusted)
+        self.rows.add(x, deviations[:, None] - self.offset, weights * trusted)
 
 
 def correlation_of(variance: float, log_scale2: np.ndarray) -> np.ndarray:
@@ -196,7 +199,8 @@ def learn_intercept(
     """
     rows, residuals = Rows.of(x, blocks), y - unseen
     trusted = weights * trust(residuals, log_scale2, degrees)
-    some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None], trusted)
+    offset, offset_seen = (float(trusted @ (y - mu) / trusted.sum()) for mu in (unseen, seen))
+    some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None] - offset, trusted)
     if not len(some):
         return None
     deviations, centre = sums[:, 0] / others, float(log_scale2[some].mean())
@@ -218,12 +222,12 @@ def learn_intercept(
     best, scale, variance = max(found, key=lambda one: one[0])
     if best < found[0][0] + LEAST_GAIN:
         return None
-    moved, own = (seen - unseen)[some], trusted[some]
-    towards = (sums[:, 0] + own * residuals[some]) / (others + own)
+    moved, own = (seen + offset_seen - unseen - offset)[some], trusted[some]
+    towards = (sums[:, 0] + own * (residuals[some] - offset)) / (others + own)
     learnt = float(own @ (moved * towards) / max(float(own @ towards**2), LEAST))
-    rows.add(x, (y - seen)[:, None], trusted)
+    rows.add(x, (y - seen - offset_seen)[:, None], trusted)
     limits = float(h.min()), float(h.max())
-    return RandomIntercept(rows, variance, scale, centre, limits, min(max(learnt, 0.0), MOST_LEARNT))
+    return RandomIntercept(rows, variance, scale, centre, limits, min(max(learnt, 0.0), MOST_LEARNT), offset)
 
 
 @dataclass

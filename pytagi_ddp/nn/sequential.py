@@ -483,8 +483,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         """Means and variances of the outputs for any number of samples, in evaluation mode, batch by batch.
 
         Args:
-            x: (n, ...) inputs; var_x: their variances, of the same shape. In a network with a memory (an `LSTM` of one
-                time step), one sample continues from it, and each of several samples begins without.
+            x: (n, ...) inputs. In a network with a memory (an `LSTM` of one time step), one sample continues from it,
+                and each of several samples begins without.
+            var_x: variances of the inputs, of the same shape. All units of a layer count as independent, so that hidden
+                layers make the effect of `var_x` too small: "Uncertain inputs" in docs/guide/uncertainty.md.
             batch_size: samples in memory at a time. Afterwards `output_z_buffer` holds the last batch; or all samples,
                 if a recorded pass over as many samples was replayed.
 

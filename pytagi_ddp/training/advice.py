@@ -40,7 +40,7 @@ FEW = (
     "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "
     "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
 )
-LARGE = 100.0  # root mean square of a column that is not standardised
+SMALL, LARGE = 0.01, 100.0  # root mean squares outside of which a column is not standardised
 LOOKED_AT = 1 << 17  # values, about
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
 LINKS: dict[type, tuple[type, ...]] = {
@@ -69,13 +69,18 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     x, y = batches.x, batches.y
     if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
         warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
-    large = ["x"] if isinstance(first, Linear | Conv2d | LSTM) and is_large(x) else []
-    large += ["y"] if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray) and is_large(y) else []
-    if large:
-        warn(
-            f"numbers in {' and '.join(large)} are about {LARGE:g} or more, but the prior is for numbers around 1: "
-            "standardise them (subtract the mean, divide by the standard deviation), or predictions will be bad"
-        )
+    looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}
+    if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
+        looked_at["y"] = y
+    sizes = {name: sizes_of(values) for name, values in looked_at.items()}
+    large = [name for name, size in sizes.items() if size.max(initial=0) > LARGE]
+    small = [name for name, size in sizes.items() if 0 < size.max(initial=0) < SMALL]
+    for names, size in ((large, f"{LARGE:g} or more"), (small, f"{SMALL:g} or less")):
+        if names:
+            warn(
+                f"numbers in {' and '.join(names)} are about {size}, but the prior is for numbers around 1: "
+                "standardise them (subtract the mean, divide by the standard deviation), or predictions will be bad"
+            )
 
 
 def advise_batch_size(samples: int | None, parameters: int) -> None:
@@ -92,9 +97,9 @@ def advise_batch_size(samples: int | None, parameters: int) -> None:
         )
 
 
-def is_large(values: np.ndarray) -> bool:
-    """Whether a column has values of about `LARGE` or more, in some rows."""
+def sizes_of(values: np.ndarray) -> np.ndarray:
+    """The root mean square of each column, of some rows."""
     some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
     with np.errstate(over="ignore"):
         squares = np.where(np.isfinite(some), some, 0) ** 2
-    return bool(squares.size) and bool(squares.mean(0).max() > LARGE**2)
+    return np.sqrt(squares.mean(0)) if len(squares) else np.zeros(1)

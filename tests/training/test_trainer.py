@@ -502,6 +502,18 @@ def test_large_numbers_are_warned_about(in_x, in_y, named):
     assert [message.split(" are ")[0] for message in found] == ([f"numbers in {named}"] if named else [])
 
 
+@pytest.mark.parametrize(("in_x", "in_y", "named"), [(1e-4, 1, ["x"]), (1, 1e-4, ["y"]), (1e-9, 1e3, ["y", "x"])])
+def test_small_numbers_are_warned_about(in_x, in_y, named):
+    found = advice(network(1), in_x * X, in_y * Y, Gaussian(0.1 * in_y))
+    assert [message.split(" are ")[0] for message in found] == [f"numbers in {name}" for name in named]
+
+
+def test_a_small_column_and_zeros_are_not_warned_about():
+    x = X.copy()
+    x[:, 0] *= 1e-6
+    assert advice(network(1), x, np.zeros_like(Y), Gaussian(0.1)) == []
+
+
 def test_large_numbers_that_are_no_scale_are_not():
     assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 1)), np.arange(440, 500), Y[:60], Gaussian()) == []
     assert advice(network(1), X, 1000 * np.abs(Y).round(), Poisson()) == []

@@ -11,6 +11,7 @@ from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
 from pytagi_ddp.nn.core.state import by_step
 from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.warn import warn
 
 
 class OutputUpdater:
@@ -45,13 +46,16 @@ class OutputUpdater:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
             var_obs: their variances, as many; or one number for all. If there are more, the first ones are used (as in
-                pytagi), so that an array for a full batch also works for a smaller last batch.
+                pytagi), so that an array of one value for a full batch also works for a smaller last batch.
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
             ValueError: wrong number or shape of values, an infinite observation, or a variance that is negative or NaN.
             TypeError: not numbers, or an argument that is not a buffer.
             RuntimeError: the network has not been called yet.
+
+        Warns:
+            UserWarning: more variances than observations, with different values.
         """
         try:
             if output_states.elsewhere:
@@ -208,6 +212,11 @@ def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.nda
         variances = np.repeat(variances, size)
     elif variances.size < size:
         raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
+    if variances.size > size and np.ptp(variances) > 0:
+        warn(
+            f"var_obs has {variances.size} different values for {size} observations, and the first {size} are used: "
+            "give the variances of the samples of this batch, as in var_obs[rows]"
+        )
     variances = variances[:size]
     if not np.all(variances >= 0):
         raise ValueError(f"var_obs are variances and must not be negative or NaN, the smallest is {variances.min()}")
