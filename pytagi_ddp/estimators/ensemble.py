@@ -178,8 +178,17 @@ class EnsembleEstimator(BaseEstimator):
         """Ignores columns that are constant in these samples: the effect of other values is unknown.
 
         They become 0 in x, as in predictions.
+
+        Warns:
+            UserWarning: some of them have gaps, which may tell something.
         """
-        self._empty = self._empty | (np.nanmax(x, 0) == np.nanmin(x, 0))
+        constant = (np.nanmax(x, 0) == np.nanmin(x, 0)) & ~self._empty
+        if len(gaps := np.flatnonzero(constant & np.isnan(x).any(0))):
+            warn(
+                f"columns {self._sources(gaps)} of X hold one number and NaN, and are left out: networks cannot learn "
+                "from the fact that a value is missing. If it tells something, write another number instead of NaN"
+            )
+        self._empty = self._empty | constant
         x[:, self._empty] = 0
 
     def _folds(self, x: np.ndarray, groups: Any, weights: Any, seed: int) -> np.ndarray:

@@ -146,7 +146,8 @@ def test_columns_that_were_constant_have_no_effect(estimator):
     x, y = data(60)
     y = y if estimator is TAGIRegressor else y > 90
     model = estimator((8,), n_folds=2, n_seeds=1, epochs=2, random_state=0)
-    model.fit(np.c_[x, np.full(60, 2023.0), np.where(np.arange(60) % 2, 0.1, np.nan)], y)
+    with pytest.warns(UserWarning, match=r"columns \[[0-9]\] of X hold one number and NaN, and are left out"):
+        model.fit(np.c_[x, np.full(60, 2023.0), np.where(np.arange(60) % 2, 0.1, np.nan)], y)
     predict = model.predict if estimator is TAGIRegressor else model.predict_proba
     expected = predict(np.c_[x, np.full(60, 2023.0), np.full(60, 0.1)])
     np.testing.assert_array_equal(predict(np.c_[x, np.full(60, 3000.0), np.full(60, np.nan)]), expected)
