@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -243,60 +242,6 @@ class LogNormalPrediction(Prediction):
         with np.errstate(divide="ignore"):
             values = observed_as(y, self.logarithm.mean)
             return np.where(np.isnan(values), np.nan, np.log(np.maximum(values, 0)))
-
-
-class ScaleMixturePrediction(Prediction):
-    """y = z + e, where e is a mixture of Gaussians around 0: Student's t, Laplace.
-
-    Args:
-        variances, weights: of the Gaussians, (n,). variance: of e; infinite where it has none.
-        draw: (generator, shape) -> draws of e.
-    """
-
-    def __init__(
-        self,
-        mean: np.ndarray,
-        var: np.ndarray,
-        variances: np.ndarray,
-        weights: np.ndarray,
-        variance: float,
-        draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
-    ):
-        self._mean, self._var, self._noise, self._draw = mean, var, variance, draw
-        shape = (-1, *[1] * mean.ndim)
-        self._weights, self._variances = weights.reshape(shape), variances.reshape(shape)
-
-    @cached_property
-    def _sd(self) -> np.ndarray:
-        return np.sqrt(self._var + self._variances)  # not stored, because it is large and moments do not need it
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self._mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self._var + self._noise
-
-    def log_prob(self, y: Any) -> np.ndarray:
-        u = (observed_as(y, self._mean) - self._mean) / self._sd
-        with np.errstate(divide="ignore"):  # weights may be 0
-            logs = np.log(self._weights) - np.log(np.sqrt(2 * np.pi) * self._sd) - 0.5 * u * u
-        top = logs.max(0)
-        return top + np.log(np.exp(logs - top).sum(0))
-
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        u = (observed_as(y, self._mean) - self._mean) / self._sd
-        return (self._weights * special().ndtr(u)).sum(0)
-
-    def quantile(self, q: float) -> np.ndarray:
-        far = self._sd.max() * abs(special().ndtri(check_q(q))) + 1e-300
-        return bisected(self.cdf, q, self._mean - far, self._mean + far)
-
-    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
-        random = np.random.default_rng(seed)
-        shape = (n, *self._mean.shape)
-        return random.normal(self._mean, np.sqrt(self._var), shape) + self._draw(random, shape)
 
 
 class LinkedPrediction(Prediction):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
@@ -93,6 +94,55 @@ def test_densities_are_derivatives_of_the_cdf(name):
     slope = (prediction.cdf(y + 1e-3) - prediction.cdf(y - 1e-3)) / 2e-3
     np.testing.assert_allclose(prediction.pdf(y), slope, rtol=2e-3)
     assert np.isnan(prediction.log_prob(np.full((3, 1), np.nan))).all()
+
+
+def log_mean(log_f, d, s):
+    """log E[f(d - x)], x ~ N(0, s), by Gauss-Legendre quadrature between points that are dense around 0 and d."""
+    near, far = np.linspace(-40, 40, 801), np.sinh(np.linspace(-17, 17, 2001))
+    edges = np.unique(np.concatenate([np.sqrt(s) * near, d + far, np.linspace(0, d, 801)]))
+    nodes, weights = np.polynomial.legendre.leggauss(6)
+    half = 0.5 * np.diff(edges)[:, None]
+    x = edges[:-1, None] + half * (1 + nodes)
+    logs = log_f(d - x) - 0.5 * (x * x / s + np.log(2 * np.pi * s)) + np.log(half * weights)
+    return logs.max() + np.log(np.exp(logs - logs.max()).sum())
+
+
+HEAVY = [(lk.StudentT(df), stats.t(df)) for df in (1.0, 2.5, 4.0, 16.0, 100.0, 1000.0)]
+HEAVY.append((lk.Laplace(), stats.laplace()))
+
+
+def log_density(noise, x):
+    """SciPy's is the logarithm of 0 for Laplace far out."""
+    return -np.abs(x) - np.log(2) if noise.dist.name == "laplace" else noise.logpdf(x)
+
+
+@pytest.mark.parametrize(("likelihood", "noise"), HEAVY)
+@pytest.mark.parametrize("s", [1e-6, 0.01, 1.0, 30.0, 1e4])
+def test_heavy_tails_are_exact_at_any_distance(likelihood, noise, s):
+    d = np.array([0, 0.7, 3, 10, 40, 300, 1e4, 1e6])
+    scale = 0.01
+    narrow = likelihood._with(scale=scale).prediction(np.full((8, 1), 5.0), np.full((8, 1), s * scale**2))
+    densities = [log_mean(lambda x: log_density(noise, x), distance, s) for distance in d]
+    np.testing.assert_allclose(narrow.log_prob(5 + scale * d) + np.log(scale), np.reshape(densities, (8, 1)), atol=1e-6)
+    beyond = np.exp([log_mean(noise.logsf, distance, s) for distance in d])
+    found = likelihood.prediction(np.zeros((8, 1)), np.full((8, 1), s))
+    np.testing.assert_allclose(found.cdf(-d)[:, 0], beyond, rtol=1e-6, atol=1e-300)
+    np.testing.assert_allclose(found.cdf(d)[:, 0], 1 - beyond, rtol=1e-9)
+    for distance, q in zip(d[1:4], beyond[1:4], strict=True):
+        if q > 1e-12:
+            np.testing.assert_allclose(found.quantile(q), np.full((8, 1), -distance), rtol=1e-6)
+            np.testing.assert_allclose(found.interval(1 - 2 * q)[1], np.full((8, 1), distance), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("likelihood", "noise"), HEAVY)
+def test_heavy_tails_of_a_known_output_are_those_of_the_noise(likelihood, noise):
+    d = np.array([0, 0.7, 40, 1e6])
+    known = likelihood.prediction(np.zeros((4, 1)), np.zeros((4, 1)))
+    np.testing.assert_allclose(known.log_prob(d)[:, 0], log_density(noise, d), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(known.cdf(-d)[:, 0], noise.cdf(-d), rtol=1e-9)
+    np.testing.assert_allclose(known.quantile(1e-9), np.full((4, 1), noise.ppf(1e-9)), rtol=1e-8)
+    assert (known.log_prob(np.inf) == -np.inf).all() and (known.cdf([[-np.inf]] * 4) == 0).all()
+    assert np.isnan(likelihood.prediction([[0.0]], [[np.nan]]).log_prob(1.0)).all()
 
 
 @pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
