@@ -16,7 +16,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
-from pytagi_ddp.likelihoods.prediction import Prediction, optimize
+from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import by_step
 from pytagi_ddp.nn.core.unpickled import writable
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 ONE = np.ones(1, np.float32)
 MISSING = -1  # as a class
 MOST = float(np.finfo(np.float32).max)
-SCALES = (1e-9, 1e9)  # bounds of a parameter in the unit of y
+SCALES = (1e-9, 1e9)  # bounds of a scale: multiples of the median and the largest deviation, see `Likelihood._units`
+SQUARES = (1e-18, 1e18)  # scales whose squares float32 holds
 SCAN = np.log(10)  # distance of the values that are tried first, in logarithms of parameters
 STEPS = {"eps": 1e-5}  # differences for slopes of the log-likelihood
 
@@ -152,7 +153,8 @@ class Likelihood(ABC):
     Attributes:
         outputs: number of outputs of a row (a sample, or a time step of it) that one observation uses; None: each
             output has its own observation.
-        noise_parameters: arguments that `fitted` estimates, by name, with the bounds of their estimates.
+        noise_parameters: arguments that `fitted` estimates, by name, with the bounds of their estimates. Those of sigma
+            and scale are multiples of deviations, see `fitted_to`.
     """
 
     outputs: int | None = None
@@ -310,7 +312,9 @@ class Likelihood(ABC):
             argmax of sum_i w_i log E[p(y_i | z_i)]/sum_i w_i,    z_i ~ N(m_i, s_i)
 
         The log-likelihood is that of `prediction(mu, var).log_prob(y)`, maximised over the logarithms of the parameters
-        within their bounds: first over powers of ten, for one parameter after the other, then by L-BFGS-B. If an
+        within their bounds: first over powers of ten, for one parameter after the other, then by L-BFGS-B. Bounds of
+        sigma and scale are 1e-9 times the median and 1e9 times the largest of the deviations sqrt((y_i - m_i)^2 + s_i)
+        that are not 0, so any unit of y will do; they stay between 1e-18 and 1e18, whose squares float32 holds. If an
         estimate is at its upper bound, use a likelihood without heavy tails (`StudentT`) or without overdispersion
         (`NegativeBinomial`). If sigma is near 0, the variances of the outputs explain all errors: train longer, or
         count samples more often. This likelihood does not change.
@@ -321,7 +325,7 @@ class Likelihood(ABC):
 
         Raises:
             TypeError: this kind has no noise parameters. ValueError: no observations, moments that are not finite,
-                impossible observations, or errors of `observe`.
+                impossible observations, deviations beyond 1e-18 to 1e18, or errors of `observe`.
 
         Source: MacKay (1992), "Bayesian interpolation", for the maximum of the evidence (type-II maximum likelihood);
         Byrd, Lu, Nocedal & Zhu (1995), SIAM J. Sci. Comput. 16, for L-BFGS-B.
@@ -376,7 +380,9 @@ class Likelihood(ABC):
         def loss(free: np.ndarray) -> float:
             return -float(shares @ self._at(free)._prediction(mu, var).log_prob(y)[known])
 
-        best, low, high = self._free()
+        best, low, high = self._free(
+            self._units(mu, var, y, known) if SCALES in self.noise_parameters.values() else ONE
+        )
         best = np.clip(best, low, high)
         for k in range(best.size):  # far from its best value, the slope of a parameter may be 0
             steps = np.arange(np.ceil((low[k] - best[k]) / SCAN), np.floor((high[k] - best[k]) / SCAN) + 1)
@@ -385,9 +391,33 @@ class Likelihood(ABC):
         bounds = np.stack([low, high], 1)
         return self._at(optimize().minimize(loss, best, method="L-BFGS-B", bounds=bounds, options=STEPS).x)
 
-    def _free(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The logarithms of the `noise_parameters`, and their lower and upper bounds."""
-        low, high = np.log(list(self.noise_parameters.values())).T
+    def _units(self, mu: np.ndarray, var: np.ndarray, y: Any, known: np.ndarray) -> np.ndarray:
+        """The median and the largest deviation of known observations that is not 0: the units of bounds of scales.
+
+        Raises:
+            ValueError: the median is beyond `SQUARES`.
+        """
+        sizes = np.hypot(self._deviations(mu, y), np.sqrt(var))[known]
+        sizes = sizes[(sizes > 0) & np.isfinite(sizes)]
+        if not sizes.size:
+            return ONE
+        median = np.median(sizes)
+        if not SQUARES[0] < median < SQUARES[1]:
+            raise ValueError(
+                f"observations deviate from the outputs by about {median:.2g}, and float32 does not hold its square: "
+                "choose another unit of y"
+            )
+        return np.array([median, sizes.max()])
+
+    def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
+        """Differences of observations and outputs; not finite where there is none."""
+        return observed_as(y, mu) - mu
+
+    def _free(self, units: np.ndarray = ONE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The logarithms of the `noise_parameters`, and their lower and upper bounds; those of scales have `units`."""
+        given = self.noise_parameters.values()
+        bounds = [np.clip(units * each, *SQUARES) if each is SCALES else np.array(each) for each in given]
+        low, high = np.log(np.stack(bounds)).T
         return np.log([getattr(self, name) for name in self.noise_parameters]), low, high
 
     def _at(self, free: np.ndarray) -> Self:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, refuse_where
+from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
     SIGNS,
@@ -201,7 +201,7 @@ class Ordinal(Likelihood):
         p = np.exp(log_interval(edges[..., :-1], edges[..., 1:]))
         return ClassPrediction(p[..., 0, :] if mu.shape[-1] == 1 else p)
 
-    def _free(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _free(self, units: np.ndarray = ONE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         low, high = (np.full(self.levels - 1, bound) for bound in self.noise_parameters["cuts"])
         low[1:], high[1:] = np.log(LEAST_DISTANCE), np.log(high[1:])
         return np.concatenate([self.cuts[:1], np.log(np.diff(self.cuts))]), low, high

@@ -148,6 +148,9 @@ class LogNormal(Likelihood):
         refuse_where(values <= 0, self, "positive numbers")
         outputs.observe("gaussian", np.log(values), self._var, ONE, weight)
 
+    def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
+        return np.log(observed_as(y, mu)) - mu
+
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         return LogNormalPrediction(mu, var + self.sigma**2)
 
@@ -213,6 +216,10 @@ class Censored(Likelihood):
         low, high = outputs.numbers(low, infinite=True), outputs.numbers(high, infinite=True)
         refuse_where((low == np.inf) | (high == -np.inf), self, "finite numbers, or limits with something between them")
         outputs.observe("interval", low, high, self._var, weight)
+
+    def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
+        low, high = (np.abs(observed_as(bound, mu) - mu) for bound in self.bounds(y))
+        return np.minimum(low, high)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         return CensoredPrediction(mu, var + self.sigma**2, self)

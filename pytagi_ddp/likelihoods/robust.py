@@ -143,7 +143,7 @@ class StudentTPrediction(RobustPrediction):
     """Of noise scale e, e ~ Student's t, which is N(0, scale^2/l) with l ~ Gamma(a, rate a), a = df/2.
 
     With u = log l, densities and probabilities are integrals of exp(a (u - e^u)) and those of N(0, s + scale^2 e^-u).
-    The trapezoid rule has relative errors below 1e-9. Its nodes reach from where the integrand has fallen to
+    The trapezoid rule has relative errors below 1e-8. Its nodes reach from where the integrand has fallen to
     exp(-LEFT_OUT) of its maximum on the left to where it has on the right. All maxima lie between
     -log(1 + d^2/(2 a scale^2)) and log(1 + 1/(2 a)). Where d is much larger than sqrt(s), the noise is alone.
     """

@@ -79,6 +79,37 @@ def test_a_start_far_away(start):
     assert lk.Gaussian(start).fitted_to(1e5 * M, 1e10 * S, 1e5 * y).sigma == pytest.approx(1e5 * expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["Gaussian", "Laplace", "StudentT", "Censored"])
+@pytest.mark.parametrize("unit", [1e-14, 1e-11, 1e11, 1e14])
+def test_the_unit_of_observations_does_not_matter(name, unit):
+    true, start, _ = TRUE[name]
+    y, m, s = drawn(true)[:300], M[:300], S[:300]
+    limits = {} if name != "Censored" else {"lower": unit * true.lower, "upper": unit * true.upper}
+    expected, found = start.fitted_to(m, s, y), start._with(**limits).fitted_to(unit * m, unit**2 * s, unit * y)
+    for parameter in start.noise_parameters:
+        factor = 1 if parameter == "df" else unit
+        assert getattr(found, parameter) == pytest.approx(factor * getattr(expected, parameter), rel=1e-2)
+
+
+def test_a_few_exact_or_absurd_values_do_not_set_the_unit():
+    y = np.concatenate([np.full((60, 1), 1e-15), RNG.normal(size=(40, 1))])
+    nothing = np.zeros((100, 1))
+    expected = np.sqrt(np.mean(y**2))
+    assert lk.Gaussian().fitted_to(nothing, nothing, y).sigma == pytest.approx(expected, rel=1e-4)
+    y = RNG.normal(size=(100, 1))
+    y[:2] = 3e38
+    assert 0.3 < lk.StudentT().fitted_to(nothing, nothing, y).scale < 1.5
+    intervals = np.where(y > 0, 0, -np.inf), np.where(y > 0, np.inf, 0)
+    assert lk.Censored().fitted_to(0.7 * np.sign(y), nothing, intervals).sigma < 0.1  # no interval has two bounds
+    assert lk.Gaussian().fitted_to(nothing, nothing, nothing).sigma == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1e19])
+def test_units_whose_squares_are_beyond_float32_are_refused(unit):
+    with pytest.raises(ValueError, match=r"by about .*, and float32 does not hold its square: choose another unit"):
+        lk.Gaussian().fitted_to([[0.0]], [[0.0]], [[unit]])
+
+
 def test_without_variances_it_is_the_mean_square():
     """The maximum in closed form: sigma^2 is the weighted mean of squares."""
     y, weight = np.array([[1.0], [2], [NAN], [4]]), np.array([1.0, 2, 5, 0])
