@@ -20,7 +20,7 @@ from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import by_step
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.nn.core.validate import check_samples, flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,20 +65,22 @@ class Outputs:
         """The weights as one number for all observations, or one for each of rows x `each`.
 
         Raises:
-            ValueError: neither one, nor one for each sample, row or observation; or one that is negative or not finite.
+            ValueError: as `spread`, or a weight that is negative or not finite.
         """
         if isinstance(weight, float | int) and 0 <= weight <= MOST:
             return ONE if weight == 1 else one(weight)
-        weights = flat_float32(weight, "weight")
+        given = to_numpy(weight, "weight")
+        weights = flat_float32(given, "weight")
         if not np.all((weights >= 0) & np.isfinite(weights)):
             raise ValueError("weight must not be negative, NaN or infinite (0 leaves an observation out)")
-        return self.spread(weights, "weight", each)
+        return self.spread(weights.reshape(given.shape), "weight", each)
 
     def spread(self, values: np.ndarray, what: str, each: int) -> np.ndarray:
-        """Flat `values` as one number for all observations, or one for each of rows x `each`.
+        """`values` as one number for all observations, or one for each of rows x `each`; flat.
 
         Raises:
-            ValueError: neither one, nor one for each sample, row or observation.
+            ValueError: neither one, nor one for each sample, row or observation; or the first of several dimensions
+                counts neither samples nor rows.
         """
         whole = self.rows * each
         if values.size not in (1, self.samples, self.rows, whole):
@@ -86,7 +88,10 @@ class Outputs:
                 f"{what} must be one number, or one for each of {self.samples} samples or {whole} observations, "
                 f"got {values.size}"
             )
-        return values if values.size in (1, whole) else np.repeat(values, whole // values.size)
+        if values.size > 1:
+            self.check_samples(values, what)
+        flat = values.reshape(-1)
+        return flat if flat.size in (1, whole) else np.repeat(flat, whole // flat.size)
 
     def numbers(self, y: ArrayLike, what: str = "y", infinite: bool = False) -> np.ndarray:
         """Observations as flat float32, rows x width.
@@ -102,7 +107,7 @@ class Outputs:
                 f"{values.shape}"
             )
         flat = flat_float32(values, what)
-        self._check_samples(values, what)
+        self.check_samples(values, what)
         if not infinite and np.isinf(flat).any():
             raise ValueError(f"{what} holds infinite observations (NaN marks a missing one)")
         return flat
@@ -119,7 +124,7 @@ class Outputs:
             return values if values.dtype == np.int32 else values.astype(np.int32)
         if values.size != self.rows:
             raise ValueError(f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values")
-        self._check_samples(values, "y")
+        self.check_samples(values, "y")
         flat = values.reshape(-1)
         if flat.dtype.kind == "f":
             flat = np.where(np.isnan(flat), MISSING, flat)
@@ -131,12 +136,8 @@ class Outputs:
             )
         return np.ascontiguousarray(flat, np.int32)
 
-    def _check_samples(self, values: np.ndarray, what: str) -> None:
-        if values.ndim > 1 and len(values) not in (self.samples, self.rows):
-            raise ValueError(
-                f"{what} has the shape {values.shape}, and the first dimension counts samples, of which there are "
-                f"{self.samples}: transpose it, or pass what is in another shape flat"
-            )
+    def check_samples(self, values: np.ndarray, what: str) -> None:
+        check_samples(values.shape, what, self.samples, self.rows)
 
 
 class Likelihood(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.kernels.formulas.likelihood import LOG_TRIALS, TRIALS
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import LinkedPrediction, Prediction, special
+from pytagi_ddp.nn.core.validate import check_samples
 
 
 class Poisson(Likelihood):
@@ -35,7 +37,7 @@ class Poisson(Likelihood):
 
     def __init__(self, exposure: ArrayLike = 1.0):
         self.exposure = _exposures(self, exposure)
-        self._trials, self._shift = one(TRIALS), np.ravel(np.log(self.exposure) - LOG_TRIALS).astype(np.float32)
+        self._trials, self._shift = one(TRIALS), np.asarray(np.log(self.exposure) - LOG_TRIALS, np.float32)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         shift = outputs.spread(self._shift, "exposure", outputs.width)
@@ -77,7 +79,7 @@ class NegativeBinomial(Likelihood):
 
     def __init__(self, size: float = 1.0, exposure: ArrayLike = 1.0):
         self.size, self.exposure = positive("size", self, size), _exposures(self, exposure)
-        self._shift = np.ravel(np.log(self.exposure) - np.log(self.size)).astype(np.float32)
+        self._shift = np.asarray(np.log(self.exposure) - np.log(self.size), np.float32)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         counts = _counts(self, outputs, y)
@@ -130,4 +132,6 @@ def _logarithms(likelihood: Poisson | NegativeBinomial, shape: tuple[int, ...]) 
             f"there are {logs.size} exposures for {shape[0]} samples: give one for each. (A Trainer and net.fit have "
             "one likelihood for all batches: there, give the logarithms to the network as an input)"
         )
+    if logs.size > 1:
+        check_samples(logs.shape, "exposure", shape[0], prod(shape[:-1]))
     return logs.reshape(shape if logs.size == np.prod(shape) else (-1, *(1,) * (len(shape) - 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from pytagi_ddp.likelihoods.prediction import (
     special,
 )
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
-from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.nn.core.validate import flat_float32, same_order
 
 
 class Gaussian(Likelihood):
@@ -64,8 +65,9 @@ class Gaussian(Likelihood):
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         variances = self._var
         if isinstance(y, _WithVariances):
-            y, given = y.y, y.var
+            y, given = y.y, to_numpy(y.var, "var")
             variances = flat_float32(given, "var", outputs.rows * outputs.width)
+            outputs.check_samples(given, "var")
             if not np.all(variances >= 0):
                 raise ValueError(
                     f"var holds variances, which must not be negative or NaN; the least is {variances.min()}"
@@ -109,9 +111,7 @@ class HeteroscedasticGaussian(Likelihood):
         kernels, pairs = outputs.kernels, outputs.width // 2
         if outputs.width != outputs.state.mu.shape[1]:
             raise TypeError("HeteroscedasticGaussian takes all outputs of a network, and cannot be a part of Joint")
-        observed = flat_float32(y, "y", outputs.rows * pairs)
-        if np.isinf(observed).any():
-            raise ValueError("y holds infinite observations (NaN marks a missing one)")
+        observed = replace(outputs, width=pairs).numbers(y)
         weights = np.repeat(np.broadcast_to(outputs.weights(weight, pairs), observed.size), 2)
         kernels.output_update.update_heteros(outputs.state, State(kernels.array.place(observed), None), outputs.delta)
         if np.any(weights != 1):
@@ -196,6 +196,10 @@ class Censored(Likelihood):
         """(low, high) of observations."""
         if isinstance(y, tuple):
             low, high = (np.asarray(to_numpy(part, "y"), np.float64) for part in y)
+            if low.size == high.size:
+                if not same_order(low.shape, high.shape):
+                    raise ValueError(f"low has the shape {low.shape}, and high {high.shape}: is one transposed?")
+                high = high.reshape(low.shape)
             if (half := np.atleast_1d(np.isnan(low) != np.isnan(high))).any():
                 at = tuple(np.argwhere(half)[0])
                 one, other = (np.broadcast_to(bound, half.shape)[at] for bound in (low, high))

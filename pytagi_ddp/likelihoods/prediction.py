@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.nn.core.validate import same_order
 
 ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
 NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
@@ -484,10 +485,12 @@ def observed_as(y: Any, mean: np.ndarray) -> np.ndarray:
     A number, or an array with more dimensions than a prediction of several samples, holds several for each of them.
 
     Raises:
-        ValueError: another number of observations.
+        ValueError: another number of observations, or as many in another order, as in a transposed array.
     """
     values = np.asarray(to_numpy(y, "y"), np.float64)
     if values.size == mean.size and values.ndim:
+        if not same_order(values.shape, mean.shape):
+            raise ValueError(f"y has the shape {values.shape}, and predictions have {mean.shape}: is it transposed?")
         return values.reshape(mean.shape)
     several = values.ndim > mean.ndim or mean.size <= 1
     pairs = zip(values.shape[::-1], mean.shape[::-1], strict=False)

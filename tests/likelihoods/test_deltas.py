@@ -376,6 +376,64 @@ def test_bad_observations(likelihood, y, message):
         told(likelihood, np.zeros((2, 3)), np.ones((2, 3)), y)
 
 
+WIDE = np.random.default_rng(0).uniform(0.1, 2, (6, 2))  # samples, outputs
+COUNTS = np.floor(2 * WIDE)
+TRANSPOSED = {
+    "y": lambda net: lk.Gaussian().observe(net, WIDE.T),
+    "var": lambda net: lk.Gaussian().observe(net, WIDE, var=WIDE.T),
+    "weight": lambda net: lk.Gaussian().observe(net, WIDE, weight=WIDE.T),
+    "weight of counts": lambda net: lk.Poisson().observe(net, COUNTS, weight=WIDE.T),
+    "weight of samples": lambda net: lk.StudentT().observe(net, WIDE, weight=WIDE[:, :1].T),
+    "exposure": lambda net: lk.Poisson(WIDE.T).observe(net, COUNTS),
+    "exposure of overdispersed counts": lambda net: lk.NegativeBinomial(2, WIDE.T).observe(net, COUNTS),
+    "exposure of predictions": lambda net: lk.Poisson(WIDE.T).prediction(WIDE, WIDE),
+    "y of pairs": lambda net: lk.HeteroscedasticGaussian().observe(net, WIDE[:, :1].T),
+    "weight of fitted noise": lambda net: lk.Gaussian().fitted_to(WIDE, WIDE, WIDE, weight=WIDE.T),
+    "y of an upper bound": lambda net: lk.Censored().observe(net, (WIDE.T, WIDE.T + 1)),
+    "y of a part": lambda net: lk.Joint((lk.Gaussian(), 2)).observe(net, [WIDE.T]),
+    "weight of parts": lambda net: lk.Joint(lk.Gaussian(), lk.Poisson()).observe(
+        net, [WIDE[:, 0], COUNTS[:, 0]], weight=WIDE[:, :1].T
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_arrays_of_the_wrong_orientation_are_refused(name):
+    what, shape = name.partition(" ")[0], r"\((2|1), 6\)"
+    with pytest.raises(ValueError, match=rf"{what} has the shape {shape}, and the first dimension counts samples, of"):
+        TRANSPOSED[name](Net(np.ones((6, 2)), np.ones((6, 2))))
+
+
+def test_bounds_of_two_shapes():
+    """A column and a flat array are bounds of the same observations; a transposed array is none."""
+    low, m = WIDE[:, :1], np.zeros((6, 1))
+    expected = told(lk.Censored(), m, m + 1, (low, low + 0.1))
+    np.testing.assert_array_equal(told(lk.Censored(), m, m + 1, (low, low.ravel() + 0.1)), expected)
+    np.testing.assert_array_equal(told(lk.Censored(), m, m + 1, (low.ravel(), low + 0.1)), expected)
+    with pytest.raises(ValueError, match=r"low has the shape \(6, 2\), and high \(2, 6\): is one transposed"):
+        told(lk.Censored(), WIDE, WIDE, (WIDE, WIDE.T + 1))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_arrays_for_samples_rows_and_observations_may_have_several_shapes(steps):
+    """Three samples with `steps` rows each of two outputs."""
+    rows = 3 * steps
+    m, y, exposure = np.zeros((3, 2 * steps)), np.ones((rows, 2)), np.random.default_rng(1).uniform(1, 2, (rows, 2))
+    by_sample, by_row = exposure[:3, 0], exposure[:, 0]
+    forms = {
+        "samples": (by_sample.repeat(2 * steps), [by_sample, by_sample[:, None], list(by_sample)]),
+        "rows": (by_row.repeat(2), [by_row, by_row[:, None], by_row.reshape(3, steps)]),
+        "observations": (exposure.ravel(), [exposure, exposure.reshape(3, steps, 2), exposure.reshape(3, -1)]),
+        "one": (np.full(exposure.size, 1.5), [1.5, [1.5], [[1.5]]]),
+    }
+    for flat, others in forms.values():
+        weighted = told(lk.Poisson(), m, m + 1, y, weight=flat, steps=steps)
+        exposed = told(lk.Poisson(flat), m, m + 1, y, steps=steps)
+        for other in others:
+            np.testing.assert_array_equal(told(lk.Poisson(), m, m + 1, y, weight=other, steps=steps), weighted)
+            np.testing.assert_array_equal(told(lk.Poisson(other), m, m + 1, y, steps=steps), exposed)
+
+
 def test_other_mistakes():
     net = Sequential(Linear(2, 3), ReLU(), Linear(3, 3))
     with pytest.raises(RuntimeError, match="call the network first"):

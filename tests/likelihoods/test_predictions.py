@@ -181,6 +181,18 @@ def test_coverage_is_the_share_of_known_observations_inside():
         gaussian.coverage(np.zeros(2))
 
 
+def test_transposed_observations_have_no_scores():
+    y = np.arange(12.0).reshape(6, 2)
+    prediction = lk.Gaussian().prediction(y, y + 1)
+    for score in (prediction.log_prob, prediction.cdf, prediction.crps, prediction.coverage):
+        with pytest.raises(ValueError, match=r"y has the shape \(2, 6\), and predictions have \(6, 2\): is it transp"):
+            score(y.T)
+        np.testing.assert_array_equal(score(y.ravel()), score(y))
+    steps = lk.Gaussian().prediction(y.reshape(3, 2, 2), y.reshape(3, 2, 2) + 1)
+    for shape in ((12,), (6, 2), (3, 4), (3, 2, 2, 1)):
+        np.testing.assert_array_equal(steps.log_prob(y.reshape(shape)), steps.log_prob(y.ravel()))
+
+
 def test_classes():
     prediction = lk.Categorical(3).prediction(np.array([[2.0, 0, -1], [0, 0, 0]]), np.full((2, 3), 0.5))
     p = prediction.probabilities

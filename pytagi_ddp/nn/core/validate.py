@@ -42,6 +42,21 @@ def _ends(shape: tuple[int, ...]) -> set[int]:
     return {math.prod(shape[:k]) for k in range(len(shape) + 1)}
 
 
+def same_order(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether arrays of as many values have one order: one shape has joined neighbouring dimensions of the other."""
+    own, others = _ends(shape), _ends(other)
+    return own <= others or own >= others
+
+
+def check_samples(shape: tuple[int, ...], what: str, samples: int, rows: int) -> None:
+    """Raises ValueError if the first of several dimensions of `what` counts neither samples nor rows (time steps)."""
+    if len(shape) > 1 and shape[0] not in (samples, rows):
+        raise ValueError(
+            f"{what} has the shape {shape}, and the first dimension counts samples, of which there are {samples}: "
+            "transpose it, or pass what is in another shape flat"
+        )
+
+
 def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:
     """Raises ValueError if some of `values` are NaN or infinite; if some are NaN, the message ends with `remedy`."""
     bad = values.size - np.count_nonzero(np.isfinite(values))

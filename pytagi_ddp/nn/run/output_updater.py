@@ -10,7 +10,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
 from pytagi_ddp.nn.core.state import by_step
-from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.nn.core.validate import check_samples, flat_float32
 from pytagi_ddp.warn import warn
 
 
@@ -98,7 +98,7 @@ class OutputUpdater:
         steps = output_states.seq_len
         batch, outputs = output_states.block_size * steps, output_states.actual_size // steps
         index = to_numpy(selected_idx, "selected_idx")
-        _check_samples(index, "selected_idx", output_states)
+        check_samples(index.shape, "selected_idx", output_states.block_size, batch)
         index = index.reshape(-1)
         if index.size == 0 or index.size % batch:
             raise ValueError(f"selected_idx must hold the same number of outputs for {batch} samples, got {index.size}")
@@ -184,19 +184,11 @@ def _to_observe(method: str, states: BaseHiddenStates, deltas: BaseDeltaStates, 
 def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
     values = to_numpy(values, "mu_obs")
     observations = flat_float32(values, "mu_obs", size)
-    _check_samples(values, "mu_obs", states)
+    check_samples(values.shape, "mu_obs", states.block_size, states.block_size * states.seq_len)
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
         raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")
     return observations
-
-
-def _check_samples(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
-    if values.ndim > 1 and len(values) not in (states.block_size, states.block_size * states.seq_len):
-        raise ValueError(
-            f"{what} has the shape {values.shape}, and the first dimension counts samples, of which there are "
-            f"{states.block_size}: transpose it, or pass what is in another shape flat"
-        )
 
 
 def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
@@ -214,7 +206,7 @@ def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.nda
         raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
     if variances.size > size and np.ptp(variances) > 0:
         warn(
-            f"var_obs has {variances.size} different values for {size} observations, and the first {size} are used: "
+            f"var_obs has {variances.size} values, which differ, for {size} observations, and the first {size} are used: "
             "give the variances of the samples of this batch, as in var_obs[rows]"
         )
     variances = variances[:size]
