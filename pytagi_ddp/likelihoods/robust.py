@@ -106,7 +106,8 @@ class RobustPrediction(Prediction):
 
     def quantile(self, q: float) -> np.ndarray:
         tail, sd = min(check_q(q), 1 - q), np.sqrt(self._var)
-        # P(y > m + d) is at least half of P(e > d), and of P(z > m + d). If it is q, one of both exceeds d/2 with q/2.
+        # If P(y > m + d) is `tail`, P(e > d) and P(z > m + d) are at most twice as large, and P(e > d/2) or
+        # P(z > m + d/2) is at least half as large.
         normal = lambda p: -special().ndtri(p)  # noqa: E731
         near, far = (np.maximum(self._exceeded(p), sd * normal(p)) for p in (min(2 * tail, 0.5), 0.5 * tail))
         distance = bisected(lambda d: self._tail(-d, self._var), tail, -2 * far, -near)

@@ -66,7 +66,7 @@ def test_quantiles_of_large_counts_are_those_of_their_rate(likelihood):
 
 
 def test_no_samples_have_no_quantiles():
-    for likelihood in (lk.Poisson(), lk.Gamma(2.0)):
+    for likelihood in (lk.Poisson(), lk.Gamma(2.0), lk.StudentT(), lk.Laplace()):
         assert likelihood.prediction(np.zeros((0, 1)), np.ones((0, 1))).quantile(0.5).shape == (0, 1)
 
 
