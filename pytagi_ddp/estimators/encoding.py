@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ ROWS = 30  # of a column of text in which it is suspicious that most values occu
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
 OFTEN = 5  # least number of samples of a value that gets a unit
+OTHER, ENOUGH = 0.05, 100  # share of the samples, and number, that is sufficient to learn rare and missing values
 COVERED = 0.9  # least share of the samples that have such a value
 MOST_VALUES = 600  # with a unit: the most frequent ones
 HEIGHT = 1.5  # of their units
@@ -108,18 +109,23 @@ def _edges(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
 @dataclass
 class Categories:
     """The categorical columns of a table. Each becomes one column per category, with 1 for the category of the sample
-    and 0 elsewhere. A category that is missing, rare, or was not among the first samples, has only zeros if the first
-    samples had such categories. If not, nothing is known of it: it has only NaN.
+    and 0 elsewhere. Rare categories and missing values have one more column together, if there are enough of them among
+    the first samples; a few do not show how much they differ. Nothing is known of any other value: it has only NaN.
 
     Attributes:
         known: the categories of each such column, by its number.
         numbers: the numbers of all other columns, in their order; they precede the columns of categories.
-        complete: the columns of which all first samples have a known category.
+        others: the values of a column that have one more column together; None is a missing one.
     """
 
     known: dict[int, list[Hashable]] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
-    complete: set[int] = field(default_factory=set)
+    others: dict[int, set[Hashable]] = field(default_factory=dict)
+    # In earlier pickles: the columns whose unknown values have only NaN; those of other columns had only zeros.
+    complete: ClassVar[set[int] | None] = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"others": {}} | state)
 
     @classmethod
     def of(cls, X: Any, asked: Any) -> Categories:
@@ -136,7 +142,7 @@ class Categories:
             return cls()
         X = _indexable(X)
         known: dict[int, list[Hashable]] = {}
-        complete = set()
+        others: dict[int, set[Hashable]] = {}
         for k in columns:
             keys = _keys(X, k)
             counts = Counter(key for key in keys if key is not None)
@@ -144,9 +150,9 @@ class Categories:
                 _warn_of_text(_names(X)[k], counts)
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
-            if sum(counts[key] for key in most) == len(keys):
-                complete.add(k)
-        return cls(known, [k for k in range(X.shape[1]) if k not in known], complete)
+            if len(keys) - sum(counts[key] for key in most) >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
+                others[k] = set(keys) - set(most)
+        return cls(known, [k for k in range(X.shape[1]) if k not in known], others)
 
     def split(self, X: Any) -> tuple[Any, np.ndarray]:
         """The numeric columns of X (None: there are none), and the columns that encode its categories.
@@ -159,30 +165,42 @@ class Categories:
         X, parts = _indexable(X), []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
+            place |= dict.fromkeys(self.others.get(k, ()), len(categories))
             keys = _keys(X, k)
             found = np.array([place.get(key, -1) for key in keys], int)
             given = [key for key in keys if key is not None]
-            if place and given and found.max() < 0 and (len(given) >= MANY or not _types(given) & _types(categories)):
+            if (
+                categories
+                and given
+                and not any(key in place for key in given)
+                and (len(given) >= MANY or not _types(given) & _types(categories))
+            ):
                 warn(
                     f"no value of column {_names(X)[k]!r} of X is a category that was learnt, and all of them count as "
                     f"unknown: {_shown(given)}; learnt were {_shown(categories)}. Give them as in the first samples"
                 )
-            parts.append((found[:, None] == np.arange(len(categories))).astype(np.float64))
-            if k in self.complete:
+            parts.append((found[:, None] == np.arange(self._width(k))).astype(np.float64))
+            if self.complete is None or k in self.complete:
                 parts[-1][found < 0] = np.nan
         ones = np.concatenate(parts, 1)
         return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
 
     def blocks(self) -> list[slice]:
-        """The columns of zeros and ones of each such column."""
-        ends = np.cumsum([len(self.numbers), *map(len, self.known.values())]).tolist()
-        return [slice(*ends[k : k + 2]) for k in range(len(self.known))]
+        """The columns of each categorical column, without that of rare and missing values."""
+        starts = np.cumsum([len(self.numbers), *map(self._width, self.known)]).tolist()
+        return [
+            slice(start, start + len(categories))
+            for start, categories in zip(starts, self.known.values(), strict=False)
+        ]
 
     def sources(self, inputs: int) -> np.ndarray:
         """The number of the column from which each input comes."""
         if not self.known:
             return np.arange(inputs)
-        return np.array(self.numbers + [k for k, categories in self.known.items() for _ in categories], int)
+        return np.array(self.numbers + [k for k in self.known for _ in range(self._width(k))], int)
+
+    def _width(self, k: int) -> int:
+        return len(self.known[k]) + (k in self.others)
 
 
 def _warn_of_text(name: Any, counts: Counter) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
+from pytagi_ddp.estimators.encoding import Categories
 
 both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
 QUICK = {"n_folds": 1, "n_seeds": 1, "epochs": 2, "random_state": 0, "hidden_layer_sizes": 4}
@@ -111,9 +112,9 @@ def test_categories_of_a_table_are_inputs_of_their_own(kind, train):
     y = y if kind is TAGIRegressor else np.where(y > 0, "large", "small")
     model = getattr(kind((20,), n_folds=2, n_seeds=1, epochs=20, random_state=0), train)(table, y)
     assert model.n_features_in_ == 3 and model.feature_names_in_.tolist() == ["kind", "number", "size"]
-    assert len(model._x_mean) == 1 + 3 + 3
+    assert len(model._x_mean) == 1 + 3 + 1 + 3  # missing kinds have an input, too
     assert model.score(table, y) > (0.8 if train == "fit" else 0.5)
-    new = table[:4].assign(kind=["ash", None, np.nan, "ash"])  # a category that is unknown is as a missing one
+    new = table[:4].assign(kind=[None, np.nan, None, np.nan])
     np.testing.assert_array_equal(model.predict(new), model.predict(new.assign(kind=[None] * 4)))
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(table), model.predict(table))
@@ -179,12 +180,54 @@ def test_lists_of_rows_may_hold_categories():
     assert red > blue + 0.5
 
 
-def test_rare_categories_are_as_unknown_ones():
+def test_rare_categories_have_one_input_together():
     pandas = pytest.importorskip("pandas")
     names = pandas.DataFrame({"name": [f"n{k}" for k in range(300)] + ["n0"] * 20, "x": np.arange(320.0)})
     with pytest.warns(UserWarning, match="column 'name' of X holds text, and 299 of 320 values occur only once"):
         model = TAGIRegressor(**QUICK).fit(names, np.arange(320.0))
-    assert len(model._x_mean) == 1 + 254
+    assert len(model._x_mean) == 1 + 254 + 1
+
+
+def encoded(values, new):
+    """The inputs of new values, given the first ones."""
+    of = lambda column: np.array(column, object)[:, None]  # noqa: E731
+    return Categories.of(of(values), [0]).split(of(new))[1].tolist()
+
+
+def test_values_that_were_not_learnt_are_unknown():
+    unknown, first = [np.nan] * 2, ["a", "b"] * 50
+    for few in (0, 1, 4):  # too few missing values to learn them
+        np.testing.assert_equal(encoded([*first, *[None] * few], ["b", "c", None]), [[0, 1], unknown, unknown])
+    found = encoded([*first, *[None] * 6], ["b", "c", None])
+    np.testing.assert_equal(found, [[0, 1, 0], [np.nan] * 3, [0, 0, 1]])
+    assert len(encoded(first * 50 + [None] * 99, ["a"])[0]) == 2
+    assert len(encoded(first * 50 + [None] * 100, ["a"])[0]) == 3
+    names = [k for k in range(254) for _ in range(2)] + list(range(1000, 1100))
+    rare, missing, new, common = np.array(encoded(names, [1099, None, -1, 3]))
+    assert rare[254] == 1 and rare.sum() == 1 and common[254] == 0 and common.sum() == 1
+    assert np.isnan(missing).all() and np.isnan(new).all()
+
+
+def test_a_missing_value_does_not_make_unknown_categories_known():
+    rng = np.random.default_rng(0)
+    effect, names = rng.normal(size=20), np.repeat(np.arange(20), 20)
+    table = np.array([f"s{k}" for k in names], object)[:, None]
+    table[7] = None
+    model = TAGIRegressor((20,), n_folds=2, n_seeds=1, epochs=20, n_bins=0, random_state=0, categorical_features=[0])
+    model.fit(table, effect[names] + 0.1 * rng.normal(size=400))
+    known, new, missing = model.predict([["s1"], ["new"], [None]], return_std=True)[1]
+    assert known < 0.3 and new > 0.6 and missing > 0.6
+
+
+def test_categories_that_earlier_versions_pickled_are_as_they_were():
+    """Unknown values had only zeros, unless all first samples had a known category."""
+    old = Categories.__new__(Categories)
+    old.__setstate__({"known": {0: ["a", "b"], 1: ["c"]}, "numbers": [2], "complete": {1}})
+    for some in (old, pickle.loads(pickle.dumps(old))):
+        numbers, ones = some.split(np.array([["b", "c", 3], [None, None, 4]], object))
+        assert numbers.tolist() == [[3], [4]]
+        np.testing.assert_equal(ones, [[0, 1, 1], [0, 0, np.nan]])
+        assert some.blocks() == [slice(1, 3), slice(3, 4)] and some.sources(4).tolist() == [2, 0, 0, 1]
 
 
 def test_numbers_that_are_equal_in_float32_are_named():
