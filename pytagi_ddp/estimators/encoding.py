@@ -17,7 +17,8 @@ from pytagi_ddp.estimators.inputs import is_missing
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
 
-MOST_CATEGORIES = 254  # of a column; rarer ones are treated as unknown
+MOST_CATEGORIES = 254  # of a column; rarer ones cannot be told apart
+MOST_RARE = 0.1  # share of the samples with such categories that is not suspicious
 NUMERALS = 10  # numbers in a column of text that are suspicious
 ROWS = 30  # of a column of text in which it is suspicious that most values occur only once
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
@@ -135,7 +136,8 @@ class Categories:
             ValueError: columns that X does not have.
 
         Warns:
-            UserWarning: a column of text whose values are numbers, or most of whose values occur only once.
+            UserWarning: a column of text whose values are numbers, or most of whose values occur only once, or a column
+                with many categories that are not among the most frequent ones.
         """
         columns = _columns_of(X, asked)
         if not columns:
@@ -146,8 +148,8 @@ class Categories:
         for k in columns:
             keys = _keys(X, k)
             counts = Counter(key for key in keys if key is not None)
-            if isinstance(asked, str) and any(isinstance(key, str) for key in counts):
-                _warn_of_text(_names(X)[k], counts)
+            text = isinstance(asked, str) and any(isinstance(key, str) for key in counts)
+            _warn_of_categories(_names(X)[k], counts, text)
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
             if len(keys) - sum(counts[key] for key in most) >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
@@ -203,11 +205,13 @@ class Categories:
         return len(self.known[k]) + (k in self.others)
 
 
-def _warn_of_text(name: Any, counts: Counter) -> None:
-    """Warns of a column of text that should not be one of categories, given how often each value occurs."""
+def _warn_of_categories(name: Any, counts: Counter, text: bool) -> None:
+    """Warns of a column, given how often each value occurs: of text that should not be categories (if `text`), or of
+    too many categories."""
+    rows, kept = counts.total(), sum(count for _, count in counts.most_common(MOST_CATEGORIES))
     numbers = {key for key in counts if _is_number(key)}
     once = sum(count == 1 for count in counts.values())
-    if len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
+    if text and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
         others = [key for key in counts if key not in numbers]
         but = f" (not {_shown(others)})" if others else ""
         commas = ".str.replace(',', '.')" if any(isinstance(key, str) and "," in key for key in numbers) else ""
@@ -216,11 +220,17 @@ def _warn_of_text(name: Any, counts: Counter) -> None:
             f"they are taken as categories. Convert it (pd.to_numeric(column{commas}, errors='coerce')), or name it in "
             "categorical_features"
         )
-    elif (rows := sum(counts.values())) >= ROWS and once > 0.5 * rows:
+    elif text and rows >= ROWS and once > 0.5 * rows:
         warn(
             f"column {name!r} of X holds text, and {once} of {rows} values occur only once: as categories, identifiers "
             "and free text tell nothing about new samples. Leave it out, encode it as numbers, or name it in "
             "categorical_features"
+        )
+    elif rows - kept > MOST_RARE * rows:
+        warn(
+            f"column {name!r} of X has {len(counts)} categories, and {(rows - kept) / rows:.0%} of the values are none "
+            f"of the {MOST_CATEGORIES} most frequent ones, and cannot be told apart: encode it by TargetEncoder "
+            "(scikit-learn) in a pipeline"
         )
 
 

@@ -188,6 +188,15 @@ def test_rare_categories_have_one_input_together():
     assert len(model._x_mean) == 1 + 254 + 1
 
 
+def test_too_many_categories_are_named():
+    codes = np.arange(1200) % 600
+    x = np.c_[codes, np.where(codes < 240, codes, codes % 12)]
+    message = r"column 0 of X has 600 categories, and 58% of the values are none of the 254 .*: encode it by TargetEnc"
+    with pytest.warns(UserWarning, match=message) as warned:
+        TAGIRegressor(**QUICK, categorical_features=[0, 1]).fit(x, codes)
+    assert len(warned) == 1
+
+
 def encoded(values, new):
     """The inputs of new values, given the first ones."""
     of = lambda column: np.array(column, object)[:, None]  # noqa: E731
@@ -202,8 +211,8 @@ def test_values_that_were_not_learnt_are_unknown():
     np.testing.assert_equal(found, [[0, 1, 0], [np.nan] * 3, [0, 0, 1]])
     assert len(encoded(first * 50 + [None] * 99, ["a"])[0]) == 2
     assert len(encoded(first * 50 + [None] * 100, ["a"])[0]) == 3
-    names = [k for k in range(254) for _ in range(2)] + list(range(1000, 1100))
-    rare, missing, new, common = np.array(encoded(names, [1099, None, -1, 3]))
+    names = [k for k in range(254) for _ in range(2)] + list(range(1000, 1050))
+    rare, missing, new, common = np.array(encoded(names, [1049, None, -1, 3]))
     assert rare[254] == 1 and rare.sum() == 1 and common[254] == 0 and common.sum() == 1
     assert np.isnan(missing).all() and np.isnan(new).all()
 
