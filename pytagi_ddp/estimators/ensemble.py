@@ -31,7 +31,7 @@ LARGEST_SEED = 2**31 - 1
 FARTHEST = 1e15  # largest distance from the mean, in standard deviations: sums of squares fit float32
 TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
 CHECKED = 10_000  # rows in which values are looked for that are equal in float32
-EQUAL = 0.01  # part of the values of a column that is suspicious if it is lost so
+EQUAL, NEARLY_ALL = 0.01, 0.9  # parts of the different values of a column that are suspicious if they are lost so
 MOST_EPOCHS = 100
 SEEDS, SEEDS_ONLINE = 4, 2  # networks for each fold if their number is not given, in `fit` and in `partial_fit`
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
@@ -159,19 +159,22 @@ class EnsembleEstimator(BaseEstimator):
     def _warn_of_equal(self, X: np.ndarray) -> None:
         """Warns of columns with values that are equal after standardisation in float32; X has sorted columns.
 
-        Only of columns in which a value occurs `OFTEN` times on average: a measurement may be rounded.
+        Only of columns in which a value occurs `OFTEN` times on average, or nearly all values are equal: a measurement
+        may be rounded.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             differ = np.diff(X, axis=0) > 0
             equal = differ & (np.diff(((X - self._x_mean) / self._x_std).astype(np.float32), axis=0) == 0)
         different = differ.sum(0) + 1
-        if len(columns := np.flatnonzero((equal.sum(0) > EQUAL * different) & (OFTEN * different <= len(X)))):
+        least = np.where(OFTEN * different <= len(X), EQUAL, NEARLY_ALL)
+        if len(columns := np.flatnonzero(equal.sum(0) > least * different)):
             k = columns[0]
             row = np.flatnonzero(equal[:, k])[0]
             warn(
                 f"columns {self._sources(columns)} of X have different values that networks cannot tell apart, because "
                 f"they are equal in float32 after standardisation, such as {X[row, k]} and {X[row + 1, k]}: name "
-                "columns of identifiers in categorical_features, or split a number that has several parts"
+                "columns of identifiers in categorical_features, write NaN for a code such as 999999999 that means "
+                "missing, or split a number that has several parts"
             )
 
     def _leave_out_constant(self, x: np.ndarray) -> None:

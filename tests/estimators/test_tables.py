@@ -249,6 +249,15 @@ def test_numbers_that_are_equal_in_float32_are_named():
     TAGIRegressor(**QUICK).fit(x, site)
 
 
+def test_a_number_that_means_missing_is_named():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    x[::10, 1] = 999999999
+    with pytest.warns(UserWarning, match=r"columns \[1\] of X .* write NaN for a code such as 999999999 that means"):
+        TAGIRegressor(**QUICK).fit(x, x[:, 0])
+    x[::10, 1] = 999
+    TAGIRegressor(**QUICK).fit(x, x[:, 0])
+
+
 def test_numbers_read_as_text_are_named():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     a = np.random.default_rng(0).normal(size=60)
