@@ -235,15 +235,16 @@ class EnsembleEstimator(BaseEstimator):
         return checked
 
     def _checked(self, X: Any) -> np.ndarray:
-        with explained(X, "X"):
+        with explained(X, "X", self._categories.numbers or None):
             checked: np.ndarray = check_array(
                 unwrapped(X, "X"), input_name="X", dtype=np.float64, ensure_all_finite="allow-nan", estimator=self
             )
         return checked
 
-    def _sources(self, inputs: np.ndarray) -> list[int]:
-        """The columns that these inputs come from."""
-        return sorted(set(self._categories.sources(len(self._empty))[inputs].tolist()))
+    def _sources(self, inputs: np.ndarray) -> list[Any]:
+        """The names, or else the numbers, of the columns that these inputs come from."""
+        names = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+        return [names[k] for k in np.unique(self._categories.sources(len(self._empty))[inputs])]
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -251,8 +252,7 @@ class EnsembleEstimator(BaseEstimator):
         x[:, self._empty] = 0  # the weights of these columns still have their prior
         if (far := np.abs(x) > FARTHEST).any():
             row, k = np.argwhere(far)[0]
-            column = self._sources(np.array([k]))[0]
-            name = getattr(self, "feature_names_in_", range(self.n_features_in_))[column]
+            (name,) = self._sources(np.array([k]))
             raise ValueError(
                 f"X has {X[row, k]} in row {row}, column {name!r}, which is more than "
                 f"{FARTHEST:.0e} standard deviations away from the samples that were learnt: correct it, leave out its "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,8 +45,10 @@ def _memory() -> int:
 
 
 @contextmanager
-def explained(values: Any, name: str) -> Iterator[None]:
+def explained(values: Any, name: str, columns: Sequence[int] | None = None) -> Iterator[None]:
     """Adds to the errors of a check of `values` the place of the first bad value, and what to do.
+
+    columns: the numbers of the columns, if they have no names and are some of a larger array.
 
     Raises:
         ValueError: objects as targets, some of which are missing: scikit-learn's checks name no row.
@@ -56,13 +58,13 @@ def explained(values: Any, name: str) -> Iterator[None]:
             raise ValueError("Input y contains NaN")
         yield
     except (TypeError, ValueError) as error:
-        advice = _advice(values, name, str(error))
+        advice = _advice(values, name, str(error), columns)
         if not advice:
             raise
         raise type(error)(f"{str(error).strip().splitlines()[0].rstrip('.')}. {advice}") from None
 
 
-def _advice(values: Any, name: str, message: str) -> str:
+def _advice(values: Any, name: str, message: str, columns: Sequence[int] | None) -> str:
     """What to do about an error with this message; empty if there is no advice."""
     if f"{name} contains" in message and ("infinity" in message or "NaN" in message):
         bad = missing = _missing(values)
@@ -74,7 +76,7 @@ def _advice(values: Any, name: str, message: str) -> str:
             bad = ~np.isfinite(numbers) if name == "y" else np.isinf(numbers)
         if not bad.any():
             return ""
-        place = _place(values, *np.argwhere(bad)[0])
+        place = _place(values, columns, *np.argwhere(bad)[0])
         known = "leave out its row" if name == "y" else "leave out its row, or write NaN, which is a missing value"
         return f"The first one is in {place}: {known}"
     if name == "X" and "must hold real numbers" in message:
@@ -82,7 +84,7 @@ def _advice(values: Any, name: str, message: str) -> str:
     if name == "X" and "could not convert string to float" in message:
         rows = np.asarray(values, object)
         first = next((cell for cell in np.ndindex(rows.shape) if not _is_number(rows[cell])), None)
-        return f"It is in {_place(values, *first)}. {ENCODE}" if first else ENCODE
+        return f"It is in {_place(values, columns, *first)}. {ENCODE}" if first else ENCODE
     return ""
 
 
@@ -106,10 +108,10 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _place(values: Any, row: int, column: int | None = None) -> str:
-    names = getattr(values, "columns", None)
+def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | None = None) -> str:
     if column is None:
         return f"row {row}"
+    names = getattr(values, "column_names", getattr(values, "columns", columns))
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
 
 

@@ -258,6 +258,24 @@ def test_a_number_that_means_missing_is_named():
     TAGIRegressor(**QUICK).fit(x, x[:, 0])
 
 
+def test_columns_are_named_as_in_the_table():
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    table, y = pandas.DataFrame({"c": ["x", "y"] * 20, "k": 1.0, "a": np.arange(40.0)}), np.arange(40.0)
+    for some in (table, pyarrow.table(table)):
+        with pytest.warns(UserWarning, match=r"columns \['k'\] of X are constant"):
+            TAGIRegressor(**QUICK).partial_fit(some, y)
+    with pytest.warns(UserWarning, match=r"columns \['k'\] of X hold no number"):
+        TAGIRegressor(**QUICK).fit(table.assign(k=np.nan), y)
+    table.loc[3, "a"] = np.inf
+    for some, name in ((table, "'a'"), (pyarrow.table(table), "'a'"), (table.to_numpy(), "2")):
+        with pytest.raises(ValueError, match=f"row 3, column {name}: leave out"):
+            TAGIRegressor(**QUICK, categorical_features=[0]).fit(some, y)
+    rows = table.astype(object).to_numpy()
+    rows[3, 2] = "?"
+    with pytest.raises((ValueError, TypeError), match="row 3, column 2"):
+        TAGIRegressor(**QUICK, categorical_features=[0]).fit(rows, y)
+
+
 def test_numbers_read_as_text_are_named():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     a = np.random.default_rng(0).normal(size=60)
