@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.estimators.inputs import is_missing
+from pytagi_ddp.estimators.inputs import labels_of
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
 
@@ -245,7 +244,7 @@ def _is_number(value: Hashable) -> bool:
 
 
 def _types(values: list[Hashable]) -> set[str]:
-    return {type(value).__name__ for value in values}
+    return {"number" if isinstance(value, Real) else type(value).__name__ for value in values}
 
 
 def _shown(values: list[Hashable]) -> str:
@@ -299,6 +298,4 @@ def _holds_categories(column: Any) -> bool:
 
 def _keys(X: Any, k: int) -> list[Hashable]:
     """The categories in a column; None where it is missing."""
-    column = _column(X, k)
-    values = to_numpy(column.astype(object), "X", True) if hasattr(column, "iloc") else np.asarray(column)
-    return [None if is_missing(value) else value for value in values.tolist()]
+    return labels_of(_column(X, k), f"column {_names(X)[k]!r} of X")

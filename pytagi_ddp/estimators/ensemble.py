@@ -202,7 +202,7 @@ class EnsembleEstimator(BaseEstimator):
         """
         together, n_folds = groups_of(x), self.n_folds
         if groups is not None:
-            numbers = checked_groups(unwrapped(groups, "groups", text=True))
+            numbers = checked_groups(groups)
             kept = checked_weights(unwrapped(weights, "sample_weight"), len(numbers), learnt=False) > 0
             if np.count_nonzero(kept) != len(x):
                 raise ValueError(f"groups must hold one label for each sample of X, got {len(numbers)} labels")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -151,11 +151,25 @@ def checked_groups(groups: Any) -> np.ndarray:
     Raises:
         ValueError: not a list of labels, or a label is missing.
     """
-    labels = np.asarray(groups)
-    if labels.ndim != 1:
-        raise ValueError(f"groups must hold one label for each sample, got the shape {labels.shape}")
-    missing = _missing(labels) if labels.dtype == object else labels != labels
-    if missing.any():
-        raise ValueError(f"groups has no label in row {np.flatnonzero(missing)[0]}: give every sample one")
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(label, len(numbers)) for label in labels.tolist()], int)
+    labels = labels_of(groups, "groups")
+    if None in labels:
+        raise ValueError(f"groups has no label in row {labels.index(None)}: give every sample one")
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], int)
+
+
+def labels_of(column: Any, name: str) -> list[Hashable]:
+    """The values of a column of any library and type; None where one is missing.
+
+    Raises:
+        ValueError: more than one column. TypeError: values that are no labels, such as lists.
+    """
+    masked = np.ma.isMaskedArray(column)
+    values = column if masked else np.asarray(column.astype(object) if hasattr(column, "iloc") else column)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must hold one label for each sample, got the shape {values.shape}")
+    labels = list(values) if values.dtype.kind in "mM" else values.tolist()  # which makes integers of nanoseconds
+    for row, label in enumerate(labels):
+        if not isinstance(label, Hashable):
+            raise TypeError(f"{name} must hold labels, such as text, got a {type(label).__name__} in row {row}")
+    return [None if label is np.ma.masked or is_missing(label) else label for label in labels]

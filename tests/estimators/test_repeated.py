@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 from pytagi_ddp.estimators.folds import assign_folds, joined
+from pytagi_ddp.estimators.inputs import checked_groups
 from pytagi_ddp.estimators.repeated import Rows, best_share, groups_of, learn_classes, learn_intercept
 
 QUICK = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 3, "n_seeds": 1, "n_bins": 0, "random_state": 0}
@@ -49,9 +50,26 @@ def test_groups_are_kept_together(kind, monkeypatch):
         (np.zeros(90), "all samples are of one group"),
         (np.where(np.arange(90) == 7, np.nan, 1.0), "no label in row 7"),
         (x, r"got the shape \(90, 2\)"),
+        (np.ma.array(days, mask=np.arange(90) == 7), "no label in row 7"),
+        (np.where(np.arange(90) == 7, np.datetime64("NaT"), np.datetime64("2020-01-01", "ns")), "no label in row 7"),
     ):
         with pytest.raises(ValueError, match=message):
             kind(**QUICK).fit(x, y, groups=bad)
+
+
+def test_groups_may_be_labels_of_any_type():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    numbers = np.repeat(np.arange(3), 2)
+    days = pandas.date_range("2020", periods=3)[numbers]
+    for some in (
+        *(days, days.values, days.values.astype("M8[D]"), days.tz_localize("UTC"), days.to_period("D"), days - days[0]),
+        *(days.astype(str), days.astype(str).astype("category"), pandas.cut(numbers, 3), numbers.tolist()),
+    ):
+        assert checked_groups(some).tolist() == numbers.tolist()
+        if not isinstance(some, list | np.ndarray):
+            assert checked_groups(pandas.Series(some)).tolist() == numbers.tolist()
+    assert checked_groups(polars.Series(days.date.tolist())).tolist() == numbers.tolist()
+    assert checked_groups(polars.Series(days.date.tolist()).to_arrow()).tolist() == numbers.tolist()
 
 
 def test_equal_rows_are_groups_unless_they_are_a_large_part():

@@ -157,18 +157,43 @@ def test_categories_of_another_type_are_found():
     text = pandas.DataFrame({"zip": codes.astype(str)})
     model = TAGIRegressor(**QUICK).fit(text, codes)
     with pytest.warns(
-        UserWarning, match=r"no value of column 'zip' of X .*: 1.0 \(float\); learnt were '1', '2', '3' \(str"
+        UserWarning, match=r"no value of column 'zip' of X .*: 1 \(number\); learnt were '1', '2', '3' \(str"
     ):
         model.predict(text[:1].astype(int))
     with pytest.warns(UserWarning, match=r"no value of column 'zip' of X .*: '1\.0', '2\.0', '3\.0' \(str\)"):
         model.predict(text + ".0")
     numbers = TAGIRegressor(**QUICK, categorical_features=[0]).fit(codes[:, None], codes)
-    with pytest.warns(UserWarning, match=r"no value of column 0 of X .*: '1' \(str\); learnt were 1, 2, 3 \(int\)"):
+    with pytest.warns(UserWarning, match=r"no value of column 0 of X .*: '1' \(str\); learnt were 1, 2, 3 \(number\)"):
         numbers.predict(codes.astype(str)[:1, None])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(text[:2].assign(zip=["7", None]))  # one that is new
         numbers.predict(codes.astype(float)[:, None])
+        numbers.predict([[7.5]])
+
+
+def test_categories_may_be_of_any_type():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    codes, days = np.arange(24) % 3, pandas.date_range("2020", periods=3)
+    expected = TAGIRegressor(**QUICK, categorical_features=[0]).fit(codes[:, None], codes).predict(codes[:, None])
+    columns = [
+        pandas.Series(pandas.cut(codes, 3)),
+        *(
+            pandas.Series(some[codes]).astype("category")
+            for some in (days, days.tz_localize("UTC"), days.to_period("D"), days - days[0])
+        ),
+        pandas.Series(days.date[codes]).astype("category"),
+        polars.Series(days.date[codes].tolist()),
+    ]
+    for column in columns:
+        table = (
+            polars.DataFrame({"q": column}) if isinstance(column, polars.Series) else pandas.DataFrame({"q": column})
+        )
+        model = TAGIRegressor(**QUICK, categorical_features=[0]).fit(table, codes)
+        found = pickle.loads(pickle.dumps(model)).predict(table)
+        np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4)
+    with pytest.raises(TypeError, match=r"column 'q' of X must hold labels, such as text, got a list in row 0"):
+        model.fit(pandas.DataFrame({"q": [[1], [2]] * 12}), codes)
 
 
 def test_lists_of_rows_may_hold_categories():
