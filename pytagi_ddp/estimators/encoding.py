@@ -28,7 +28,7 @@ COVERED = 0.9  # least share of the samples that have such a value
 MOST_VALUES = 600  # with a unit: the most frequent ones
 HEIGHT = 1.5  # of their units
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
-TEXT = ("cat", "dictionary", "enum", "large_string", "str", "utf8")  # beginnings of types of columns
+DECLARED, TEXT = ("cat", "dictionary", "enum"), ("large_string", "str", "utf8")  # beginnings of types of columns
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class Categories:
             ValueError: columns that X does not have.
 
         Warns:
-            UserWarning: a column of text whose values are numbers, or most of whose values occur only once, or a column
-                with many categories that are not among the most frequent ones.
+            UserWarning: a column of text, not declared as categories, whose values are numbers, or most of whose values
+                occur only once; or a column with many categories that are not among the most frequent ones.
         """
         columns = _columns_of(X, asked)
         if not columns:
@@ -147,8 +147,8 @@ class Categories:
         for k in columns:
             keys = _keys(X, k)
             counts = Counter(key for key in keys if key is not None)
-            text = isinstance(asked, str) and any(isinstance(key, str) for key in counts)
-            _warn_of_categories(_names(X)[k], counts, text)
+            text = any(isinstance(key, str) for key in counts) and not _is_declared(_column(X, k))
+            _warn_of_categories(_names(X)[k], counts, isinstance(asked, str) and text)
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
             if len(keys) - sum(counts[key] for key in most) >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
@@ -159,7 +159,7 @@ class Categories:
         """The numeric columns of X (None: there are none), and the columns that encode its categories.
 
         Warns:
-            UserWarning: no value of a column is known, and their type is another one or there are at least five.
+            UserWarning: most values of a column are unknown, and it has at least five, or they are of another type.
         """
         from sklearn.utils import _safe_indexing  # columns of any kind of table
 
@@ -170,15 +170,13 @@ class Categories:
             keys = _keys(X, k)
             found = np.array([place.get(key, -1) for key in keys], int)
             given = [key for key in keys if key is not None]
-            if (
-                categories
-                and given
-                and not any(key in place for key in given)
-                and (len(given) >= MANY or not _types(given) & _types(categories))
-            ):
+            unknown = [key for key in given if key not in place]
+            most = categories and 2 * len(unknown) > len(given)
+            if most and (len(given) >= MANY or not _types(unknown) & _types(categories)):
                 warn(
-                    f"no value of column {_names(X)[k]!r} of X is a category that was learnt, and all of them count as "
-                    f"unknown: {_shown(given)}; learnt were {_shown(categories)}. Give them as in the first samples"
+                    f"{len(unknown)} of {len(given)} values of column {_names(X)[k]!r} of X are no category that was "
+                    f"learnt, and count as unknown: {_shown(unknown)}; learnt were {_shown(categories)}. Give them as "
+                    "in the first samples"
                 )
             parts.append((found[:, None] == np.arange(self._width(k))).astype(np.float64))
             if self.complete is None or k in self.complete:
@@ -290,10 +288,20 @@ def _column(X: Any, k: int) -> Any:
 
 
 def _holds_categories(column: Any) -> bool:
-    kind = getattr(column, "dtype", getattr(column, "type", None))
-    if hasattr(kind, "categories") or str(kind).lower().startswith(TEXT):
+    kind = _type_of(column)
+    if _is_declared(column) or str(kind).lower().startswith(TEXT):
         return True
     return isinstance(kind, np.dtype) and kind.kind == "O" and any(isinstance(value, str) for value in column)
+
+
+def _is_declared(column: Any) -> bool:
+    """Whether its type says that a column holds categories."""
+    kind = _type_of(column)
+    return hasattr(kind, "categories") or str(kind).lower().startswith(DECLARED)
+
+
+def _type_of(column: Any) -> Any:
+    return getattr(column, "dtype", getattr(column, "type", None))
 
 
 def _keys(X: Any, k: int) -> list[Hashable]:

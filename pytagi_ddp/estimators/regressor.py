@@ -408,7 +408,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             ValueError: a number of X is more than 1e15 standard deviations from the samples that were learnt.
 
         Warns:
-            UserWarning: no value of a column of categories is known (unless they are few and of the known type).
+            UserWarning: most values of a column of categories are unknown (unless they are few and of the known type).
 
         Returns:
             n distributions, or (n, targets), in units of y, with `mean`, `variance`, `std`, `pdf(y)`, `log_prob(y)`,

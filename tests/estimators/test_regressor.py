@@ -522,7 +522,7 @@ def test_values_that_occur_often_have_units():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:no value of column")
+@pytest.mark.filterwarnings("ignore:.* are no category that was learnt")
 def test_error_bars_of_unknown_groups_hold_the_variance_between_groups():
     """Each of 60 machines has an effect from N(0, 1); the noise has the standard deviation 0.3."""
     rng = np.random.default_rng(0)

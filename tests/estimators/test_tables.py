@@ -157,17 +157,22 @@ def test_categories_of_another_type_are_found():
     text = pandas.DataFrame({"zip": codes.astype(str)})
     model = TAGIRegressor(**QUICK).fit(text, codes)
     with pytest.warns(
-        UserWarning, match=r"no value of column 'zip' of X .*: 1 \(number\); learnt were '1', '2', '3' \(str"
+        UserWarning, match=r"1 of 1 values of column 'zip' of X .*: 1 \(number\); learnt were '1', '2', '3' \(str"
     ):
         model.predict(text[:1].astype(int))
-    with pytest.warns(UserWarning, match=r"no value of column 'zip' of X .*: '1\.0', '2\.0', '3\.0' \(str\)"):
+    with pytest.warns(UserWarning, match=r"24 of 24 values of column 'zip' of X .*: '1\.0', '2\.0', '3\.0' \(str\)"):
         model.predict(text + ".0")
+    with pytest.warns(UserWarning, match=r"4 of 5 values of column 'zip' of X .*: '7', '8', '9' \(str\); learnt"):
+        model.predict(text[:6].assign(zip=[*"17897", None]))
     numbers = TAGIRegressor(**QUICK, categorical_features=[0]).fit(codes[:, None], codes)
-    with pytest.warns(UserWarning, match=r"no value of column 0 of X .*: '1' \(str\); learnt were 1, 2, 3 \(number\)"):
+    with pytest.warns(
+        UserWarning, match=r"1 of 1 values of column 0 of X .*: '1' \(str\); learnt were 1, 2, 3 \(number\)"
+    ):
         numbers.predict(codes.astype(str)[:1, None])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(text[:2].assign(zip=["7", None]))  # one that is new
+        model.predict(text[:6].assign(zip=["7", "8", "9", *"123"]))
         numbers.predict(codes.astype(float)[:, None])
         numbers.predict([[7.5]])
 
@@ -312,7 +317,8 @@ def test_numbers_read_as_text_are_named():
     for mixed in ([*a[:-1], "<0.01"], [str(number).replace(".", ",") for number in a[:-1]] + ["<0,01"]):
         with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '<0"):
             TAGIRegressor(**options).fit(table.assign(a=mixed), a)
-    for asked in (["a"], np.array([False, True])):  # no warning
+    TAGIRegressor(**options).fit(table.astype({"a": "category"}), a)  # no warning
+    for asked in (["a"], np.array([False, True])):
         TAGIRegressor(**options, categorical_features=asked).fit(table, a)
     TAGIRegressor(**options).fit(table.assign(a=np.arange(60) % 7).astype({"a": str}), a)
 
