@@ -206,7 +206,7 @@ def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.nda
         raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
     if variances.size > size and np.ptp(variances) > 0:
         warn(
-            f"var_obs has {variances.size} values, which differ, for {size} observations, and the first {size} are used: "
+            f"var_obs has {variances.size} values, which differ, for {size} observations, and the first ones are used: "
             "give the variances of the samples of this batch, as in var_obs[rows]"
         )
     variances = variances[:size]
