@@ -178,7 +178,7 @@ class Categories:
                     f"learnt, and count as unknown: {_shown(unknown)}; learnt were {_shown(categories)}. Give them as "
                     "in the first samples"
                 )
-            parts.append((found[:, None] == np.arange(self._width(k))).astype(np.float64))
+            parts.append((found[:, None] == np.arange(self._width(k))).astype(np.float32))
             if self.complete is None or k in self.complete:
                 parts[-1][found < 0] = np.nan
         ones = np.concatenate(parts, 1)

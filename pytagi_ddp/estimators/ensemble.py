@@ -153,7 +153,8 @@ class EnsembleEstimator(BaseEstimator):
                 f"columns {columns} of X hold no number: they are left out, and their "
                 "values in predictions and in partial_fit too, as nothing is known of them",
             )
-        self._x_mean, self._x_std = moments_of("X", np.where(self._empty, 0.0, X), weights)
+        some = np.where(self._empty, 0.0, X) if self._empty.any() else X
+        self._x_mean, self._x_std = moments_of("X", some, weights)
         self._warn_of_equal(np.sort(X[:: len(X) // CHECKED + 1], 0))
 
     def _warn_of_equal(self, X: np.ndarray) -> None:
@@ -229,7 +230,8 @@ class EnsembleEstimator(BaseEstimator):
         if self._categories.known:
             validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)  # names, number of features
             numbers, categories = self._categories.split(X)
-            return categories if numbers is None else np.concatenate([self._checked(numbers), categories], 1)
+            parts = [categories] if numbers is None else [self._checked(numbers), categories]
+            return np.concatenate(parts, 1, dtype=np.float64)
         checked = self._checked(X)
         validate_data(self, X, "no_validation", reset=reset, skip_check_array=True)
         return checked
@@ -248,7 +250,9 @@ class EnsembleEstimator(BaseEstimator):
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            x = ((X - self._x_mean) / self._x_std).astype(np.float32)
+            x = X - self._x_mean
+            x /= self._x_std
+            x = x.astype(np.float32)
         x[:, self._empty] = 0  # the weights of these columns still have their prior
         if (far := np.abs(x) > FARTHEST).any():
             row, k = np.argwhere(far)[0]
@@ -305,7 +309,7 @@ def moments_of(name: str, values: np.ndarray, weights: np.ndarray | None = None)
     with np.errstate(over="ignore", invalid="ignore"):
         factor = np.where(np.nanmax(np.abs(values), 0) < TINY, 2.0**900, 1.0)
         if weights is None or np.ptp(weights) == 0:
-            mean, std = Normalizer.compute_mean_std(values * factor)
+            mean, std = Normalizer.compute_mean_std(values * factor if np.any(factor != 1) else values)
         else:
             shares = np.where(np.isnan(values), 0.0, weights.reshape(-1, *[1] * (values.ndim - 1)))
             shares /= shares.sum(0)

@@ -17,7 +17,7 @@ ENCODE = (
     "ColumnTransformer (scikit-learn), and dates by a FunctionTransformer that returns numbers, such as days since the "
     "first one"
 )
-BYTES = 12  # per dense number: float64, and float32 after standardisation
+BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
 PART = 0.5  # of the machine's memory that may be used for them
 FEW, MANY = 5, 50  # observations that many samples count as: their weights are likely to sum to 1
 

@@ -481,6 +481,17 @@ def test_sparse_samples_are_made_dense(kind, monkeypatch):
         fitted.predict(csr_array(x))
 
 
+def test_dense_samples_take_as_many_bytes_as_the_limit_assumes():
+    x, y = csr_array(np.arange(2_000_000.0).reshape(20_000, 100) % 7), np.arange(20_000.0)
+    model = TAGIRegressor(4, epochs=1, n_folds=1, n_seeds=1, n_bins=0, random_state=0).fit(x[:50], y[:50])
+    for call in (lambda: model.fit(x, y), lambda: model.predict(x)):
+        tracemalloc.start()
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 0.9 < peak / (inputs.BYTES * 2_000_000) < 1.1
+
+
 @both
 def test_bad_input_is_found(kind):
     pandas = pytest.importorskip("pandas")
