@@ -121,15 +121,15 @@ class RandomIntercept:
 
     With r = var u/s^2, at most 1, the best prediction of a deviation from f, given n others with the mean d, is k d,
     where k = n r/(1 + (n - 1) r). Networks have learnt a part of k already, which is taken away. Observations far from
-    f count for less, as Student's t-distribution says. If the noise is skewed, the mean that is weighted in this way is
-    not 0; this offset is subtracted from d, because f is the mean. The variance of the noise is proportional to 1 - k r
+    f count for less, as Student's t-distribution says. If the noise is skewed, means that are weighted in this way are
+    too low or too high; an offset of d makes the mean error 0. The variance of the noise is proportional to 1 - k r
     (and a constant), and to a power of s^2 at new inputs.
 
     Attributes:
         rows: deviations of observations of the standardised target from predictions and the offset. variance: var u.
         scale: ln of the factor on s^2, without 1 - k r, as a function of ln s^2 - centre, which is limited to `limits`.
         learnt: the part of a deviation from predictions without these observations that networks have learnt.
-        offset: the weighted mean deviation of all observations.
+        offset: of deviations from predictions by networks that have learnt that part.
 
     Source: Laird & Ware (1982), "Random-effects models for longitudinal data", Biometrics 38.
     """
@@ -199,35 +199,44 @@ def learn_intercept(
     """
     rows, residuals = Rows.of(x, blocks), y - unseen
     trusted = weights * trust(residuals, log_scale2, degrees)
-    offset, offset_seen = (float(trusted @ (y - mu) / trusted.sum()) for mu in (unseen, seen))
-    some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None] - offset, trusted)
+    some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None], trusted)
     if not len(some):
         return None
-    deviations, centre = sums[:, 0] / others, float(log_scale2[some].mean())
+    deviations, centre, own = sums[:, 0] / others, float(log_scale2[some].mean()), trusted[some]
     h = np.append(log_scale2[some] - centre, 0.0)
     counts = np.append(weights[some] / size, 1.0)
     rounding = max(np.diff(np.unique(y)).min(initial=1.0) ** 2 / 12, LEAST)
 
-    def likelihood_of(variance: float) -> tuple[float, Scale]:
+    def errors_of(variance: float) -> tuple[np.ndarray, ...]:
+        """(errors of predictions from the others, shares, ln of the factors on 1)."""
         correlation = correlation_of(variance, log_scale2[some])
         share = best_share(correlation, others)
-        noise = log_scale2[some] + np.log(left_of(correlation, share))
-        squares = np.append(((residuals[some] - share * deviations) ** 2 + rounding) * np.exp(-noise), 1.0)
-        scale = fit_scale(squares, h, (degrees,), counts)
-        densities = log_density(squares, scale.log_scale2(h), degrees) - np.append(noise, 0.0) / 2
-        return float(counts @ densities) - scale.slope**2 / 2, scale
+        return residuals[some] - share * deviations, share, log_scale2[some] + np.log(left_of(correlation, share))
 
-    variances = [share * float(np.exp(centre)) for share in SHARES]
-    found = [(*likelihood_of(one), one) for one in variances]  # the first one is 0
-    best, scale, variance = max(found, key=lambda one: one[0])
-    if best < found[0][0] + LEAST_GAIN:
+    def scaled(errors: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, Scale]:
+        squares = np.append((errors**2 + rounding) * np.exp(-noise), 1.0)
+        return squares, fit_scale(squares, h, (degrees,), counts)
+
+    def likelihood_of(variance: float) -> float:
+        errors, _, noise = errors_of(variance)
+        squares, scale = scaled(errors - own @ errors / own.sum(), noise)  # an offset of all samples is no intercept
+        densities = log_density(squares, scale.log_scale2(h), degrees) - np.append(noise, 0.0) / 2
+        return float(counts @ densities) - scale.slope**2 / 2
+
+    variances = [share * float(np.exp(centre)) for share in SHARES]  # the first one is 0
+    likelihoods = [likelihood_of(one) for one in variances]
+    variance = variances[int(np.argmax(likelihoods))]
+    if max(likelihoods) < likelihoods[0] + LEAST_GAIN:
         return None
-    moved, own = (seen + offset_seen - unseen - offset)[some], trusted[some]
-    towards = (sums[:, 0] + own * (residuals[some] - offset)) / (others + own)
-    learnt = float(own @ (moved * towards) / max(float(own @ towards**2), LEAST))
-    rows.add(x, (y - seen - offset_seen)[:, None], trusted)
-    limits = float(h.min()), float(h.max())
-    return RandomIntercept(rows, variance, scale, centre, limits, min(max(learnt, 0.0), MOST_LEARNT), offset)
+    errors, share, noise = errors_of(variance)
+    offset = float(-(counts[:-1] @ errors) / max(counts[:-1] @ share, LEAST))
+    _, scale = scaled(errors + share * offset, noise)
+    towards = (sums[:, 0] + own * residuals[some]) / (others + own)
+    learnt = float(own @ ((seen - unseen)[some] * towards) / max(float(own @ towards**2), LEAST))
+    learnt = min(max(learnt, 0.0), MOST_LEARNT)
+    offset *= 1 - learnt
+    rows.add(x, (y - seen - offset)[:, None], trusted)
+    return RandomIntercept(rows, variance, scale, centre, (float(h.min()), float(h.max())), learnt, offset)
 
 
 @dataclass

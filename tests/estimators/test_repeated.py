@@ -187,6 +187,14 @@ def test_skewed_noise_is_no_intercept():
     assert np.mean((mu - u) ** 2) < 0.8 * np.mean(u**2)
 
 
+def test_copies_that_agree_are_predicted_as_they_are():
+    """Their distribution is skewed, but there is no noise whose mean could be biased."""
+    x, _ = intercepts(0.0)
+    y = np.repeat(np.random.default_rng(1).lognormal(0, 1, len(x) // 2) - np.exp(0.5), 2) / 2.16
+    found, nothing = learnt(x, y, degrees=3.0), np.zeros(len(x))
+    np.testing.assert_allclose(found.given(x, nothing, nothing)[0], y, atol=0.03)
+
+
 def test_what_networks_have_learnt_is_not_added_again():
     x, y = intercepts(0.8)
     y -= y.mean()
