@@ -121,15 +121,13 @@ class RandomIntercept:
 
     With r = var u/s^2, at most 1, the best prediction of a deviation from f, given n others with the mean d, is k d,
     where k = n r/(1 + (n - 1) r). Networks have learnt a part of k already, which is taken away. Observations far from
-    f count for less, as Student's t-distribution says. If the noise is skewed, means that are weighted in this way are
-    too low or too high; an offset of d makes the mean error 0. The variance of the noise is proportional to 1 - k r
-    (and a constant), and to a power of s^2 at new inputs.
+    f count for less, as Student's t-distribution says. The variance of the noise is proportional to 1 - k r (and a
+    constant), and to a power of s^2 at new inputs.
 
     Attributes:
-        rows: deviations of observations of the standardised target from predictions and the offset. variance: var u.
+        rows: deviations of observations of the standardised target from predictions. variance: var u.
         scale: ln of the factor on s^2, without 1 - k r, as a function of ln s^2 - centre, which is limited to `limits`.
         learnt: the part of a deviation from predictions without these observations that networks have learnt.
-        offset: of deviations from predictions by networks that have learnt that part.
 
     Source: Laird & Ware (1982), "Random-effects models for longitudinal data", Biometrics 38.
     """
@@ -140,7 +138,6 @@ class RandomIntercept:
     centre: float
     limits: tuple[float, float]
     learnt: float
-    offset: float = 0.0
 
     def given(self, x: np.ndarray, mu: np.ndarray, log_scale2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and ln s^2 for the samples x, from those that networks predict."""
@@ -156,7 +153,7 @@ class RandomIntercept:
     def learn(self, x: np.ndarray, deviations: np.ndarray, weights: np.ndarray, log_scale2: np.ndarray) -> None:
         """Further observations, by their deviations from the predictions before they are learnt."""
         trusted = trust(deviations, log_scale2, self.scale.degrees)
-        self.rows.add(x, deviations[:, None] - self.offset, weights * trusted)
+        self.rows.add(x, deviations[:, None], weights * trusted)
 
 
 def correlation_of(variance: float, log_scale2: np.ndarray) -> np.ndarray:
@@ -187,8 +184,8 @@ def learn_intercept(
 ) -> RandomIntercept | None:
     """The intercept that makes samples with equal inputs most likely, each predicted from the others.
 
-    None: there are no such samples, or too few to show that they have anything in common. The samples with one row of
-    inputs count as one. One more observation of the size of s is assumed, so that a few equal observations do not make
+    None: there are no such samples, they are too few to show that they have anything in common, or squared errors would
+    be larger. The samples with one row of inputs count as one. One more observation of the size of s is assumed, so that a few equal observations do not make
     the scale 0. If different y are at least d apart, they have been rounded, and squares have at least the mean d^2/12.
 
     Args:
@@ -202,41 +199,38 @@ def learn_intercept(
     some, size, others, sums = others_of(rows.places(x, new=True), residuals[:, None], trusted)
     if not len(some):
         return None
-    deviations, centre, own = sums[:, 0] / others, float(log_scale2[some].mean()), trusted[some]
+    deviations, centre = sums[:, 0] / others, float(log_scale2[some].mean())
     h = np.append(log_scale2[some] - centre, 0.0)
     counts = np.append(weights[some] / size, 1.0)
     rounding = max(np.diff(np.unique(y)).min(initial=1.0) ** 2 / 12, LEAST)
 
-    def errors_of(variance: float) -> tuple[np.ndarray, ...]:
-        """(errors of predictions from the others, shares, ln of the factors on 1)."""
+    def squares_of(variance: float) -> tuple[np.ndarray, np.ndarray]:
+        """(squared errors of predictions from the others, ln of the factor on s^2)."""
         correlation = correlation_of(variance, log_scale2[some])
         share = best_share(correlation, others)
-        return residuals[some] - share * deviations, share, log_scale2[some] + np.log(left_of(correlation, share))
+        return (residuals[some] - share * deviations) ** 2, np.log(left_of(correlation, share))
 
-    def scaled(errors: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, Scale]:
-        squares = np.append((errors**2 + rounding) * np.exp(-noise), 1.0)
-        return squares, fit_scale(squares, h, (degrees,), counts)
-
-    def likelihood_of(variance: float) -> float:
-        errors, _, noise = errors_of(variance)
-        squares, scale = scaled(errors - own @ errors / own.sum(), noise)  # an offset of all samples is no intercept
+    def likelihood_of(variance: float) -> tuple[float, Scale]:
+        errors2, left = squares_of(variance)
+        noise = log_scale2[some] + left
+        squares = np.append((errors2 + rounding) * np.exp(-noise), 1.0)
+        scale = fit_scale(squares, h, (degrees,), counts)
         densities = log_density(squares, scale.log_scale2(h), degrees) - np.append(noise, 0.0) / 2
-        return float(counts @ densities) - scale.slope**2 / 2
+        return float(counts @ densities) - scale.slope**2 / 2, scale
 
-    variances = [share * float(np.exp(centre)) for share in SHARES]  # the first one is 0
-    likelihoods = [likelihood_of(one) for one in variances]
-    variance = variances[int(np.argmax(likelihoods))]
-    if max(likelihoods) < likelihoods[0] + LEAST_GAIN:
+    variances = [share * float(np.exp(centre)) for share in SHARES]
+    found = [(*likelihood_of(one), one) for one in variances]  # the first one is 0
+    best, scale, variance = max(found, key=lambda one: one[0])
+    relative = counts[:-1] * np.exp(-log_scale2[some])
+    # If noise is skewed, the weighted means are likely values, but not the mean.
+    if best < found[0][0] + LEAST_GAIN or relative @ squares_of(variance)[0] > relative @ squares_of(0.0)[0]:
         return None
-    errors, share, noise = errors_of(variance)
-    offset = float(-(counts[:-1] @ errors) / max(counts[:-1] @ share, LEAST))
-    _, scale = scaled(errors + share * offset, noise)
+    moved, own = (seen - unseen)[some], trusted[some]
     towards = (sums[:, 0] + own * residuals[some]) / (others + own)
-    learnt = float(own @ ((seen - unseen)[some] * towards) / max(float(own @ towards**2), LEAST))
-    learnt = min(max(learnt, 0.0), MOST_LEARNT)
-    offset *= 1 - learnt
-    rows.add(x, (y - seen - offset)[:, None], trusted)
-    return RandomIntercept(rows, variance, scale, centre, (float(h.min()), float(h.max())), learnt, offset)
+    learnt = float(own @ (moved * towards) / max(float(own @ towards**2), LEAST))
+    rows.add(x, (y - seen)[:, None], trusted)
+    limits = float(h.min()), float(h.max())
+    return RandomIntercept(rows, variance, scale, centre, limits, min(max(learnt, 0.0), MOST_LEARNT))
 
 
 @dataclass

@@ -175,16 +175,10 @@ def test_pairs_that_have_nothing_in_common_change_nothing():
 
 
 def test_skewed_noise_is_no_intercept():
-    """Its weighted mean is far below its mean, by which samples with equal inputs are predicted too low."""
-    x, _ = intercepts(0.0)
-    rng = np.random.default_rng(1)
-    noise = (rng.lognormal(0, 1, len(x)) - np.exp(0.5)) / 2.16
+    """Its weighted mean is far below its mean, so that samples with equal inputs would be predicted too low."""
+    x, _ = intercepts(0.0, copies=6)
+    noise = (np.random.default_rng(1).lognormal(0, 1, len(x)) - np.exp(0.5)) / 2.16
     assert learnt(x, noise, degrees=3.0) is None
-    u = 0.7 * np.repeat(rng.normal(size=len(x) // 2), 2)
-    found, nothing = learnt(x, noise + u, degrees=3.0), np.zeros(len(x))
-    mu = found.given(x, nothing, nothing)[0]
-    assert abs(mu.mean()) < 0.05
-    assert np.mean((mu - u) ** 2) < 0.8 * np.mean(u**2)
 
 
 def test_copies_that_agree_are_predicted_as_they_are():
@@ -197,7 +191,6 @@ def test_copies_that_agree_are_predicted_as_they_are():
 
 def test_what_networks_have_learnt_is_not_added_again():
     x, y = intercepts(0.8)
-    y -= y.mean()
     nothing, means = np.zeros(len(y)), y.reshape(-1, 2).mean(1).repeat(2)
     alone, partly = (learnt(x, y, seen=seen) for seen in (nothing, 0.5 * means))
     assert partly.learnt == pytest.approx(0.5)
