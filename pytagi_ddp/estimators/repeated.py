@@ -185,8 +185,9 @@ def learn_intercept(
     """The intercept that makes samples with equal inputs most likely, each predicted from the others.
 
     None: there are no such samples, they are too few to show that they have anything in common, or squared errors would
-    be larger. The samples with one row of inputs count as one. One more observation of the size of s is assumed, so that a few equal observations do not make
-    the scale 0. If different y are at least d apart, they have been rounded, and squares have at least the mean d^2/12.
+    be larger. The samples with one row of inputs count as one. One more observation of the size of s is assumed, so
+    that a few equal observations do not make the scale 0. If different y are at least d apart, they have been rounded,
+    and squares have at least the mean d^2/12.
 
     Args:
         x, y: standardised samples. weights: how often each counts.
