@@ -1,6 +1,5 @@
 """Deltas at the output layer, from observations. Outputs have variances and Jacobians."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 _express = load("runtime._express")
 NOTHING = np.zeros(0, np.float32)
+_offered = False
 
 
 def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: float = 1.0) -> bool:
@@ -21,17 +21,21 @@ def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: 
 
     var_obs may be a float, for all observations.
     """
-    _offer_update()
-    return _express.update(states, mu_obs, var_obs, deltas, weight)
+    made = _express.update(states, mu_obs, var_obs, deltas, weight)
+    return made or (_offers_update() and _express.update(states, mu_obs, var_obs, deltas, weight))
 
 
-@cache
-def _offer_update() -> None:
-    """Compiles, or loads, the loop for one thread, and registers it for the fast path."""
+def _offers_update() -> bool:
+    """Registers the loop for one thread for the fast path, in the first call; returns whether it did."""
+    global _offered
+    if _offered:
+        return False
+    _offered = True
     serial, nothing = _update.compiled_for(NOTHING), (NOTHING,) * 7
     serial(*nothing)  # so that it is compiled
     if (found := entry_of(serial, nothing)) is not None:
         _express.offer_update(*found)
+    return found is not None
 
 
 @loop("n n n n n n n")
