@@ -46,7 +46,7 @@ class OutputUpdater:
             output_states: the network's `output_z_buffer`.
             mu_obs: observations, batch x outputs values, flat or with one dimension for the batch in front.
             var_obs: their variances, as many; or one number for all. If there are more, the first ones are used (as in
-                pytagi), so that an array of one value for a full batch also works for a smaller last batch.
+                pytagi), so that an array for a full batch also works for a smaller last batch.
             delta_states: the network's `input_delta_z_buffer`; receives the deltas.
 
         Raises:
@@ -55,7 +55,7 @@ class OutputUpdater:
             RuntimeError: the network has not been called yet.
 
         Warns:
-            UserWarning: more variances than observations, with different values.
+            UserWarning: more than twice as many variances as observations, with different values.
         """
         try:
             if output_states.elsewhere:
@@ -204,7 +204,7 @@ def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.nda
         variances = np.repeat(variances, size)
     elif variances.size < size:
         raise ValueError(f"var_obs must hold {size} values, got {variances.size}")
-    if variances.size > size and np.ptp(variances) > 0:
+    if variances.size > 2 * size and np.ptp(variances) > 0:  # fewer may be those of a full batch
         warn(
             f"var_obs has {variances.size} values, which differ, for {size} observations, and the first ones are used: "
             "give the variances of the samples of this batch, as in var_obs[rows]"
