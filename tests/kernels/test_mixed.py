@@ -80,7 +80,7 @@ def test_means_keep_every_bit(kind, case, threads):
         16,
         32,
         48,
-    )  # small_batch.h computes both moments, in float32 only
+    )  # by small_batch.h
     for name in MEANS:
         if in_other_order:
             size = np.abs(expected[name]).max()
