@@ -148,10 +148,11 @@ class Categories:
             keys = _keys(X, k)
             counts = Counter(key for key in keys if key is not None)
             text = any(isinstance(key, str) for key in counts) and not _is_declared(_column(X, k))
-            _warn_of_categories(_names(X)[k], counts, isinstance(asked, str) and text)
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
+            kept = sum(counts[key] for key in most)
+            _warn_of_categories(_names(X)[k], counts, kept, isinstance(asked, str) and text)
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
-            if len(keys) - sum(counts[key] for key in most) >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
+            if len(keys) - kept >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
                 others[k] = set(keys) - set(most)
         return cls(known, [k for k in range(X.shape[1]) if k not in known], others)
 
@@ -202,10 +203,10 @@ class Categories:
         return len(self.known[k]) + (k in self.others)
 
 
-def _warn_of_categories(name: Any, counts: Counter, text: bool) -> None:
-    """Warns of a column, given how often each value occurs: of text that should not be categories (if `text`), or of
-    too many categories."""
-    rows, kept = counts.total(), sum(count for _, count in counts.most_common(MOST_CATEGORIES))
+def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> None:
+    """Warns of a column, given how often each value occurs, and how many rows have one of the most frequent ones: of
+    text that should not be categories (if `text`), or of too many categories."""
+    rows = counts.total()
     numbers = {key for key in counts if _is_number(key)}
     once = sum(count == 1 for count in counts.values())
     if text and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):

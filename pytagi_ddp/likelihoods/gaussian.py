@@ -59,8 +59,7 @@ class Gaussian(Likelihood):
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         if not isinstance(weight, float | int) or states.state.jcb is not None:  # which kernels apply in another order
             return False
-        variance = float(self._var[0])
-        return get_kernels(states.device).output_update.express_update(states, y, variance, deltas, weight)
+        return get_kernels(states.device).output_update.express_update(states, y, self.sigma**2, deltas, weight)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         variances = self._var

@@ -38,6 +38,9 @@ def integers(kind, case) -> dict[str, np.ndarray]:
     return {name: x.astype(np.float32) for name, x in draw.items()}
 
 
+IN_OTHER_ORDER = (16, 32, 48)  # samples of batches that small_batch.h adds in its own order, in float32 only
+
+
 @needs_bfloat16
 @pytest.mark.parametrize(("kind", "case"), DENSE + PLAIN + WINOGRAD)
 @pytest.mark.slow
@@ -76,11 +79,7 @@ def test_variances_of_the_winograd_form(kind, case):
 def test_means_keep_every_bit(kind, case, threads):
     a = operands(kind, case)
     expected, actual = run(kind, case, a, "float32"), run(kind, case, a, "mixed")
-    in_other_order = kind == "linear" and case[0] in (
-        16,
-        32,
-        48,
-    )  # by small_batch.h
+    in_other_order = kind == "linear" and case[0] in IN_OTHER_ORDER
     for name in MEANS:
         if in_other_order:
             size = np.abs(expected[name]).max()
