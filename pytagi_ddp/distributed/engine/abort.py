@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import os
 import signal
 import sys
@@ -17,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any
 
+from pytagi_ddp.distributed.engine._insistent import insistent
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError
 
 STAGGER_SECONDS = 0.5  # times the rank: if all ranks fail alike, rank 0 prints the error and ends the others
@@ -26,22 +26,6 @@ STAGGER_LIMIT = 1.5
 FORWARD_SECONDS = 0.05  # mpirun loses output that a rank wrote a few milliseconds before it aborts
 TIMEOUT_GRACE_SECONDS = 0.5  # so that every rank prints where it waits before the first one aborts
 ABORT_LIMIT_SECONDS = 3
-TRIES = 100  # to begin
-
-
-Hook = TypeVar("Hook", bound=Callable[..., None])
-
-
-def _insistent(hook: Hook) -> Hook:
-    """A hook that starts again if Ctrl-C interrupts it before it ignores further ones."""
-
-    @functools.wraps(hook)
-    def run(*arguments: Any) -> None:
-        for _ in range(TRIES):
-            with contextlib.suppress(KeyboardInterrupt):
-                return hook(*arguments)
-
-    return cast(Hook, run)
 
 
 class AbortHook:
@@ -87,7 +71,7 @@ class AbortHook:
             sys.unraisablehook = self._previous_unraisable
         self._installed = False
 
-    @_insistent
+    @insistent
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if self._is_mine():
             ignore_interrupts()
@@ -105,7 +89,7 @@ class AbortHook:
             then = (lambda: self._previous_in_thread(args)) if custom else None
             self._fail(args.exc_type, args.exc_value, args.exc_traceback, then)
 
-    @_insistent
+    @insistent
     def _on_unraisable(self, args: Any) -> None:
         if self._is_mine() and issubclass(args.exc_type, KeyboardInterrupt):
             ignore_interrupts()

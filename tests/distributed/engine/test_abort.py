@@ -1,9 +1,12 @@
 """The hook that aborts a job when a rank fails, with an abort that only takes notes."""
 
+import ctypes
+import operator
 import os
 import sys
 import threading
 import types
+from functools import partial
 
 import pytest
 
@@ -95,3 +98,11 @@ def test_a_forked_process_does_not_end_the_job(hook, monkeypatch, capsys):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     raise_into_hook(ValueError("in a worker"))
     assert capsys.readouterr().err == "ValueError: in a worker\n"
+
+
+def test_an_interrupt_just_before_a_hook_does_not_prevent_it(hook, capsys):
+    """It is not handled before the hook begins: nothing between the two is Python code."""
+    calls = (ctypes.pythonapi.PyErr_SetInterrupt, partial(sys.excepthook, ValueError, ValueError("bad shape"), None))
+    with pytest.raises(Ended, match="1"):
+        list(map(operator.methodcaller("__call__"), calls))
+    assert capsys.readouterr().err.startswith("[rank 1/4] ValueError: bad shape")
