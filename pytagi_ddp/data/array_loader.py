@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.data.batches import Batch, RankBatches
+from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.data.sampler import IndexBatch
 
 
@@ -20,8 +20,24 @@ def each_part(function: Callable[[Any], Any], y: Any) -> Any:
     return function(y)
 
 
+def checked_weights(weight: ArrayLike, samples: int) -> np.ndarray:
+    """Weights of samples as an array of their kind.
+
+    Raises:
+        ValueError: not one number for each sample, or one that is negative, NaN or infinite. TypeError: not numbers.
+    """
+    weights = to_numpy(weight, "weight")
+    if weights.shape != (samples,):
+        raise ValueError(
+            f"weight must be one number for each of {samples} samples, got an array of the shape {weights.shape}"
+        )
+    if not np.all((weights >= 0) & np.isfinite(weights)):
+        raise ValueError("weight must not be negative, NaN or infinite (0 leaves a sample out)")
+    return weights
+
+
 class ArrayLoader(RankBatches):
-    """Iterate over this rank's batches of arrays: `for x, y in loader`.
+    """Iterate over this rank's batches of arrays: `for x, y in loader`, or with weights `for x, y, weight in loader`.
 
     Order, shares of ranks and position are those of `BatchLoader`. Batches are copies of rows.
 
@@ -29,10 +45,12 @@ class ArrayLoader(RankBatches):
         x: Inputs, (samples, ...): an array, or another argument of `to_numpy` (tensors of PyTorch, tables of pandas).
         y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint` or limits of `Censored`, batches
             have a tuple. Its parts may be None.
+        weight: How often each sample counts, (samples,), not negative. None: once; batches are then pairs (x, y).
         batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As in `BatchLoader`.
 
     Raises:
-        ValueError: As `BatchLoader`; x and y of different lengths. TypeError: Not numbers.
+        ValueError: As `BatchLoader`; x and y of different lengths; weights that are not one number for each sample, or
+            negative, NaN or infinite. TypeError: Not numbers.
     """
 
     def __init__(
@@ -46,6 +64,7 @@ class ArrayLoader(RankBatches):
         seed: int = 0,
         drop_last: bool = False,
         evaluation: bool = False,
+        weight: ArrayLike | None = None,
     ) -> None:
         self.x = to_numpy(x, "x")
         if self.x.shape[:1] == (0,):
@@ -63,12 +82,14 @@ class ArrayLoader(RankBatches):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
 
         each_part(check, (self.x, self.y))
+        self.weight = None if weight is None else checked_weights(weight, len(self.x))
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation
         super().__init__(self.x, *sampling)
 
-    def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Batch, None, None]:
+    def _make_batches(self, parts: Iterator[IndexBatch], epoch: int) -> Generator[Any, None, None]:
         for part in parts:
-            yield np.take(self.x, part.indices, 0), self._observed(part.indices)
+            batch = np.take(self.x, part.indices, 0), self._observed(part.indices)
+            yield batch if self.weight is None else (*batch, self.weight[part.indices])
 
     def _observed(self, rows: np.ndarray) -> Any:
         return each_part(lambda part: part[rows], self.y)

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
-from pytagi_ddp.data.array_loader import each_part
+from pytagi_ddp.data.array_loader import checked_weights, each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
 from pytagi_ddp.warn import warn
@@ -19,21 +19,25 @@ from pytagi_ddp.warn import warn
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-KINDS = "a tuple (x, y) of arrays, a BatchLoader, FolderLoader or ArrayLoader, or an iterable of batches (x, y)"
+KINDS = (
+    "a tuple (x, y) or (x, y, weight) of arrays, a BatchLoader, FolderLoader or ArrayLoader, or an iterable of batches "
+    "(x, y) or (x, y, weight)"
+)
 
 
 def as_batches(
     data: Any, batch_size: int, share: int, shares: int, seed: int = 0, evaluation: bool = False
 ) -> Iterable[Any]:
-    """The batches (x, y) of one share of `data`. Arrays are divided here.
+    """The batches (x, y) or (x, y, weight) of one share of `data`. Arrays are divided here.
 
     Raises:
         TypeError: not one of `KINDS`. ValueError: a loader that was made for another number of ranks.
     """
     if isinstance(data, tuple):
-        if len(data) != 2:
+        if len(data) not in (2, 3):
             raise TypeError(f"data are {KINDS}; got a tuple of {len(data)}")
-        return ArrayLoader(*data, batch_size, share, shares, seed=seed, evaluation=evaluation)
+        x, y, *weight = data
+        return ArrayLoader(x, y, batch_size, share, shares, seed=seed, evaluation=evaluation, weight=[*weight, None][0])
     if isinstance(data, RankBatches) and data.world_size != shares:
         raise ValueError(
             f"the {type(data).__name__} is for {data.world_size} ranks, and {shares} train: make it with rank={share} "
@@ -62,26 +66,27 @@ def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None
     """The batches of an epoch, from `start` on, or after `samples`; calls their `set_epoch`, if there is one."""
     if isinstance(batches, RankBatches):
         batches.set_epoch(epoch, start, samples)
-        return iter(batches)
+        return map(parts_of, batches)
     for place in (batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)):
         set_epoch = getattr(place, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-    return map(pair_of, islice(batches, start, None))
+    return map(parts_of, islice(batches, start, None))
 
 
-def pair_of(batch: Any) -> Any:
-    """A batch (x, y).
+def parts_of(batch: Any) -> tuple[Any, Any, np.ndarray | None]:
+    """The parts of a batch (x, y) or (x, y, weight); the weights are None, or one number for each sample.
 
     Raises:
-        TypeError: something else.
+        TypeError: something else. ValueError: weights that do not fit.
     """
-    if isinstance(batch, tuple | list) and len(batch) == 2:
+    if isinstance(batch, tuple | list) and len(batch) in (2, 3):
         if any(isinstance(part, Number) or getattr(part, "shape", None) == () for part in batch):
             raise TypeError("a batch holds several samples, got one sample (x, y): give all as arrays, as fit(x, y)")
-        return batch
+        x, y, *weight = batch
+        return x, y, checked_weights(weight[0], len(x)) if weight and weight[0] is not None else None
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
-    raise TypeError(f"batches are pairs (x, y), got a {type(batch).__name__}{size}; data are {KINDS}")
+    raise TypeError(f"batches are (x, y) or (x, y, weight), got a {type(batch).__name__}{size}; data are {KINDS}")
 
 
 def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:

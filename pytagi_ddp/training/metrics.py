@@ -61,15 +61,15 @@ class Sums:
 
     def __init__(self, metrics: Mapping[str, Metric], prediction: Callable[[np.ndarray, np.ndarray], Any]):
         self._metrics, self._prediction = metrics, prediction
-        self._sums = np.zeros((len(metrics), 2))  # of values, and their number
-        self._collected: list[tuple[np.ndarray, np.ndarray, Any]] = []
+        self._sums = np.zeros((len(metrics), 2))  # of weighted values, and of their weights
+        self._collected: list[tuple[np.ndarray, np.ndarray, Any, np.ndarray]] = []
         self._size = self.samples = 0
 
-    def add(self, mu: np.ndarray, var: np.ndarray, y: Any) -> None:
-        """Adds a batch: means and variances of its outputs, a row for each sample, and its observations."""
+    def add(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: np.ndarray | None = None) -> None:
+        """Adds a batch: means and variances of its outputs, a row for each sample, its observations and weights."""
         self.samples += len(mu)
         self._size += mu.size
-        self._collected.append((mu, var, y))
+        self._collected.append((mu, var, y, np.ones(len(mu)) if weight is None else weight))
         if self._size >= AT_ONCE or isinstance(y, tuple):
             self._settle()
 
@@ -78,7 +78,7 @@ class Sums:
         if not self._collected:
             return
         collected, self._collected, self._size = self._collected, [], 0
-        mu, var, y = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
+        mu, var, y, weight = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
         prediction = self._prediction(mu, var)
         for sums, (name, metric) in zip(self._sums, self._metrics.items(), strict=True):
             values = np.asarray(metric(prediction, y), np.float64)
@@ -88,8 +88,9 @@ class Sums:
                     f"number for each observation; outputs (as prediction.mean) have the shape {mu.shape}, and y has "
                     f"{getattr(y, 'shape', None)}"
                 )
-            known = values[~np.isnan(values)]
-            sums += known.sum(), known.size
+            weights = np.repeat(weight, values.size // len(mu)).reshape(values.shape)
+            known = ~np.isnan(values) & (weights > 0)
+            sums += weights[known] @ values[known], weights[known].sum()
 
     def means(self) -> dict[str, float]:
         """The metrics so far, of this rank."""

@@ -40,7 +40,7 @@ from pytagi_ddp.training.batches import (
     length,
     observed,
     other_class,
-    pair_of,
+    parts_of,
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
@@ -65,10 +65,11 @@ class Trainer:
     run the same program.
 
     **Data** may be a tuple (x, y) of arrays, tensors or tables. It is the same on every rank, and each rank takes its
-    share of each batch. (With `Joint`, y is a tuple of arrays.) A `BatchLoader`, `FolderLoader` or `ArrayLoader` is
-    made with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch,
-    has the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or
-    its sampler is called before each epoch.
+    share of each batch. (With `Joint`, y is a tuple of arrays.) In a tuple (x, y, weight), the evidence of each sample
+    is multiplied by its weight, and metrics are weighted means; batches of an iterable may have weights, too. A
+    `BatchLoader`, `FolderLoader` or `ArrayLoader` is made with the rank and the number of ranks. Any other iterable of
+    batches (x, y), such as a `DataLoader` of PyTorch, has the samples of this rank only. Then ranks may have different
+    numbers of batches. `set_epoch` of an iterable or its sampler is called before each epoch.
 
     `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
     data: standardise them before.
@@ -497,15 +498,15 @@ class Trainer:
             layer.training = False
         # At its end, ranks without further batches take part in the steps and merges of the others.
         with self.net.join() if isinstance(self.net, TrainedOnRanks) else nullcontext():
-            for x, y in epoch_of(self._train, self.epoch, self.batch, self.position.samples):
+            for x, y, weights in epoch_of(self._train, self.epoch, self.batch, self.position.samples):
                 samples = len(x)
                 if not samples and not self.in_step:
                     continue  # by `join`, a rank without further batches takes no step of its own
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
                     seen = observed(y, self._several)
-                    moments = self._learn(x, seen)
+                    moments = self._learn(x, seen, weights)
                     if self._has_outputs:
-                        self._score(self._sums, *moments, seen, samples)
+                        self._score(self._sums, *moments, seen, samples, weights)
                 self.net.step()
                 self.batch, self.step = self.batch + 1, self.step + 1
                 if self.average is not None and after is not None and self.batch > after:
@@ -522,15 +523,17 @@ class Trainer:
     def _is_asked(self) -> bool:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
 
-    def _learn(self, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _learn(self, x: Any, y: Any, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """The passes of a batch; returns its flat outputs, which are empty on ranks of a pipeline without outputs."""
         net, likelihood, schedule = self.net, self.likelihood, self.network.schedule
         assert likelihood is not None
-        weight = 1.0 if schedule is None else schedule.weight
+        count = 1.0 if schedule is None else schedule.weight
+        weight: Any = count if weights is None else count * weights
         if self._pipeline is not None:
 
             def update(states: Any, rows: slice, deltas: Any) -> None:
-                likelihood.update(states, each_part(lambda part: part[rows], y), deltas, weight)
+                own = weight if weights is None else weight[rows]
+                likelihood.update(states, each_part(lambda part: part[rows], y), deltas, own)
 
             return self._pipeline.forward_backward(x, update)
         moments = net(x)
@@ -542,10 +545,12 @@ class Trainer:
         assert self.likelihood is not None
         return metric.Sums(self._all_metrics, self.likelihood.prediction)
 
-    def _score(self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int) -> None:
+    def _score(
+        self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int, weights: np.ndarray | None
+    ) -> None:
         shape = self.network.out_shape
         one = (samples, *(shape.image or shape.sequence or (shape.size,)))
-        sums.add(mu.reshape(one), var.reshape(one), y)
+        sums.add(mu.reshape(one), var.reshape(one), y, weights)
 
     def _outputs(self) -> int:
         """Outputs of a sample, or of each time step; collective over a pipeline."""
@@ -625,12 +630,12 @@ class Trainer:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
         self._find_metrics(self._outputs())
         sums = self._new_sums()
-        for x, y in map(pair_of, self._for_evaluation(data)):
+        for x, y, weights in map(parts_of, self._for_evaluation(data)):
             samples = len(x)
             if samples:
                 mu, var = self.net.predict(x, samples)
                 if self._has_outputs:
-                    self._score(sums, mu, var, observed(y, self._several), samples)
+                    self._score(sums, mu, var, observed(y, self._several), samples, weights)
         if isinstance(self.net, TrainedOnRanks):
             self.net.barrier()  # if passes are collective, shares of other sizes need other numbers of passes
         return sums.over_ranks(self.ranks)[0]
@@ -662,5 +667,8 @@ def fit(
 ) -> list[dict[str, float]]:
     """`net.fit`."""
     check_names("fit", options, ("likelihood", "epochs", *Options.__annotations__))
-    validation = options.pop("validation", None)
-    return Trainer(net, likelihood, epochs=epochs, **options).fit(x if y is None else (x, y), validation)
+    validation, weight = options.pop("validation", None), options.pop("weight", None)
+    if weight is not None and y is None:
+        raise ValueError("weight needs arrays x and y; batches of an iterable may be (x, y, weight)")
+    data = x if y is None else (x, y) if weight is None else (x, y, weight)
+    return Trainer(net, likelihood, epochs=epochs, **options).fit(data, validation)

@@ -12,6 +12,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(61, 2)).astype(np.float32)
 LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
 Y = np.sin(X[:, 0]) + RNG.normal(0, 0.1, len(X))
+WEIGHT = np.round(RNG.uniform(0, 3, len(X)), 1)
 TEST = X[:19] + np.float32(0.1), LABELS[:19]
 OF_TIME = {"samples_per_second", "train_seconds", "communication_share", "bn_seconds"}
 WAYS = {

@@ -13,14 +13,16 @@ from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
 from pytagi_ddp.training import CallbackError, Checkpoints, Progress, Trainer
-from tests.training.data import LABELS, TEST, WAYS, X, Y, network, on_ranks, shares, state_of, without_times
+from tests.training.data import LABELS, TEST, WAYS, WEIGHT, X, Y, network, on_ranks, shares, state_of, without_times
 
 EPOCHS = 3
 
 
-def loop(net, x, y, likelihood, batch_size=6, epochs=EPOCHS, evidence=None, forget=1.0, average=None, seed=0):
+def loop(
+    net, x, y, likelihood, batch_size=6, epochs=EPOCHS, evidence=None, forget=1.0, average=None, seed=0, weight=None
+):
     """The training by hand, as the pages show it."""
-    loader = ArrayLoader(x, y, batch_size, seed=seed)
+    loader = ArrayLoader(x, y, batch_size, seed=seed, weight=weight)
     if evidence is not None:
         nn.EvidenceSchedule(net, len(loader), epochs, **evidence)
     for epoch in range(epochs):
@@ -29,26 +31,28 @@ def loop(net, x, y, likelihood, batch_size=6, epochs=EPOCHS, evidence=None, forg
         if average is not None:
             average.reset()
         loader.set_epoch(epoch)
-        for k, (a, b) in enumerate(loader, 1):
+        for k, (a, b, *weights) in enumerate(loader, 1):
             net(a)
-            likelihood.observe(net, b, 1.0 if net.schedule is None else net.schedule.weight)
+            likelihood.observe(net, b, (1.0 if net.schedule is None else net.schedule.weight) * np.prod(weights, 0))
             net.backward()
             net.step()
             if average is not None and k > len(loader) - round(len(loader) / 2):
                 average.update()
 
 
+@pytest.mark.parametrize("weight", [(), (WEIGHT,)])
 @pytest.mark.parametrize(
     ("way", "ranks"),
     [("ddp", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2), ("parallel", 2)],
 )
-def test_every_way_gives_the_history_of_one_process(way, ranks):
+def test_every_way_gives_the_history_of_one_process(way, ranks, weight):
     """61 samples in steps of 12: in the last one there is one, and ranks without samples step along."""
+    test = (*TEST, *(some[:19] for some in weight))
 
     def train(net):
         trainer = Trainer(net, epochs=EPOCHS, batch_size=12 // shares(net))
-        history = trainer.fit((X, LABELS), TEST)
-        return history, trainer.evaluate(TEST), trainer.predict(TEST[0]).probabilities
+        history = trainer.fit((X, LABELS, *weight), test)
+        return history, trainer.evaluate(test), trainer.predict(TEST[0]).probabilities
 
     ((one, scores, p),) = on_ranks("one", 1, train)
     assert list(without_times(one)[0]) == ["epoch", "train_nll", "train_error", "val_nll", "val_error"]
@@ -72,6 +76,55 @@ def test_an_epoch_with_a_schedule_is_that_of_a_loop_by_hand():
     Trainer(net, epochs=EPOCHS, batch_size=6, evidence=evidence).fit((X, LABELS))
     assert state_of(net) == state_of(expected)
     assert net.schedule.steps == EPOCHS * 11
+
+
+def test_weights_multiply_evidence_and_metrics():
+    expected, net, from_batches = network(), network(), network()
+    loop(expected, X, LABELS, Categorical(3), evidence={}, weight=WEIGHT)
+    test = *TEST, WEIGHT[:19]
+    history = net.fit(X, LABELS, epochs=EPOCHS, batch_size=6, weight=WEIGHT, validation=test)
+    assert state_of(net) == state_of(expected)
+    prediction = Categorical(3).predict(net, TEST[0])
+    nll = np.average(-prediction.log_prob(TEST[1]), weights=WEIGHT[:19])
+    assert history[-1]["val_nll"] == pytest.approx(nll, rel=1e-6)
+    wrong = prediction.probabilities.argmax(1) != TEST[1]
+    assert history[-1]["val_error"] == pytest.approx(np.average(wrong, weights=WEIGHT[:19]))
+    batches = ArrayLoader(X, LABELS, 6, weight=list(WEIGHT))
+    from_batches.fit(batches, epochs=EPOCHS, validation=[test])
+    assert state_of(from_batches) == state_of(net)
+    net.fit(batches, validation=[(*TEST, None)])  # a batch without weights: each counts once
+
+
+def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
+    y = np.stack([Y, -Y], 1)
+    absurd = np.where(np.arange(len(X))[:, None] % 3, y, 50.0)
+    weight = np.arange(len(X)) % 3 > 0
+    expected, net = network(2), network(2)
+    loop(expected, X, np.where(weight[:, None], y, np.nan), Gaussian(0.1), evidence={"count": 4.0})
+    history = net.fit(X, absurd, Gaussian(0.1), EPOCHS, batch_size=6, weight=weight)
+    assert state_of(net) == state_of(expected)
+    assert history[-1]["train_rmse"] < 1
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(3), r"one number for each of 61 samples, got an array of the shape \(3,\)"),
+        (np.ones((61, 1)), r"got an array of the shape \(61, 1\)"),
+        (np.full(61, -1.0), "must not be negative, NaN or infinite"),
+        (np.full(61, np.nan), "must not be negative, NaN or infinite"),
+    ],
+)
+def test_weights_that_cannot_be(weight, message):
+    with pytest.raises(ValueError, match=message):
+        network().fit(X, LABELS, weight=weight)
+    with pytest.raises(ValueError, match=message):
+        network().fit([(X, LABELS, weight)], likelihood=Categorical(3))
+
+
+def test_weights_beside_batches_are_refused():
+    with pytest.raises(ValueError, match=r"weight needs arrays x and y; batches .* may be \(x, y, weight\)"):
+        network().fit([(X, LABELS)], likelihood=Categorical(3), weight=WEIGHT)
 
 
 def test_plain_tagi_with_forgetting_is_that_of_a_loop_by_hand():
@@ -395,8 +448,8 @@ def test_data_and_networks_that_cannot_be():
         Trainer(3)
     with pytest.raises(TypeError, match=r"got ImageDataset: make a BatchLoader of it"):
         network().fit(synthetic_images(10, 10)[0])
-    for data, what in (([X, LABELS], "ndarray"), ([(X, LABELS, Y)], "tuple of 3"), ([{"x": X}], "dict of 1")):
-        with pytest.raises(TypeError, match=rf"batches are pairs \(x, y\), got a {what}; data are a tuple \(x, y\)"):
+    for data, what in (([X, LABELS], "ndarray"), ([(X, LABELS, Y, Y)], "tuple of 4"), ([{"x": X}], "dict of 1")):
+        with pytest.raises(TypeError, match=rf"\(x, y\) or \(x, y, weight\), got a {what}; data are a tuple \(x, y\)"):
             Trainer(network(), Categorical(3), epochs=1).fit(data)
     for pairs in (list(zip(X[:, 0], Y, strict=True)), list(zip(X, Y, strict=True)), [(0.5, 1.0)]):
         with pytest.raises(TypeError, match=r"got one sample \(x, y\): give all as arrays, as fit\(x, y\)"):
@@ -417,7 +470,7 @@ def test_data_and_networks_that_cannot_be():
         network().fit(X, LABELS, likelihood=Joint(Categorical(2), Gaussian()))
     with pytest.raises(ValueError, match="average_last needs all parameters on each rank, and a FSDPSequential"):
         run_threads(lambda: Trainer(FSDPSequential(network()), average_last=0.5), 2)
-    with pytest.raises(TypeError, match=r"data are a tuple \(x, y\) of arrays, .*; got ndarray"):
+    with pytest.raises(TypeError, match=r"data are a tuple \(x, y\) or \(x, y, weight\) of arrays, .*; got ndarray"):
         network().fit(X, likelihood=Categorical(3))
     with pytest.raises(ValueError, match="a generator can be read once, and there are 2 epochs"):
         network().fit((batch for batch in cut(X, LABELS)), likelihood=Categorical(3), epochs=2)

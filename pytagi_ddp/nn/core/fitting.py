@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 class Observed(Protocol):
     """The methods of a likelihood that the trainer calls. Programs may define their own."""
 
-    def update(self, output_states: Any, y: Any, delta_states: Any, weight: float = 1.0) -> None: ...
+    def update(self, output_states: Any, y: Any, delta_states: Any, weight: ArrayLike = 1.0) -> None: ...
     def prediction(self, mu: Any, var: Any) -> Any: ...
 
 
 class Options(TypedDict, total=False):
-    """Options of the `Trainer`, and validation."""
+    """Options of the `Trainer`, weights and validation."""
 
     batch_size: int | None
     seed: int
@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     average_last: float
     metrics: Mapping[str, Callable[[Any, Any], ArrayLike]] | None
     callbacks: Sequence[Any]
+    weight: ArrayLike | None
     validation: Any
 
 
@@ -55,7 +56,8 @@ def fit(
         y: observations.
         likelihood: how outputs are observed. None: `Categorical` or `Bernoulli` if the data are classes.
         epochs: passes over the data.
-        options: of the `Trainer` (batch_size, seed, evidence, callbacks, ...), and validation.
+        options: of the `Trainer` (batch_size, seed, evidence, callbacks, ...); weight, how often each sample counts,
+            (samples,); and validation, (x, y) or (x, y, weight).
 
     Returns:
         The results of each epoch, as `Trainer.fit`.
