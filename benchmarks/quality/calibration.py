@@ -32,6 +32,7 @@ from examples.classifier import HierarchicalHead, RemaxHead
 from examples.options import COUNT, PRIOR_FACTOR
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
+from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
@@ -54,7 +55,8 @@ class Job(NamedTuple):
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
     evidence_count, prior_factor, rates, warm_up: `count`, `prior_factor`, `first` and `last`, `warm_up` of the
-    `EvidenceSchedule`.
+    `EvidenceSchedule`. ranks, every: ranks that each learn from batches of `batch_size`, threads of this process, and
+    merge their posteriors after so many steps.
     """
 
     make: Callable[[Any, Head], Any]
@@ -70,6 +72,8 @@ class Job(NamedTuple):
     rates: tuple[float, float] = (FIRST, LAST)
     warm_up: float = WARM_UP
     batch_size: int = 32
+    ranks: int = 1
+    every: int = 1
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -171,10 +175,11 @@ def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
 def train_tagi(
     job: Job, method: str, loader: BatchLoader, epochs: int, seed: int
 ) -> tuple[Predict, nn.Sequential, nn.PosteriorAverage]:
-    """Trains in this library; BatchNorm2d has still to be given its statistics."""
+    """Trains in this library, on one of `job.ranks` ranks; BatchNorm2d has still to be given its statistics."""
     pytagi_ddp.manual_seed(seed)
     net, observe, predict, forgets = learner_of(job, method, len(loader), epochs)
     let_deltas_through(net)
+    learns = net if job.ranks == 1 else nn.DDPSequential(net, every=job.every, merge="precision_weighted")
     average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
     averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):
@@ -182,14 +187,30 @@ def train_tagi(
             net.forget_evidence(job.forget)
         loader.set_epoch(epoch)
         for x, labels in loader:
-            net(x)
+            learns(x)
             observe(labels)
-            net.backward()
-            net.step()
-            if steps_left <= averaged:
+            learns.backward()
+            learns.step()
+            if job.ranks == 1 and steps_left <= averaged:
                 average.update()
             steps_left -= 1
+    if isinstance(learns, nn.DDPSequential):
+        learns.merge()
     return predict, net, average
+
+
+def train_on_ranks(
+    job: Job, method: str, loader_of: Callable[[int], BatchLoader], epochs: int, seed: int
+) -> tuple[Predict, nn.Sequential, nn.PosteriorAverage]:
+    """`train_tagi` on all ranks; returns a network with the merged posterior."""
+    states = run_threads(
+        lambda: train_tagi(job, method, loader_of(initialize().rank), epochs, seed)[1].state_dict(), job.ranks
+    )
+    learner = learner_of(job, method, 1, epochs)
+    learner.net.load_state_dict(states[0])
+    average = nn.PosteriorAverage(learner.net)
+    average.update()
+    return learner.predict, learner.net, average
 
 
 def train_torch(
@@ -263,7 +284,11 @@ def measure(
             predict, steps = train_torch(job, method, loader, epochs, seconds, seed)
             used = {"cpu_seconds": time.process_time() - start, "epochs_seen": steps / len(loader)}
             return {method: used | score(predict, evaluated, shown)}
-        predict, net, average = train_tagi(job, method, loader, epochs, seed)
+        if job.ranks > 1:
+            of_rank = partial(batches, train, job.batch_size, world_size=job.ranks, seed=seed)
+            predict, net, average = train_on_ranks(job, method, lambda rank: of_rank(rank=rank), epochs, seed)
+        else:
+            predict, net, average = train_tagi(job, method, loader, epochs, seed)
         nn.update_bn(loader, net, STATISTICS)
         used = {"cpu_seconds": time.process_time() - start, "epochs_seen": float(epochs)}
         scores = {method: used | score(predict, evaluated, shown)}
@@ -275,7 +300,7 @@ def measure(
 
 
 Kind = tuple[str, int, int, str]  # job, training images, epochs, and what a trial changes
-TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor")  # options
+TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor", "ranks", "every")  # options
 
 
 def kind_of(one: dict[str, Any]) -> Kind:
@@ -355,6 +380,8 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--rates", type=float, nargs=2, metavar=("FIRST", "LAST"))
     trial.add_argument("--warm-up", type=float)
     trial.add_argument("--prior-factor", type=float)
+    trial.add_argument("--ranks", type=int, help="ranks that merge their posteriors")
+    trial.add_argument("--every", type=int, help="steps of a rank between two merges")
     parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)
     set_threads(1)

@@ -138,3 +138,11 @@ def test_pytorch_learns_and_drops():
         p, variance = ordinary(IMAGES[0].images.reshape(-1, 3072) / np.float32(255))
         assert variance is None
         assert (p.argmax(1) == IMAGES[0].labels).mean() > 0.3  # chance is 0.1
+
+
+def test_ranks_merge_their_posteriors(small, tmp_path, capsys):
+    options = ["--method", calibration.EVIDENCE, "--seed", "0", "--batch-size", "10", "--ranks", "2", "--every", "3"]
+    calibration.main([*options, "--results", str(tmp_path / "done.jsonl")])
+    assert "; trial: batch size 10, ranks 2, every 3; AUROC" in capsys.readouterr().out
+    last, average = read(tmp_path / "done.jsonl")
+    assert last["error"] == average["error"] < 0.85 and last["nll"] == pytest.approx(average["nll"], rel=1e-5)
