@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.data.sampler import IndexBatch
+from pytagi_ddp.weights import checked_weights
 
 
 def each_part(function: Callable[[Any], Any], y: Any) -> Any:
@@ -18,22 +19,6 @@ def each_part(function: Callable[[Any], Any], y: Any) -> Any:
     if isinstance(y, tuple):
         return tuple(None if part is None else each_part(function, part) for part in y)
     return function(y)
-
-
-def checked_weights(weight: ArrayLike, samples: int) -> np.ndarray:
-    """Weights of samples as an array of their kind.
-
-    Raises:
-        ValueError: not one number for each sample, or one that is negative, NaN or infinite. TypeError: not numbers.
-    """
-    weights = to_numpy(weight, "weight")
-    if weights.shape != (samples,):
-        raise ValueError(
-            f"weight must be one number for each of {samples} samples, got an array of the shape {weights.shape}"
-        )
-    if not np.all((weights >= 0) & np.isfinite(weights)):
-        raise ValueError("weight must not be negative, NaN or infinite (0 leaves a sample out)")
-    return weights
 
 
 class ArrayLoader(RankBatches):
@@ -82,7 +67,7 @@ class ArrayLoader(RankBatches):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
 
         each_part(check, (self.x, self.y))
-        self.weight = None if weight is None else checked_weights(weight, len(self.x))
+        self.weight = None if weight is None else checked_weights(weight, len(self.x), "weight")
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation
         super().__init__(self.x, *sampling)
 

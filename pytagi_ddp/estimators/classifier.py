@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
-from pytagi_ddp.estimators.inputs import checked_weights, explained
+from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import Training, learn, moments_apart, run_epoch, weighted
 from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
@@ -45,7 +45,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             `forget` and `forget_until`.
         hidden_layer_sizes, epochs, batch_size, n_folds, forget, forget_until: as in `TAGIRegressor`. With one fold,
             probabilities are not tempered.
-        n_seeds: networks for each fold. None: as in `TAGIRegressor`.
+        n_seeds: networks for each fold. None: 4 or 2, as in `TAGIRegressor`, by the log loss.
         n_bins, categorical_features, max_time, known_rows, n_jobs, random_state, verbose: as in `TAGIRegressor`.
 
     Attributes:
@@ -145,6 +145,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             fold,
             loss=loss,
             seeds=seeds,
+            count=self.n_seeds,
         )
         self.temperature_, self._shared = 1.0, None
         if len(networks) > 1:
@@ -236,7 +237,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         classes = None if classes is None else unwrapped(classes, "classes", text=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
+        weights = sample_weights(sample_weight, len(y))
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
         as_bools("TAGIClassifier", known_rows=self.known_rows)
         if self.sigma_v is not None and not is_deviation(self.sigma_v):

@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
-from pytagi_ddp.estimators.choice import Choice, Chosen, Loss
+from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, encoding_of
 from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
-from pytagi_ddp.estimators.inputs import checked_groups, checked_weights, dense, explained
+from pytagi_ddp.estimators.inputs import checked_groups, dense, explained, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.estimators.repeated import groups_of
 from pytagi_ddp.nn import Sequential
@@ -33,7 +33,6 @@ TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, becau
 CHECKED = 10_000  # rows in which values are looked for that are equal in float32
 EQUAL, NEARLY_ALL = 0.01, 0.9  # parts of the different values of a column that are suspicious if they are lost so
 MOST_EPOCHS = 100
-SEEDS, SEEDS_ONLINE = 4, 2  # networks for each fold if their number is not given, in `fit` and in `partial_fit`
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
 # the noise of small tables, and few of them (FEW) are better.
 CANDIDATES = [((50,), MOST_EPOCHS), ((50, 50), MOST_EPOCHS)]
@@ -88,6 +87,7 @@ class EnsembleEstimator(BaseEstimator):
         fold: np.ndarray,
         loss: Loss,
         seeds: Callable[[int], list[int]],
+        count: int | None,
     ) -> Chosen:
         """The networks of each fold, trained on the samples of all others.
 
@@ -97,13 +97,14 @@ class EnsembleEstimator(BaseEstimator):
             samples: arrays with one row per sample, inputs first. fold: number of each sample's fold.
             seeds: returns the given number of seeds.
             loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
+            count: networks for each fold, or None, see `Choice`.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
         are chosen, then the bins of the inputs, then the width and the epochs. Networks of a fold are replaced by those
         of other trainings while their mean gets better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
-        trainings, count = self._encoded(trainings, samples[0]), self.n_seeds or SEEDS
+        trainings = self._encoded(trainings, samples[0])
 
         def train(places: list[tuple[Training, int]]) -> list[Sequential]:
             tasks = (  # made one at a time, because each has a copy of its samples
@@ -141,7 +142,7 @@ class EnsembleEstimator(BaseEstimator):
                 "which they are scaled: later values keep their unit, which has to be about 1",
             )
         (training,), inputs = self._encoded([training], x), x.shape[1]
-        return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * (self.n_seeds or SEEDS_ONLINE))]
+        return [training.network(inputs, seed) for seed in self._seeds()(self.n_folds * (self.n_seeds or SEEDS))]
 
     def _standardise_by(self, X: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Computes means and standard deviations of the columns; networks of an earlier scaling are dropped."""
@@ -204,7 +205,7 @@ class EnsembleEstimator(BaseEstimator):
         together, n_folds = groups_of(x), self.n_folds
         if groups is not None:
             numbers = checked_groups(groups)
-            kept = checked_weights(unwrapped(weights, "sample_weight"), len(numbers), learnt=False) > 0
+            kept = sample_weights(weights, len(numbers), learnt=False) > 0
             if np.count_nonzero(kept) != len(x):
                 raise ValueError(f"groups must hold one label for each sample of X, got {len(numbers)} labels")
             together = joined(together, numbers[kept])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 
-from pytagi_ddp.warn import warn
+from pytagi_ddp.weights import checked_weights, warn_of_sum
 
 ENCODE = (
     "Name columns of categories in categorical_features, or encode them by OneHotEncoder or OrdinalEncoder in a "
@@ -19,7 +20,6 @@ ENCODE = (
 )
 BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
 PART = 0.5  # of the machine's memory that may be used for them
-FEW, MANY = 5, 50  # observations that many samples count as: their weights are likely to sum to 1
 
 
 def dense(X: Any) -> Any:
@@ -115,33 +115,23 @@ def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | N
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
 
 
-def checked_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.ndarray:
-    """One weight for each sample, float64; 1 for None. Warns of weights that leave hardly any evidence to be learnt.
+def sample_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.ndarray:
+    """One weight for each sample, float64; 1 for None, and one number is the weight of all.
 
     Raises:
-        ValueError: another number of weights, or one that is negative or not finite; or all of them are 0.
+        ValueError: as `checked_weights`, or all weights are 0.
+
+    Warns:
+        UserWarning: weights to learn with that leave hardly any evidence, or far too much.
     """
     if sample_weight is None:
         return np.ones(samples)
-    weights = np.asarray(sample_weight, np.float64)
-    if weights.ndim == 0:
-        weights = np.full(samples, weights)
-    if weights.shape != (samples,):
-        raise ValueError(
-            f"sample_weight must hold one number for each of {samples} samples, got the shape {weights.shape}"
-        )
-    bad = ~(np.isfinite(weights) & (weights >= 0))
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"sample_weight must hold finite numbers of at least 0, got {weights[row]} in row {row}")
+    given = np.full(samples, sample_weight) if isinstance(sample_weight, Real) else sample_weight
+    weights = checked_weights(given, samples, "sample_weight")
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero, and no sample is left to learn from")
-    total, known = weights.sum(), np.count_nonzero(weights)
-    if learnt and known >= MANY and total < FEW:
-        warn(
-            f"sample_weight sums to {total:.3g}, and {known} samples count as so few observations: give w / w.mean() "
-            "for weights w that sum to 1"
-        )
+    if learnt:
+        warn_of_sum("sample_weight", weights.sum(), int(np.count_nonzero(weights)))
     return weights
 
 
@@ -165,7 +155,10 @@ def labels_of(column: Any, name: str) -> list[Hashable]:
         ValueError: more than one column. TypeError: values that are no labels, such as lists.
     """
     masked = np.ma.isMaskedArray(column)
-    values = column if masked else np.asarray(column.astype(object) if hasattr(column, "iloc") else column)
+    values = column
+    if not masked:  # a list may hold text and numbers, which would all become text
+        kept = object if isinstance(column, list | tuple) else None
+        values = np.asarray(column.astype(object) if hasattr(column, "iloc") else column, kept)
     if values.ndim != 1:
         raise ValueError(f"{name} must hold one label for each sample, got the shape {values.shape}")
     labels = list(values) if values.dtype.kind in "mM" else values.tolist()  # which makes integers of nanoseconds

@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_X_y, column_or_1d
 
+from pytagi_ddp.estimators.choice import MORE_SEEDS
 from pytagi_ddp.estimators.distributions import EnsemblePrediction, TargetsPrediction
 from pytagi_ddp.estimators.ensemble import (
     FARTHEST,
@@ -22,7 +23,7 @@ from pytagi_ddp.estimators.ensemble import (
     unchanged_if_refused,
     unwrapped,
 )
-from pytagi_ddp.estimators.inputs import checked_weights, explained
+from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
@@ -102,7 +103,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             likely (not in `partial_fit`). `sigma_v`, `heteroscedastic` and `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
-        n_seeds: networks for each fold. None: 4, and 2 in `partial_fit` without `fit`.
+        n_seeds: networks for each fold. None: 4, or 2 if the mean of two networks predicts unseen samples hardly better
+            than one of them (its squared error is less than 8 % smaller), and in `partial_fit` without `fit`.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for
@@ -243,7 +245,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             return -shares[rows] * TargetsPrediction(parts).log_prob(y[rows]).mean(1)
 
         learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
-        networks, alike = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds)
+        count = self.n_seeds if name is None else self.n_seeds or MORE_SEEDS
+        networks, alike = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds, count=count)
         everyone = [net for some in networks for net in some]
         noises: list[Any]
         if name is not None:
@@ -534,7 +537,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         if issparse(y):
             raise TypeError("y is sparse: give it dense, as y.toarray()")
         y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
-        weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(y))
+        weights = sample_weights(sample_weight, len(y))
         bools = {"heteroscedastic": self.heteroscedastic, "student_t": self.student_t, "known_rows": self.known_rows}
         as_bools("TAGIRegressor", **bools)
         check_name(self.likelihood)

@@ -15,8 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
 from pytagi_ddp.estimators.distributions import EnsemblePrediction
-from pytagi_ddp.estimators.ensemble import unwrapped
-from pytagi_ddp.estimators.inputs import checked_weights
+from pytagi_ddp.estimators.inputs import sample_weights
 from pytagi_ddp.estimators.regressor import TAGIRegressor, observations
 
 COVERAGE = 0.9
@@ -148,7 +147,7 @@ def _mean(scores: np.ndarray, sample_weight: ArrayLike | None) -> float:
     """Over the samples by their weights, and over targets."""
     if sample_weight is None:
         return float(np.mean(scores))
-    weights = checked_weights(unwrapped(sample_weight, "sample_weight"), len(scores), learnt=False)
+    weights = sample_weights(sample_weight, len(scores), learnt=False)
     return float(np.mean(np.average(scores, 0, weights)))
 
 

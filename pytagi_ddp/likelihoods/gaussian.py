@@ -28,13 +28,14 @@ from pytagi_ddp.nn.core.validate import flat_float32, same_order
 class Gaussian(Likelihood):
     """y = z + e, e ~ N(0, v): dm = (y - m)/(s + v), ds = -1/(s + v), as `OutputUpdater.update`; exact.
 
-    Observes batch x outputs numbers. Predicts N(m, s + v).
+    Observes batch x outputs numbers, or a tuple (y, var) of as many numbers and variances of their noise. Predicts
+    N(m, s + v), and `log_prob`, `coverage` and `crps` take observations of both forms.
 
     Args:
         sigma: standard deviation of the noise, v = sigma^2, in the unit of y.
 
     Raises:
-        ValueError: a sigma that is not positive.
+        ValueError: a sigma that is not positive; in `observe`, also variances that are negative or NaN.
 
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
@@ -42,19 +43,16 @@ class Gaussian(Likelihood):
     noise_parameters: ClassVar = {"sigma": SCALES}
 
     def __init__(self, sigma: float = 1.0):
-        self.sigma = positive("sigma", self, sigma, "; observe(net, y, var=...) takes a variance for each observation")
+        self.sigma = positive("sigma", self, sigma, "; observations (y, var) have a variance each")
         self._var = one(self.sigma**2)
 
     def observe(self, net: Any, y: Any, weight: ArrayLike = 1.0, var: ArrayLike | None = None) -> None:
         """As `Likelihood.observe`.
 
         Args:
-            var: variances of the noise instead of sigma^2, one for each observation.
-
-        Raises:
-            ValueError: also variances that are negative or NaN.
+            var: variances of the noise instead of sigma^2, one for each observation, as in y = (y, var).
         """
-        super().observe(net, y if var is None else _WithVariances(y, var), weight)
+        super().observe(net, y if var is None else (y, var), weight)
 
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         if not isinstance(weight, float | int) or states.state.jcb is not None:  # which kernels apply in another order
@@ -63,8 +61,8 @@ class Gaussian(Likelihood):
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         variances = self._var
-        if isinstance(y, _WithVariances):
-            y, given = y.y, to_numpy(y.var, "var")
+        if isinstance(y, tuple):
+            y, given = y[0], to_numpy(y[1], "var")
             variances = flat_float32(given, "var", outputs.rows * outputs.width)
             outputs.check_samples(given, "var")
             if not np.all(variances >= 0):
@@ -73,13 +71,13 @@ class Gaussian(Likelihood):
                 )
         outputs.observe("gaussian", outputs.numbers(y), variances, ONE, weight)
 
+    def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
+        if isinstance(y, tuple):
+            raise ValueError("observations (y, var) do not depend on sigma, and it cannot be fitted to them: give y")
+        return super()._deviations(mu, y)
+
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        return GaussianPrediction(mu, var + self.sigma**2)
-
-
-class _WithVariances:
-    def __init__(self, y: Any, var: ArrayLike):
-        self.y, self.var = y, var
+        return GaussianPrediction(mu, var + self.sigma**2, self.sigma**2)
 
 
 class HeteroscedasticGaussian(Likelihood):

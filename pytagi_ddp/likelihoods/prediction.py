@@ -163,10 +163,14 @@ def ranked_score(z: np.ndarray) -> np.ndarray:
 
 
 class GaussianPrediction(Prediction):
-    """Gaussians with these means and variances."""
+    """Gaussians with these means and variances.
 
-    def __init__(self, mean: np.ndarray, variance: np.ndarray):
-        self._mean, self._variance = mean, variance
+    Args:
+        noise: variance of the noise, which is a part of `variance`, if observations may be (y, var) with other noise.
+    """
+
+    def __init__(self, mean: np.ndarray, variance: np.ndarray, noise: float | None = None):
+        self._mean, self._variance, self._noise = mean, variance, noise
         self._sd = np.sqrt(variance)
 
     @property
@@ -177,9 +181,17 @@ class GaussianPrediction(Prediction):
     def variance(self) -> np.ndarray:
         return self._variance
 
+    def _observed(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Observations, and the variance of each."""
+        if not isinstance(y, tuple) or self._noise is None:
+            return observed_as(y, self._mean), self._variance
+        y, noise = y
+        return observed_as(y, self._mean), self._variance - self._noise + observed_as(noise, self._mean)
+
     def log_prob(self, y: Any) -> np.ndarray:
-        e = observed_as(y, self._mean) - self._mean
-        return -0.5 * (np.log(2 * np.pi * self._variance) + e * e / self._variance)
+        values, variance = self._observed(y)
+        e = values - self._mean
+        return -0.5 * (np.log(2 * np.pi * variance) + e * e / variance)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         return special().ndtr((observed_as(y, self._mean) - self._mean) / self._sd)
@@ -190,8 +202,18 @@ class GaussianPrediction(Prediction):
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         return np.random.default_rng(seed).normal(self._mean, self._sd, (n, *self._mean.shape))
 
-    def crps(self, y: ArrayLike) -> np.ndarray:
-        return self._sd * ranked_score((observed_as(y, self._mean) - self._mean) / self._sd)
+    def coverage(self, y: Any, level: float = 0.9) -> float:
+        if not isinstance(y, tuple):
+            return super().coverage(y, level)
+        values, variance = self._observed(y)
+        return GaussianPrediction(self._mean, variance).coverage(values, level)
+
+    coverage.__doc__ = Prediction.coverage.__doc__
+
+    def crps(self, y: Any) -> np.ndarray:
+        values, variance = self._observed(y)
+        sd = np.sqrt(variance)
+        return sd * ranked_score((values - self._mean) / sd)
 
     crps.__doc__ = SCORE
 

@@ -67,6 +67,18 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if not isinstance(batches, ArrayLoader):
         return
     x, y = batches.x, batches.y
+    if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
+        y = y[0]  # of (y, var)
+    if isinstance(y, np.ndarray) and batches.weight is not None:
+        y = y[batches.weight > 0]
+        if not len(y):
+            raise ValueError("weight: all weights are 0, and no sample is left to learn from")
+    if (
+        isinstance(likelihood, Censored)
+        and isinstance(y, np.ndarray)
+        and np.isinf([likelihood.lower, likelihood.upper]).all()
+    ):
+        warn("Censored without limits sees each y as it is: give Censored(lower=...), or y as a tuple (low, high)")
     if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
         warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
     looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}

@@ -11,10 +11,11 @@ import numpy as np
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
-from pytagi_ddp.data.array_loader import checked_weights, each_part
+from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Likelihood
 from pytagi_ddp.warn import warn
+from pytagi_ddp.weights import checked_weights
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -81,10 +82,10 @@ def parts_of(batch: Any) -> tuple[Any, Any, np.ndarray | None]:
         TypeError: something else. ValueError: weights that do not fit.
     """
     if isinstance(batch, tuple | list) and len(batch) in (2, 3):
-        if any(isinstance(part, Number) or getattr(part, "shape", None) == () for part in batch):
+        if any(isinstance(part, Number) or getattr(part, "shape", None) == () for part in batch[:2]):
             raise TypeError("a batch holds several samples, got one sample (x, y): give all as arrays, as fit(x, y)")
         x, y, *weight = batch
-        return x, y, checked_weights(weight[0], len(x)) if weight and weight[0] is not None else None
+        return x, y, checked_weights(weight[0], len(x), "weight") if weight and weight[0] is not None else None
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
     raise TypeError(f"batches are (x, y) or (x, y, weight), got a {type(batch).__name__}{size}; data are {KINDS}")
 

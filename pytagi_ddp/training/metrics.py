@@ -46,6 +46,7 @@ def is_wrong(prediction: Any, y: Any) -> np.ndarray:
 
 def squared_error(prediction: Any, y: Any) -> np.ndarray:
     mean = prediction.mean
+    y = y[0] if isinstance(y, tuple) else y  # of (y, var)
     return (mean - np.asarray(to_numpy(y, "y"), np.float64).reshape(mean.shape)) ** 2
 
 
@@ -64,12 +65,15 @@ class Sums:
         self._sums = np.zeros((len(metrics), 2))  # of weighted values, and of their weights
         self._collected: list[tuple[np.ndarray, np.ndarray, Any, np.ndarray]] = []
         self._size = self.samples = 0
+        self.weights = np.zeros(2)  # the sum of weights, and the number of those above 0
 
     def add(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: np.ndarray | None = None) -> None:
         """Adds a batch: means and variances of its outputs, a row for each sample, its observations and weights."""
         self.samples += len(mu)
         self._size += mu.size
-        self._collected.append((mu, var, y, np.ones(len(mu)) if weight is None else weight))
+        weights = np.ones(len(mu)) if weight is None else weight
+        self.weights += weights.sum(), np.count_nonzero(weights)
+        self._collected.append((mu, var, y, weights))
         if self._size >= AT_ONCE or isinstance(y, tuple):
             self._settle()
 
@@ -82,7 +86,8 @@ class Sums:
         prediction = self._prediction(mu, var)
         for sums, (name, metric) in zip(self._sums, self._metrics.items(), strict=True):
             values = np.asarray(metric(prediction, y), np.float64)
-            if not len(mu) <= values.size <= mu.size or mu.size % values.size:
+            rows = values.shape[:1] == mu.shape[:1] or values.ndim == 1
+            if not rows or not 0 < values.size <= mu.size or mu.size % values.size or values.size % len(mu):
                 raise ValueError(
                     f"the metric {name!r} returned the shape {values.shape} for {len(mu)} samples: it must return a "
                     f"number for each observation; outputs (as prediction.mean) have the shape {mu.shape}, and y has "

@@ -45,6 +45,7 @@ from pytagi_ddp.training.batches import (
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
 from pytagi_ddp.warn import warn
+from pytagi_ddp.weights import warn_of_sum
 
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
 # makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
@@ -65,11 +66,12 @@ class Trainer:
     run the same program.
 
     **Data** may be a tuple (x, y) of arrays, tensors or tables. It is the same on every rank, and each rank takes its
-    share of each batch. (With `Joint`, y is a tuple of arrays.) In a tuple (x, y, weight), the evidence of each sample
-    is multiplied by its weight, and metrics are weighted means; batches of an iterable may have weights, too. A
-    `BatchLoader`, `FolderLoader` or `ArrayLoader` is made with the rank and the number of ranks. Any other iterable of
-    batches (x, y), such as a `DataLoader` of PyTorch, has the samples of this rank only. Then ranks may have different
-    numbers of batches. `set_epoch` of an iterable or its sampler is called before each epoch.
+    share of each batch. y is a tuple of arrays with `Joint`, and may be (y, var) with `Gaussian` and (low, high) with
+    `Censored`. In a tuple (x, y, weight), the evidence of each sample is multiplied by its weight, and metrics are
+    weighted means; batches of an iterable may have weights, too. A `BatchLoader`, `FolderLoader` or `ArrayLoader` is
+    made with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch,
+    has the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or
+    its sampler is called before each epoch.
 
     `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
     data: standardise them before.
@@ -83,10 +85,11 @@ class Trainer:
     deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
-    an observation; "train_error" for classes, or "train_rmse" for numbers, and those of `metrics`, also with "val_";
-    "samples_per_second", "train_seconds", and "communication_share". With BatchNorm2d there are also "bn_seconds",
-    "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`. Values of "train_" are those of
-    predictions made before the sample was learnt. If an epoch was resumed, they are those of the rest of the epoch.
+    an observation (a weighted mean, if samples have weights); "train_error" for classes, or "train_rmse" for numbers,
+    and those of `metrics`, also with "val_"; "samples_per_second", "train_seconds", and "communication_share". With
+    BatchNorm2d there are also "bn_seconds", "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`.
+    Values of "train_" are those of predictions made before the sample was learnt. If an epoch was resumed, they are
+    those of the rest of the epoch.
 
     Args:
         net: the network.
@@ -104,8 +107,8 @@ class Trainer:
         average_last: share of each epoch's steps, the last ones, whose posteriors are averaged. The average is
             evaluated, and at the end the network's parameters become the average. 0: no average. Not for networks in
             shards or stages.
-        metrics: more metrics by name: functions (prediction, y) that return a number for each observation. The result
-            is their mean, without NaN. The prediction is that of the likelihood.
+        metrics: more metrics by name: functions (prediction, y) that return a number for each observation, samples
+            first. The result is their mean, without NaN. The prediction is that of the likelihood.
         callbacks: see `Callback`.
 
     Attributes:
@@ -399,8 +402,11 @@ class Trainer:
         own |= {"metrics": list(self._metrics), "callbacks": [type(callback).__name__ for callback in self.callbacks]}
         for name in ("batch_size", "seed", "num_samples"):
             own[f"{name} of the data"] = getattr(train, name) if isinstance(train, RankBatches) else None
-        ends = train.x[[0, -1]].tobytes() if isinstance(train, ArrayLoader) and len(train.x) else b""
-        own["the checksum of the first and last sample (each rank is given those of all ranks)"] = crc32(ends)
+        ends: list[bytes] = []
+        if isinstance(train, ArrayLoader):
+            own["weight is given"] = train.weight is not None
+            each_part(lambda part: ends.append(part[[0, -1]].tobytes()), (train.x, train.y, train.weight))
+        own["the checksum of the first and last sample (each rank is given those of all ranks)"] = crc32(b"".join(ends))
         compare_arguments(self.ranks, "fit", own)
 
     def _plan(self) -> None:
@@ -464,10 +470,15 @@ class Trainer:
             own = (seconds - waited) / max(steps, 1)
             self.step_seconds = self.ranks.all_gather_object((f"rank {self.ranks.rank} on {platform.node()}", own))
         share = reduced / seconds
-        found, (seen, seconds, share) = self._sums.over_ranks(self.ranks, self._sums.samples, seconds, share)
+        sums = self._sums
+        found, (seen, seconds, share, *weights) = sums.over_ranks(
+            self.ranks, sums.samples, seconds, share, *sums.weights
+        )
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
-        if seen and np.isnan(found["nll"]) and not self.history:
-            warn("there was no observation in this epoch: all were missing, or have no score")
+        if seen and not self.history:
+            warn_of_sum("weight", *weights)
+            if np.isnan(found["nll"]):
+                warn("there was no observation in this epoch: all were missing, have the weight 0, or have no score")
         self.results = {"epoch": self.epoch + 1, **{f"train_{name}": value for name, value in found.items()}}
         self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
         self._call("evaluation_begin")

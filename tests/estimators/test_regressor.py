@@ -571,6 +571,24 @@ def test_networks_of_several_kinds_share_an_ensemble_while_that_is_better(errors
     assert search.mixed(search.best()) == ([chosen] * 2, [[1.0] * count] * 2)
 
 
+@pytest.mark.parametrize("apart, count", [(0.1, 2), (0.25, 2), (0.3, 4), (2.0, 4)])
+def test_there_are_more_networks_where_the_second_one_helps(apart, count):
+    """Networks of a fold predict apart, 0, apart, ... instead of apart/2, with a variance of the noise of 0.25."""
+    made = []
+
+    def train(places):
+        made.extend(k for _, k in places)
+        return [apart * (made[: i + 1].count(k) % 2) for i, k in enumerate(made)][-len(places) :]
+
+    def loss(networks):
+        return np.repeat([0.25 + (np.mean(some) - apart / 2) ** 2 for some in networks], 2)
+
+    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, None, None)
+    search.consider(members.Training((4,), 1))
+    assert [len(some) for some in search.mixed(search.best()).networks] == [count, count]
+    assert len(made) == 2 * count
+
+
 def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(monkeypatch):
     x, y = data(300)
     shrink = {}

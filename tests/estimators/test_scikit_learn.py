@@ -41,7 +41,7 @@ from pytagi_ddp.estimators import (
     neg_crps_scorer,
     neg_interval_score_scorer,
 )
-from pytagi_ddp.estimators.inputs import checked_weights
+from pytagi_ddp.estimators.inputs import sample_weights
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 
 SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
@@ -571,10 +571,14 @@ def test_samples_of_weight_zero_are_left_out(kind, train):
 def test_weights_that_sum_to_1_leave_no_evidence():
     share, learnt = np.full(60, 1 / 60), np.ones(60)
     with pytest.warns(UserWarning, match=r"sums to 1, and 60 samples count as so few .* give w / w\.mean\(\)"):
-        np.testing.assert_array_equal(checked_weights(share, 60), share)
-    checked_weights(share, 60, learnt=False)
-    checked_weights(np.where(np.arange(60) < 3, learnt, 0), 60)
-    checked_weights(0.01, 1)
+        np.testing.assert_array_equal(sample_weights(share, 60), share)
+    sample_weights(share, 60, learnt=False)
+    with pytest.warns(UserWarning, match=r"sums to 3, and 300 samples"):  # as 1/(samples of the class)
+        sample_weights(np.full(300, 0.01), 300)
+    with pytest.warns(UserWarning, match=r"so many observations: steps overshoot"):
+        sample_weights(np.full(60, 1e3), 60)
+    sample_weights(np.where(np.arange(60) < 3, learnt, 0), 60)
+    sample_weights(0.01, 1)
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch):

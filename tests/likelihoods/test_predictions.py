@@ -181,6 +181,20 @@ def test_coverage_is_the_share_of_known_observations_inside():
         gaussian.coverage(np.zeros(2))
 
 
+def test_scores_of_observations_with_a_noise_of_their_own():
+    y, var = np.array([[0.5], [np.nan], [2.0]]), np.array([[0.1], [1.0], [4.0]])
+    prediction = lk.Gaussian(3.0).prediction(M, S)
+    for k in (0, 2):
+        one = lk.Gaussian(np.sqrt(var[k, 0])).prediction(M[k : k + 1], S[k : k + 1])
+        for score in ("log_prob", "crps"):
+            expected = getattr(one, score)(y[k : k + 1])
+            np.testing.assert_allclose(getattr(prediction, score)((y, var))[k], expected[0], rtol=1e-9)
+        assert prediction.coverage((np.where(np.arange(3)[:, None] == k, y, np.nan), var)) == one.coverage(y[k : k + 1])
+    assert np.isnan(prediction.log_prob((y, var))[1])
+    with pytest.raises(ValueError, match=r"\(y, var\) do not depend on sigma"):
+        lk.Gaussian().fitted_to(M, S, (y, var))
+
+
 def test_transposed_observations_have_no_scores():
     y = np.arange(12.0).reshape(6, 2)
     prediction = lk.Gaussian().prediction(y, y + 1)

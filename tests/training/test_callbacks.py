@@ -122,6 +122,9 @@ def test_all_ranks_get_what_a_callback_of_rank_0_changes():
         (lambda rank: {"callbacks": [Seen(True)] * (1 - rank)}, "callbacks"),
         (lambda rank: {"data": (X[rank:], X[rank:, 0])}, "num_samples of the data"),
         (lambda rank: {"data": (X + rank, X[:, 0])}, "the checksum of the first and last sample"),
+        (lambda rank: {"data": (X, X[:, 0] + rank)}, "the checksum of the first and last sample"),
+        (lambda rank: {"data": (X, X[:, 0], *[np.ones(len(X))] * rank)}, "weight is given"),
+        (lambda rank: {"data": (X, X[:, 0], np.full(len(X), 1 + rank))}, "the checksum of the first and last sample"),
         (lambda rank: {"validation": [None, (X, X[:, 0])][rank]}, "validation is given"),
     ],
 )

@@ -92,7 +92,37 @@ def test_weights_multiply_evidence_and_metrics():
     batches = ArrayLoader(X, LABELS, 6, weight=list(WEIGHT))
     from_batches.fit(batches, epochs=EPOCHS, validation=[test])
     assert state_of(from_batches) == state_of(net)
-    net.fit(batches, validation=[(*TEST, None)])  # a batch without weights: each counts once
+    trainer = Trainer(net, Categorical(3))
+    assert trainer.evaluate([(*TEST, None)]) == trainer.evaluate([TEST])  # without weights: each counts once
+
+
+def test_sums_of_weights_have_the_precision_of_float64():
+    trainer, exact = Trainer(network(1), Gaussian(0.1)), np.full(61, 6e4)
+    assert trainer.evaluate((X, Y, exact.astype(np.float16))) == trainer.evaluate((X, Y, exact))
+
+
+@pytest.mark.parametrize(("scale", "many"), [(1e-3, "few"), (1e3, "many")])
+def test_weights_without_a_mean_of_about_1(scale, many):
+    with pytest.warns(UserWarning, match=rf"weight sums to .* so {many} observations: .* w / w.mean\(\)"):
+        network().fit(X, LABELS, epochs=1, weight=scale * WEIGHT)
+    with pytest.warns(UserWarning, match=f"so {many} observations"):
+        network().fit([(X, LABELS, scale * WEIGHT)], likelihood=Categorical(3), epochs=1)
+
+
+def test_known_noise_of_each_number():
+    noise = np.where(np.arange(len(X)) % 2, 1e-4, 1.0)  # as weights, some would count 10^4 times as much
+    y = np.where(noise < 1, Y, Y + 2)
+    net, one = network(1), network(1)
+    history = net.fit(X, (y, noise), Gaussian(), EPOCHS, batch_size=6, validation=(X, (y, noise)))
+    loop(one, X, (y, noise), Gaussian(), evidence={"count": 4.0})
+    assert state_of(net) == state_of(one)
+    m, s = (part[:, 0] for part in net.predict(X))
+    nll = 0.5 * (np.log(2 * np.pi * (s + noise)) + (y - m) ** 2 / (s + noise))
+    assert history[-1]["val_nll"] == pytest.approx(nll.mean(), rel=1e-5)
+    assert history[-1]["val_rmse"] == pytest.approx(np.sqrt(np.mean((y - m) ** 2)), rel=1e-5)
+    batches = ArrayLoader(X, ((y, noise), LABELS), 6)  # as a part of several
+    parts = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 4))
+    assert np.isfinite(parts.fit(batches, likelihood=Joint(Gaussian(), Categorical(3)))[-1]["train_nll"])
 
 
 def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
@@ -109,10 +139,11 @@ def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (np.ones(3), r"one number for each of 61 samples, got an array of the shape \(3,\)"),
-        (np.ones((61, 1)), r"got an array of the shape \(61, 1\)"),
-        (np.full(61, -1.0), "must not be negative, NaN or infinite"),
-        (np.full(61, np.nan), "must not be negative, NaN or infinite"),
+        (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
+        (np.ones((61, 1)), r"got the shape \(61, 1\)"),
+        (2.0, r"got the shape \(\)"),
+        (np.full(61, -1.0), "finite numbers of at least 0 .* got -1.0 in row 0"),
+        (np.full(61, np.nan), "finite numbers of at least 0"),
     ],
 )
 def test_weights_that_cannot_be(weight, message):

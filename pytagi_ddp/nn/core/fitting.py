@@ -52,7 +52,8 @@ def fit(
     (`EvidenceSchedule`). For work between epochs use a callback.
 
     Args:
-        x: inputs, a row for each sample; or, without y, a loader or an iterable of batches (x, y).
+        x: inputs, a row for each sample; or, without y, a loader or an iterable of batches (x, y)
+            or (x, y, weight).
         y: observations.
         likelihood: how outputs are observed. None: `Categorical` or `Bernoulli` if the data are classes.
         epochs: passes over the data.

@@ -73,7 +73,7 @@ class FeatureDensity:
 
         Args:
             x: training inputs, or, without labels, a loader or an iterable of batches (x, labels), best without
-                augmentation.
+                augmentation. Weights of batches are ignored.
             labels: the class of each input; where it is missing (NaN or negative), the input is left out.
 
         Raises:
@@ -82,7 +82,7 @@ class FeatureDensity:
         if labels is None and (hasattr(x, "dtype") or is_table(x)):
             raise TypeError("fit needs the class of each input: fit(x, labels), or batches (x, labels)")
         batches = [(x, labels)] if labels is not None else x
-        seen = [(inputs, to_numpy(some, "labels", text=True)) for inputs, some in batches if len(inputs)]
+        seen = [(inputs, to_numpy(some, "labels", text=True)) for inputs, some, *_ in batches if len(inputs)]
         parts = [(self.features(inputs), some.ravel()) for inputs, some in seen]
         f, of_class = (np.concatenate(part) for part in zip(*parts, strict=True))
         if len(f) != len(of_class):
