@@ -201,7 +201,3 @@ def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
 def key(one: dict[str, Any]) -> str:
     """What a run is, without its results; a way is the same run under each of its names."""
     return str([one[name] for name in (*KIND, "seed", "way")])
-
-
-if __name__ == "__main__":
-    main()

@@ -418,7 +418,3 @@ def main(argv: list[str] | None = None) -> None:
                     what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
                     print(f"{name}, {way}, seed {seed}: {what}", flush=True)
     print("\n" + report(done))
-
-
-if __name__ == "__main__":
-    main()

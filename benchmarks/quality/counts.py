@@ -51,7 +51,3 @@ def main(argv: list[str] | None = None) -> None:
                 rows.append([str(batch_size), str(epochs), f"{count:g}", f"{error:.3f}", f"{std:.3f}", f"{inside:.0%}"])
     header = ("batch", "epochs", "count", "RMSE", "mean std", "truth within 2 std")
     print(table(header, rows))
-
-
-if __name__ == "__main__":
-    main()

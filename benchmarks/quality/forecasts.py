@@ -266,7 +266,3 @@ def main(argv: list[str] | None = None) -> None:
                 print(f"{name}, {method}: CRPS {crps:.4g}, {inside:.1%} in 90 %", flush=True)
     if done:
         print("\n" + report(done))
-
-
-if __name__ == "__main__":
-    main()

@@ -154,7 +154,3 @@ def main(argv: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     rows = [[name, f"{rmse:.3f}", f"{likely:.2f}", f"{inside:.0%}"] for name, (rmse, likely, inside) in means.items()]
     print(table(("way", "RMSE", "log-likelihood", "in 90 % intervals"), rows))
     return means
-
-
-if __name__ == "__main__":
-    main()

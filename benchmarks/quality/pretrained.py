@@ -111,7 +111,3 @@ def score(net: nn.Sequential, data: Samples) -> tuple[float, float]:
     """Root mean square error, and log-likelihood per observation."""
     mu, var = (moments[:, 0] for moments in net.predict(data[0]))
     return metric.rmse(mu, data[1]), metric.log_likelihood(mu, data[1], np.sqrt(var + SIGMA_V**2))
-
-
-if __name__ == "__main__":
-    main()

@@ -207,7 +207,3 @@ def main(argv: list[str] | None = None) -> None:
             append(args.results, one)
             print(f"{job}, {library}, seed {seed}: MSE {one['mse']:.4f}, log-likelihood {one['log_likelihood']:.2f}")
     print("\n" + report(done))
-
-
-if __name__ == "__main__":
-    main()

@@ -235,7 +235,3 @@ def main(argv: list[str] | None = None) -> None:
             except DatasetNotFoundError as error:
                 sys.exit(f"error: {error}")
     print("\n" + report(done))
-
-
-if __name__ == "__main__":
-    main()

@@ -137,7 +137,3 @@ def main(argv: list[str] | None = None) -> None:
                 rmse, density = (done[-1][key] for key in KEYS)
                 print(f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}", flush=True)
     print("\n" + report(done))
-
-
-if __name__ == "__main__":
-    main()
