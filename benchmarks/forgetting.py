@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 import pytagi_ddp
 from benchmarks.merging import evaluate, learn
+from benchmarks.quality.done import loaded
 from benchmarks.report import table
 from benchmarks.workloads import cifar_cnn, let_deltas_through, mlp, mnist_cnn
 from pytagi_ddp import nn
@@ -106,10 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_threads(1)
     job = JOBS[args.job]
     job = job._replace(epochs=args.epochs or job.epochs, sigma_v=args.sigma_v or job.sigma_v)
-    try:
-        images, test = job.load(args.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    images, test = loaded(job.load, args.data_dir)
     data = images.subset(args.limit_train or job.limit or len(images)), test
     rows = []
     for factor, until in itertools.product(args.factor, args.until):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 import pytagi_ddp
+from benchmarks.quality.done import loaded
 from benchmarks.workloads import mlp
 from pytagi_ddp import Utils, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
@@ -150,10 +150,7 @@ class Digits(NamedTuple):
 
 def load(folder: str | None, limit: int | None = None) -> Digits:
     """MNIST; ends the program where there is none."""
-    try:
-        train_set, test_set = load_mnist(folder)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    train_set, test_set = loaded(load_mnist, folder)
     train_set = train_set.subset(limit or len(train_set))
     mean, std = train_set.mean(), train_set.std()
     x_test, labels_test = next(iter(BatchLoader(test_set, len(test_set), evaluation=True, mean=mean, std=std)))

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.forgetting import JOBS as FORGETTING
 from benchmarks.forgetting import Job
 from benchmarks.merging import Replicas, evaluate
-from benchmarks.quality.done import append, read
+from benchmarks.quality.done import append, loaded, read
 from benchmarks.report import table
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
@@ -173,10 +173,7 @@ def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     set_threads(1)
     job, limit, factor = SETTINGS[args.job]
     job = job._replace(epochs=args.epochs or job.epochs, sigma_v=args.sigma_v or job.sigma_v)
-    try:
-        images, test = job.load(args.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    images, test = loaded(job.load, args.data_dir)
     limit = min(args.limit_train or limit, len(images))
     whole = int(np.lcm.reduce(args.batch_size))
     if limit < whole:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import pytagi_ddp
-from benchmarks.quality.done import append, read, with_error
+from benchmarks.quality.done import append, loaded, read, with_error
 from benchmarks.report import table
 from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn, tree_head
 from examples.classifier import HierarchicalHead, RemaxHead
@@ -389,10 +389,7 @@ def main(argv: list[str] | None = None) -> None:
     for name in [] if args.report else args.job or JOBS:
         job = changed(JOBS[name], args)
         epochs = args.epochs or job.epochs
-        try:
-            train, test = job.load(args.data_dir)
-        except (OSError, ValueError) as error:
-            sys.exit(f"error: {error}")
+        train, test = loaded(job.load, args.data_dir)
         if args.held_out:
             train, test = held_out(train, args.held_out)
         train = train.subset(min(args.limit_train or job.limit or len(train), len(train)))

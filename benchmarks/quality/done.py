@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -25,6 +29,14 @@ def append(path: Path, one: dict[str, Any]) -> None:
     cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
     with open(path, "a") as file:
         file.write(("\n" if cut else "") + json.dumps(one) + "\n")
+
+
+def loaded(load: Callable[..., T], *arguments: Any) -> T:
+    """The result of `load`; ends the program with its error if there are no data."""
+    try:
+        return load(*arguments)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 def with_error(values: list[float], digits: int = 3) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.done import append, read, with_error
+from benchmarks.quality.done import append, loaded, read, with_error
 from benchmarks.report import table
-from pytagi_ddp.data import DatasetNotFoundError, load_uci
+from pytagi_ddp.data import load_uci
 from pytagi_ddp.data.uci import UCI_SETS
 
 OURS = "TAGI"
@@ -128,7 +127,7 @@ def classes(model: Any, samples: Samples) -> dict[str, Any]:
 def splits_of(task: str, name: str, folder: str | None) -> Iterator[Samples]:
     """The splits of a set, in their order."""
     if task == "regression":
-        data = load_uci(name, folder)
+        data = loaded(load_uci, name, folder)
         yield from map(data.split, range(len(data.test)))
         return
     from sklearn import datasets
@@ -137,7 +136,7 @@ def splits_of(task: str, name: str, folder: str | None) -> Iterator[Samples]:
     if name in CLASSES:
         x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     else:
-        data = load_uci(name, folder)
+        data = loaded(load_uci, name, folder)
         x, y = data.x, np.searchsorted(np.quantile(data.y, [1 / 3, 2 / 3]), data.y)
     for a, b in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y):
         yield x[a], y[a], x[b], y[b]
@@ -220,18 +219,15 @@ def main(argv: list[str] | None = None) -> None:
         asked = args.model or [name for name in make(0, None) if name == OURS or name not in VARIANTS]
         known = list(UCI_SETS) if task == "regression" else [*CLASSES, *CUT]
         for name in [name for name in args.set or known if name in known]:
-            try:
-                for k, samples in enumerate(splits_of(task, name, args.data_dir)):
-                    for model in asked:
-                        if (args.splits and k not in args.splits) or (task, model, name, k) in there:
-                            continue
-                        if (made := make(k, args.jobs).get(model)) is None:
-                            continue
-                        one = {"task": task, "model": model, "set": name, "split": k}
-                        done.append(one | measure(task, made(), samples))
-                        append(args.results, done[-1])
-                        figures = [f"{key} {done[-1][key]:.4f}" for key in COLUMNS[task] if key in done[-1]]
-                        print(f"{task} {name} {k} {model}: {', '.join(figures)}", flush=True)
-            except DatasetNotFoundError as error:
-                sys.exit(f"error: {error}")
+            for k, samples in enumerate(splits_of(task, name, args.data_dir)):
+                for model in asked:
+                    if (args.splits and k not in args.splits) or (task, model, name, k) in there:
+                        continue
+                    if (made := make(k, args.jobs).get(model)) is None:
+                        continue
+                    one = {"task": task, "model": model, "set": name, "split": k}
+                    done.append(one | measure(task, made(), samples))
+                    append(args.results, done[-1])
+                    figures = [f"{key} {done[-1][key]:.4f}" for key in COLUMNS[task] if key in done[-1]]
+                    print(f"{task} {name} {k} {model}: {', '.join(figures)}", flush=True)
     print("\n" + report(done))

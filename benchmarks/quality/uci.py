@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.done import append, read, with_error
+from benchmarks.quality.done import append, loaded, read, with_error
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
-from pytagi_ddp.data import DatasetNotFoundError, RegressionSplits, load_uci
+from pytagi_ddp.data import RegressionSplits, load_uci
 from pytagi_ddp.data.uci import UCI_SETS
 
 COVERAGES = (0.5, 0.9, 0.95)
@@ -123,10 +122,7 @@ def main(argv: list[str] | None = None) -> None:
     quick = {"epochs": 2, "n_folds": 2, "n_seeds": 1} if args.quick else {}
     done = [one for one in read(args.results) if one.get("quick", False) == args.quick]
     for name in [] if args.report else args.set or UCI_SETS:
-        try:
-            data = load_uci(name, args.data_dir)
-        except DatasetNotFoundError as error:
-            sys.exit(f"error: {error}")
+        data = loaded(load_uci, name, args.data_dir)
         for variant in args.variant or ["recipe"]:
             there = {one["split"] for one in of(done, variant, name)}
             for split in args.splits or range(len(data.test)):
