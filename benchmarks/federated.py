@@ -13,14 +13,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import pytagi_ddp
 from benchmarks.merging import Digits, evaluate, learn, load
-from benchmarks.quality.done import append, read
+from benchmarks.quality.done import Runs, of, parser_of
 from benchmarks.report import table
 from benchmarks.workloads import mlp
 from pytagi_ddp import nn
@@ -136,7 +135,7 @@ def report(done: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("federated", description=__doc__.partition("\n")[0])
+    parser = parser_of("federated", __doc__)
     parser.add_argument("--data-dir", help="where MNIST is ($PYTAGI_DATA, ./data/mnist)")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=10, help="clients that are asked in a round (10)")
@@ -148,23 +147,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-defence", dest="defence", action="store_false", help="change of any size is merged")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
-    parser.add_argument("--results", type=Path, default=Path("federated.jsonl"), help="runs done, one by line")
-    parser.add_argument("--report", action="store_true", help="only a table of the runs that are done")
     args = parser.parse_args(argv)
-    done = read(args.results)
+    done = Runs(args.results)
     if not args.report:
         set_threads(1)
         data = load(args.data_dir, args.limit_train)
         everything = BatchLoader(data.train, len(data.train), evaluation=True, prefetch=0, mean=data.mean, std=data.std)
         x, _ = next(iter(everything))
         wanted = vars(args) | {"images": len(x)}
-        there = [one for one in done if all(one[name] == wanted[name] for name in KIND)]
-        if there:
+        if there := of(done, **{name: wanted[name] for name in KIND}):
             sys.exit(f"{args.results} has this run: error {there[0]['errors'][-1]:.2%}")
         if not args.defence:
             federated.CLIP = federated.ABSURD = 1e30
-        done.append(run(data, x, args))
-        append(args.results, done[-1])
+        done.add(run(data, x, args))
     print(report(done))
 
 

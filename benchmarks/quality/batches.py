@@ -14,7 +14,6 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from benchmarks.forgetting import JOBS as FORGETTING
 from benchmarks.forgetting import Job
 from benchmarks.merging import Replicas, evaluate
-from benchmarks.quality.done import append, loaded, read
+from benchmarks.quality.done import Runs, loaded, of, parser_of
 from benchmarks.report import table
 from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
@@ -128,10 +127,8 @@ def report(done: list[dict[str, Any]], batches: Sequence[int]) -> str:
     """A table for each kind of training: test error in % and NLL by way and batch, means of the seeds."""
     parts = []
     for setting in sorted({tuple(one[name] for name in KIND) for one in done}):
-        there = [one for one in done if tuple(one[name] for name in KIND) == setting]
-        rows = []
-        for how, way in WAYS.items():
-            rows.append([how, *(cell([one for one in there if one["way"] == list(way(b))]) for b in batches)])
+        there = of(done, **dict(zip(KIND, setting, strict=True)))
+        rows = [[how, *(cell(of(there, way=list(way(batch)))) for batch in batches)] for how, way in WAYS.items()]
         title = "{}, {} images, {} epochs, sigma_v {:g}, evidence forgotten by {:g}".format(*setting)
         parts.append(f"{title}\n\n{table(['batch', *map(str, batches)], rows)}")
     return "\n\n".join(parts)
@@ -147,7 +144,7 @@ def cell(ones: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality batches", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality batches", __doc__)
     parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
     parser.add_argument("--job", choices=list(SETTINGS), default="mnist-mlp")
     parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES, metavar="B", help="global ones")
@@ -157,19 +154,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
-    parser.add_argument("--results", type=Path, default=Path("batches.jsonl"), help="runs done, one by line")
-    parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)
     if wrong := [batch for batch in args.batch_size if batch < 1 or batch % SMALL]:
         parser.error(f"--batch-size {wrong[0]}: expected a multiple of {SMALL}")
-    done = read(args.results)
+    done = Runs(args.results)
     if not args.report:
         measure(args, done)
     print(report(done, args.batch_size))
 
 
-def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
-    """Makes the runs that are not there yet, and adds them to the file and to `done`."""
+def measure(args: argparse.Namespace, done: Runs) -> None:
+    """Makes the runs that are not there yet; a way is the same run under each of its names."""
     set_threads(1)
     job, limit, factor = SETTINGS[args.job]
     job = job._replace(epochs=args.epochs or job.epochs, sigma_v=args.sigma_v or job.sigma_v)
@@ -179,22 +174,12 @@ def measure(args: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     if limit < whole:
         sys.exit(f"error: {limit} training images are less than one batch of {whole}")
     images = images.subset(limit // whole * whole)
-    there = {key(one) for one in done}
     for seed, forget, batch, how in itertools.product(
         args.seed, args.forget or [1.0, factor], args.batch_size, args.way or WAYS
     ):
         way = WAYS[how](batch)
         one = {"job": args.job, "images": len(images), "epochs": job.epochs, "sigma_v": job.sigma_v}
         one |= {"forget": forget, "seed": seed, "way": list(way)}
-        if key(one) in there:
-            continue
-        there.add(key(one))
-        one["error"], one["nll"] = train(job, (images, test), way, forget, seed)
-        done.append(one)
-        append(args.results, one)
-        print(f"{args.job} {how}, batch {batch}, forget {forget:g}, seed {seed}: {one['error']:.2%}", flush=True)
-
-
-def key(one: dict[str, Any]) -> str:
-    """What a run is, without its results; a way is the same run under each of its names."""
-    return str([one[name] for name in (*KIND, "seed", "way")])
+        if not of(done, **one):
+            one["error"], one["nll"] = train(job, (images, test), way, forget, seed)
+            done.add(one, f"{args.job} {how}, batch {batch}, forget {forget:g}, seed {seed}: {one['error']:.2%}")

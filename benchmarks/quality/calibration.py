@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import pytagi_ddp
-from benchmarks.quality.done import append, loaded, read, with_error
+from benchmarks.quality.done import Runs, loaded, of, parser_of, with_error
 from benchmarks.report import table
 from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn, tree_head
 from examples.classifier import HierarchicalHead, RemaxHead
@@ -313,10 +312,6 @@ def trial_of(args: argparse.Namespace) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
 
 
-def of(done: list[dict[str, Any]], kind: Kind, method: str) -> list[dict[str, Any]]:
-    return [one for one in done if (kind_of(one), one["method"]) == (kind, method)]
-
-
 def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
     """What a row says of runs of one method; nothing of none."""
     if not ones:
@@ -334,11 +329,12 @@ def report(done: list[dict[str, Any]]) -> str:
     """A table for each network and number of epochs: means over seeds with their standard errors."""
     parts = []
     for kind in sorted({kind_of(one) for one in done}, key=lambda kind: (list(JOBS).index(kind[0]), kind)):
-        foreign = next((list(one["auroc"]) for one in done if kind_of(one) == kind and "auroc" in one), [])
+        there = [one for one in done if kind_of(one) == kind]
+        foreign = next((list(one["auroc"]) for one in there if "auroc" in one), [])
         header = ("method", "seeds", "error, %", "NLL", "ECE", "confidence - accuracy", *foreign, "epochs", "s")
         rows = []
         for method in itertools.chain.from_iterable((method, AVERAGED.format(method)) for method in METHODS):
-            every = of(done, kind, method)
+            every = of(there, method=method)
             ones = [one for one in every if "failed" not in one]
             failed = f", {len(every) - len(ones)} failed" if len(ones) < len(every) else ""
             if every:
@@ -365,14 +361,13 @@ def held_out(train: ImageDataset, number: int) -> tuple[ImageDataset, ImageDatas
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality calibration", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality calibration", __doc__)
     parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
     parser.add_argument("--job", action="append", choices=JOBS, help="may be repeated; all, if left out")
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated; all, if left out")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="runs done, one by line")
     trial = parser.add_argument_group("trials of other constants; their runs say what was changed")
     trial.add_argument("--held-out", type=int, metavar="N", help="test on the last N training images")
     trial.add_argument("--batch-size", type=int, help="images of a step")
@@ -382,10 +377,9 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--prior-factor", type=float)
     trial.add_argument("--ranks", type=int, help="ranks that merge their posteriors")
     trial.add_argument("--every", type=int, help="steps of a rank between two merges")
-    parser.add_argument("--report", action="store_true", help="only tables of the runs that are done")
     args = parser.parse_args(argv)
     set_threads(1)
-    done = read(args.results)
+    done = Runs(args.results)
     for name in [] if args.report else args.job or JOBS:
         job = changed(JOBS[name], args)
         epochs = args.epochs or job.epochs
@@ -396,12 +390,12 @@ def main(argv: list[str] | None = None) -> None:
         run = {"job": name, "images": len(train), "epochs": epochs}
         if changed_options := trial_of(args):
             run["trial"] = changed_options
-        kind = kind_of(run)
         for method in args.method or METHODS:
             for seed in args.seed:
-                if any(one["seed"] == seed for one in of(done, kind, method)):
+                there = [one for one in done if kind_of(one) == kind_of(run)]
+                if of(there, method=method, seed=seed):
                     continue
-                taken = [one["cpu_seconds"] for one in of(done, kind, EVIDENCE) if "failed" not in one]
+                taken = [one["cpu_seconds"] for one in of(there, method=EVIDENCE) if "failed" not in one]
                 if method in IN_TIME and not taken:
                     sys.exit(f"error: PyTorch gets the time of the {EVIDENCE}, of which no run of {name} is done")
                 try:
@@ -410,8 +404,6 @@ def main(argv: list[str] | None = None) -> None:
                     print(f"{name}, {method}: left out: {error}")
                     break
                 for way, one in scores.items():
-                    done.append(run | {"seed": seed, "method": way} | one)
-                    append(args.results, done[-1])
                     what = f"error {one['error']:.2%}, ECE {one['ece']:.4f}" if "error" in one else one["failed"]
-                    print(f"{name}, {way}, seed {seed}: {what}", flush=True)
+                    done.add(run | {"seed": seed, "method": way} | one, f"{name}, {way}, seed {seed}: {what}")
     print("\n" + report(done))

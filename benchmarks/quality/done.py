@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
@@ -24,11 +25,35 @@ def read(path: Path) -> list[dict[str, Any]]:
     return done
 
 
-def append(path: Path, one: dict[str, Any]) -> None:
-    """Appends a line after the last one, or after a truncated one."""
-    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
-    with open(path, "a") as file:
-        file.write(("\n" if cut else "") + json.dumps(one) + "\n")
+def of(done: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    """The runs that have these values."""
+    return [one for one in done if values.items() <= one.items()]
+
+
+class Runs(list[dict[str, Any]]):
+    """The runs of a file: quick ones, or those that are a measurement."""
+
+    def __init__(self, path: Path, quick: bool = False):
+        super().__init__(one for one in read(path) if one.get("quick", False) == quick)
+        self._path = path
+
+    def add(self, one: dict[str, Any], text: str = "") -> None:
+        """Appends a line after the last one, or after a truncated one, and prints the text."""
+        path = self._path
+        cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
+        with open(path, "a") as file:
+            file.write(("\n" if cut else "") + json.dumps(one) + "\n")
+        self.append(one)
+        print(text, flush=True)
+
+
+def parser_of(program: str, doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all programs have."""
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{program}", description=(doc or "").partition("\n")[0])
+    results = Path(f"{program.split()[-1]}.jsonl")
+    parser.add_argument("--results", type=Path, default=results, help=f"what is done, one by line ({results})")
+    parser.add_argument("--report", action="store_true", help="only tables of what is done")
+    return parser
 
 
 def loaded(load: Callable[..., T], *arguments: Any) -> T:

@@ -11,7 +11,6 @@ The series, ETS, ARIMA and AutoReg are those of statsmodels, which is not a requ
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -19,12 +18,11 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.quality.done import append, read, with_error
+from benchmarks.quality.done import Runs, of, parser_of, with_error
 from benchmarks.report import table
 
 START, ORIGINS, REFIT = 0.7, 20, 7  # the part that is learnt first; number of origins; origins between two fits
@@ -213,7 +211,7 @@ def measure(series: Series, method: str, seed: int, jobs: int | None, **settings
 
 def report(done: list[dict[str, Any]]) -> str:
     """A table for each score."""
-    methods = [name for name in METHODS if any(one["method"] == name for one in done)]
+    methods = [name for name in METHODS if of(done, method=name)]
     names = list(dict.fromkeys(one["series"] for one in done))
     parts = []
     cells: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -225,7 +223,7 @@ def report(done: list[dict[str, Any]]) -> str:
     for title, cell in cells.items():
         rows = []
         for name in names:
-            found = {one["method"]: one for one in done if one["series"] == name}
+            found = {one["method"]: one for one in of(done, series=name)}
             origins = str(max(one["origins"] for one in found.values()))
             rows.append([name, origins, *(cell(found[method]) if method in found else "-" for method in methods)])
         parts.append(f"{title}\n\n" + table(("series", "origins", *methods), rows))
@@ -238,16 +236,14 @@ def digits(one: dict[str, Any]) -> int:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality forecasts", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality forecasts", __doc__)
     parser.add_argument("--series", action="append", metavar="NAME", help="may be repeated; all, if left out")
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated; all, if left out")
     parser.add_argument("--seed", type=int, default=0, help="of Forecaster (0)")
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
     parser.add_argument("--quick", action="store_true", help="two linear networks, to see that it runs")
-    parser.add_argument("--results", type=Path, default=Path("forecasts.jsonl"), help="what is done, one by line")
-    parser.add_argument("--report", action="store_true", help="only tables of what is done")
     args = parser.parse_args(argv)
-    done = [one for one in read(args.results) if one.get("quick", False) == args.quick]
+    done = Runs(args.results, args.quick)
     if not args.report:
         if find_spec("statsmodels") is None:
             sys.exit("error: the series and the classical methods are those of statsmodels: pip install statsmodels")
@@ -258,11 +254,9 @@ def main(argv: list[str] | None = None) -> None:
             for method in args.method or METHODS:
                 one = {"series": name, "method": method, "quick": args.quick}
                 one |= {"seed": args.seed} if method == OURS else {}
-                if any(one.items() <= other.items() for other in done):
-                    continue
-                done.append(one | measure(every[name], method, args.seed, args.jobs, **QUICK if args.quick else {}))
-                append(args.results, done[-1])
-                crps, inside = np.mean(done[-1]["crps"]), np.mean(done[-1]["inside"])
-                print(f"{name}, {method}: CRPS {crps:.4g}, {inside:.1%} in 90 %", flush=True)
+                if not of(done, **one):
+                    one |= measure(every[name], method, args.seed, args.jobs, **QUICK if args.quick else {})
+                    crps, inside = np.mean(one["crps"]), np.mean(one["inside"])
+                    done.add(one, f"{name}, {method}: CRPS {crps:.4g}, {inside:.1%} in 90 %")
     if done:
         print("\n" + report(done))

@@ -8,19 +8,17 @@ uses one library, `--library`: start it again, in an environment that has the ot
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.done import append, read, with_error
+from benchmarks.quality.done import Runs, of, parser_of, with_error
 from benchmarks.report import table
 
 OWN = "pytagi_ddp"
@@ -164,46 +162,41 @@ def persistence() -> Scores:
     return {"mse": float(np.mean(error**2)), "log_likelihood": float(density.mean())}
 
 
-def of(done: list[dict[str, Any]], job: str, library: str) -> list[dict[str, Any]]:
-    return [one for one in done if (one["job"], one["library"]) == (job, library)]
-
-
 def report(done: list[dict[str, Any]]) -> str:
     """Means over seeds with their standard errors; which rows have no runs."""
     none = persistence()
     rows = [["the value before", "-", "-", *(with_error([none[key]], digits) for key, digits in DIGITS.items()), "-"]]
     for job, library in ROWS:
-        if ones := of(done, job, library):
+        if ones := of(done, job=job, library=library):
             means = [with_error([one[key] for one in ones], digits) for key, digits in DIGITS.items()]
             seconds = statistics.median(one["cpu_seconds"] for one in ones)
             rows.append([job, library, str(len(ones)), *means, f"{seconds:.2f}"])
-    absent = [f"{job} with {library}" for job, library in ROWS if not of(done, job, library)]
+    absent = [f"{job} with {library}" for job, library in ROWS if not of(done, job=job, library=library)]
     left_out = f"\n\nLeft out, as there are no runs: {'; '.join(absent)}." if absent else ""
     return table(("program", "library", "seeds", "MSE", "log-likelihood", "s"), rows) + left_out
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality series", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality series", __doc__)
     parser.add_argument("--library", choices=LIBRARIES, default=OWN, help="what the programs import (this library)")
     parser.add_argument("--job", action="append", choices=JOBS, help="may be repeated; all, if left out")
     parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--results", type=Path, default=Path("series.jsonl"), help="runs done, one by line")
-    parser.add_argument("--report", action="store_true", help="only the table of the runs that are done")
     args = parser.parse_args(argv)
-    done = read(args.results)
+    done = Runs(args.results)
     for job, library in [] if args.report else ROWS:
         if library != args.library or job not in (args.job or JOBS):
             continue
-        there = {one["seed"] for one in of(done, job, library)}
-        for seed in (seed for seed in args.seed if seed not in there):
+        for seed in args.seed:
+            one = {"job": job, "library": library, "seed": seed}
+            if of(done, **one):
+                continue
             start = time.process_time()
             try:
                 found = JOBS[job](library, seed)
             except ImportError as error:
                 print(f"{job}, {library}: left out: {error}")
                 break
-            one = {"job": job, "library": library, "seed": seed, "cpu_seconds": time.process_time() - start} | found
-            done.append(one)
-            append(args.results, one)
-            print(f"{job}, {library}, seed {seed}: MSE {one['mse']:.4f}, log-likelihood {one['log_likelihood']:.2f}")
+            text = f"MSE {found['mse']:.4f}, log-likelihood {found['log_likelihood']:.2f}"
+            one |= {"cpu_seconds": time.process_time() - start} | found
+            done.add(one, f"{job}, {library}, seed {seed}: {text}")
     print("\n" + report(done))

@@ -7,17 +7,16 @@ program. Each fit that is done is a line of JSON: a run that ends early continue
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.done import append, loaded, read, with_error
+from benchmarks.quality.done import Runs, loaded, of, parser_of, with_error
 from benchmarks.report import table
 from pytagi_ddp.data import load_uci
 from pytagi_ddp.data.uci import UCI_SETS
@@ -175,7 +174,7 @@ def report(done: list[dict[str, Any]]) -> str:
     """Tables of what is done, on the splits that all models of a table have for a set; our variants have their own."""
     parts = []
     for task, columns in COLUMNS.items():
-        ones = [one for one in done if one["task"] == task]
+        ones = of(done, task=task)
         found = list(dict.fromkeys(one["model"] for one in ones))
         names = list(dict.fromkeys(one["set"] for one in ones))
         ours = [model for model in found if model in VARIANTS]
@@ -191,9 +190,7 @@ def report(done: list[dict[str, Any]]) -> str:
 
 def row_of(ones: list[dict[str, Any]], name: str, models: list[str], key: str) -> list[str] | None:
     """A set's row of a table; None if a table of our variants has only one of them for it."""
-    found = {
-        model: {one["split"]: one for one in ones if (one["model"], one["set"]) == (model, name)} for model in models
-    }
+    found = {model: {one["split"]: one for one in of(ones, model=model, set=name)} for model in models}
     if sum(map(bool, found.values())) < 2:
         return None
     shared = sorted(set.intersection(*(set(some) for some in found.values() if some)))
@@ -202,32 +199,26 @@ def row_of(ones: list[dict[str, Any]], name: str, models: list[str], key: str) -
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality tables", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality tables", __doc__)
     parser.add_argument("--data-dir", help="a folder to look for the UCI sets first, and to download into")
     parser.add_argument("--task", choices=list(COLUMNS), action="append", help="may be repeated; both, if left out")
     parser.add_argument("--set", action="append", help="may be repeated; all of the task, if left out")
     parser.add_argument("--splits", type=int, nargs="+", metavar="K", help="which ones, from 0 on; default: all")
     parser.add_argument("--model", action="append", help="may be repeated; all but our variants, if left out")
     parser.add_argument("--jobs", type=int, help="networks or trees trained at a time")
-    parser.add_argument("--results", type=Path, default=Path("tables.jsonl"), help="fits done, one by line")
-    parser.add_argument("--report", action="store_true", help="only tables of the fits that are done")
     args = parser.parse_args(argv)
-    done = read(args.results)
-    there = {(one["task"], one["model"], one["set"], one["split"]) for one in done}
+    done = Runs(args.results)
     for task in [] if args.report else args.task or COLUMNS:
         make = regressors if task == "regression" else classifiers
         asked = args.model or [name for name in make(0, None) if name == OURS or name not in VARIANTS]
         known = list(UCI_SETS) if task == "regression" else [*CLASSES, *CUT]
         for name in [name for name in args.set or known if name in known]:
-            for k, samples in enumerate(splits_of(task, name, args.data_dir)):
-                for model in asked:
-                    if (args.splits and k not in args.splits) or (task, model, name, k) in there:
-                        continue
-                    if (made := make(k, args.jobs).get(model)) is None:
-                        continue
-                    one = {"task": task, "model": model, "set": name, "split": k}
-                    done.append(one | measure(task, made(), samples))
-                    append(args.results, done[-1])
-                    figures = [f"{key} {done[-1][key]:.4f}" for key in COLUMNS[task] if key in done[-1]]
-                    print(f"{task} {name} {k} {model}: {', '.join(figures)}", flush=True)
+            for (k, samples), model in itertools.product(enumerate(splits_of(task, name, args.data_dir)), asked):
+                one = {"task": task, "model": model, "set": name, "split": k}
+                made = make(k, args.jobs).get(model)
+                if made is None or (args.splits and k not in args.splits) or of(done, **one):
+                    continue
+                one |= measure(task, made(), samples)
+                figures = [f"{key} {one[key]:.4f}" for key in COLUMNS[task] if key in one]
+                done.add(one, f"{task} {name} {k} {model}: {', '.join(figures)}")
     print("\n" + report(done))

@@ -7,15 +7,14 @@ is a line of JSON: a run that ends early continues where it was.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.done import append, loaded, read, with_error
+from benchmarks.quality.done import Runs, loaded, of, parser_of, with_error
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from benchmarks.report import table
 from pytagi_ddp.data import RegressionSplits, load_uci
@@ -58,18 +57,14 @@ def measure(data: RegressionSplits, split: int, variant: str, jobs: int | None, 
     }
 
 
-def of(done: list[dict[str, Any]], variant: str, name: str) -> list[dict[str, Any]]:
-    return [one for one in done if (one["variant"], one["set"]) == (variant, name)]
-
-
 def report(done: list[dict[str, Any]]) -> str:
     """Tables of what is done."""
     parts = []
-    sets = [name for name in UCI_SETS if of(done, "recipe", name)]
+    sets = [name for name in UCI_SETS if of(done, variant="recipe", set=name)]
     header = ("set", "splits", "RMSE", "log-likelihood", "in 50 %", "in 90 %", "in 95 %", "s a fit")
     rows = []
     for name in sets:
-        ones = of(done, "recipe", name)
+        ones = of(done, variant="recipe", set=name)
         inside = [with_error([one["coverage"][k] for one in ones]) for k in range(len(COVERAGES))]
         moments = [with_error([one[key] for one in ones], 4 if "naval" in name else 3) for key in KEYS]
         seconds = statistics.median(one["cpu_seconds"] for one in ones)
@@ -80,7 +75,7 @@ def report(done: list[dict[str, Any]]) -> str:
         for name in sets:
             figures = [published(method, name, UCI_SETS[name].splits)[2 * k : 2 * k + 2] for method in PRINTED]
             others = [f"{mean:.{2}f} ± {error:.2f}" for mean, error in figures]
-            rows.append([name, with_error([one[key] for one in of(done, "recipe", name)]), *others])
+            rows.append([name, with_error([one[key] for one in of(done, variant="recipe", set=name)]), *others])
         parts.append(f"{title}, compared with published results\n\n" + table(("set", "TAGIRegressor", *PRINTED), rows))
     parts.append("\n".join(f"* {method}: {source}" for method, source in SOURCES.items()))
     variants = [name for name in VARIANTS if any(one["variant"] == name for one in done)]
@@ -98,7 +93,7 @@ KEYS = ("rmse", "log_likelihood")
 def ablation(done: list[dict[str, Any]], variants: list[str], sets: list[str]) -> str:
     rows = []
     for name in sets:
-        found = {variant: {one["split"]: one for one in of(done, variant, name)} for variant in variants}
+        found = {variant: {one["split"]: one for one in of(done, variant=variant, set=name)} for variant in variants}
         if shared := sorted(set.intersection(*(set(splits) for splits in found.values()))):
             rows.append([name, str(len(shared))])
             for splits in found.values():
@@ -109,27 +104,21 @@ def ablation(done: list[dict[str, Any]], variants: list[str], sets: list[str]) -
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.quality uci", description=__doc__.partition("\n")[0])
+    parser = parser_of("quality uci", __doc__)
     parser.add_argument("--data-dir", help="a folder to look for the sets first, and to download into")
     parser.add_argument("--set", action="append", choices=list(UCI_SETS), help="may be repeated; all, if left out")
     parser.add_argument("--splits", type=int, nargs="+", metavar="K", help="which ones, from 0 on; default: all")
     parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="may be repeated; the recipe")
     parser.add_argument("--jobs", type=int, help="networks trained at a time")
     parser.add_argument("--quick", action="store_true", help="two epochs of two networks, to see that it runs")
-    parser.add_argument("--results", type=Path, default=Path("uci.jsonl"), help="splits done, one by line (uci.jsonl)")
-    parser.add_argument("--report", action="store_true", help="only tables of the splits that are done")
     args = parser.parse_args(argv)
     quick = {"epochs": 2, "n_folds": 2, "n_seeds": 1} if args.quick else {}
-    done = [one for one in read(args.results) if one.get("quick", False) == args.quick]
+    done = Runs(args.results, args.quick)
     for name in [] if args.report else args.set or UCI_SETS:
         data = loaded(load_uci, name, args.data_dir)
-        for variant in args.variant or ["recipe"]:
-            there = {one["split"] for one in of(done, variant, name)}
-            for split in args.splits or range(len(data.test)):
-                if split in there or split >= len(data.test):
-                    continue
-                done.append(measure(data, split, variant, args.jobs, **quick) | {"quick": args.quick})
-                append(args.results, done[-1])
-                rmse, density = (done[-1][key] for key in KEYS)
-                print(f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}", flush=True)
+        for variant, split in itertools.product(args.variant or ["recipe"], args.splits or range(len(data.test))):
+            if split < len(data.test) and not of(done, variant=variant, set=name, split=split):
+                one = measure(data, split, variant, args.jobs, **quick) | {"quick": args.quick}
+                rmse, density = (one[key] for key in KEYS)
+                done.add(one, f"{variant} {name} {split}: RMSE {rmse:.4f}, log-likelihood {density:.3f}")
     print("\n" + report(done))

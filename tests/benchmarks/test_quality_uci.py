@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from benchmarks.quality import uci
 from benchmarks.quality.__main__ import main as subjects
+from benchmarks.quality.done import read
 from benchmarks.quality.published import PRINTED, SOURCES, published
 from pytagi_ddp.data import RegressionSplits
 from pytagi_ddp.data.uci import UCI_SETS
@@ -33,7 +34,7 @@ def test_splits_are_done_once_and_reported(yachts, tmp_path, capsys):
         "recipe yacht 3",
         *(f"Gaussian yacht {k}" for k in (0, 1, 3)),
     ]
-    done = uci.read(path)
+    done = read(path)
     assert len(done) == 6 and all(0 <= share <= 1 for one in done for share in one["coverage"])
     mean = np.mean([one["rmse"] for one in done if one["variant"] == "recipe"])
     assert f"| yacht | 3      | {mean:.3f} ±" in out
@@ -42,7 +43,7 @@ def test_splits_are_done_once_and_reported(yachts, tmp_path, capsys):
     uci.main(["--report", "--results", str(path)])
     assert "yacht" not in capsys.readouterr().out  # nothing but quick runs, which are not a measurement
     uci.main([*run, "--splits", "19", "--variant", "one hidden layer"])
-    assert uci.read(path)[-1]["split"] == 19
+    assert read(path)[-1]["split"] == 19
 
 
 def test_published_figures_are_complete():
