@@ -200,16 +200,14 @@ def train_tagi(
 
 def train_on_ranks(
     job: Job, method: str, loader_of: Callable[[int], BatchLoader], epochs: int, seed: int
-) -> tuple[Predict, nn.Sequential, nn.PosteriorAverage]:
+) -> tuple[Predict, nn.Sequential]:
     """`train_tagi` on all ranks; returns a network with the merged posterior."""
     states = run_threads(
         lambda: train_tagi(job, method, loader_of(initialize().rank), epochs, seed)[1].state_dict(), job.ranks
     )
     learner = learner_of(job, method, 1, epochs)
     learner.net.load_state_dict(states[0])
-    average = nn.PosteriorAverage(learner.net)
-    average.update()
-    return learner.predict, learner.net, average
+    return learner.predict, learner.net
 
 
 def train_torch(
@@ -268,7 +266,7 @@ def measure(
     """Trains and scores; `seconds` of CPU time are for PyTorch. Moments that are not finite end a run.
 
     Returns:
-        What is reported of the method, and under `AVERAGED` of the average of its posteriors.
+        What is reported of the method, and under `AVERAGED` of the average of its posteriors (of one rank).
     """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
@@ -285,12 +283,14 @@ def measure(
             return {method: used | score(predict, evaluated, shown)}
         if job.ranks > 1:
             of_rank = partial(batches, train, job.batch_size, world_size=job.ranks, seed=seed)
-            predict, net, average = train_on_ranks(job, method, lambda rank: of_rank(rank=rank), epochs, seed)
+            predict, net = train_on_ranks(job, method, lambda rank: of_rank(rank=rank), epochs, seed)
         else:
             predict, net, average = train_tagi(job, method, loader, epochs, seed)
         nn.update_bn(loader, net, STATISTICS)
         used = {"cpu_seconds": time.process_time() - start, "epochs_seen": float(epochs)}
         scores = {method: used | score(predict, evaluated, shown)}
+        if job.ranks > 1:
+            return scores
         with average.average_parameters():
             nn.update_bn(loader, net, STATISTICS)
             return scores | {AVERAGED.format(method): used | score(predict, evaluated, shown)}
@@ -378,6 +378,10 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--ranks", type=int, help="ranks that merge their posteriors")
     trial.add_argument("--every", type=int, help="steps of a rank between two merges")
     args = parser.parse_args(argv)
+    if (args.ranks is not None and (args.ranks < 2 or args.method != [EVIDENCE])) or (args.every and not args.ranks):
+        parser.error(
+            f"--ranks is a number of at least 2, for --method {EVIDENCE!r} alone; --every is for several ranks"
+        )
     set_threads(1)
     done = Runs(args.results)
     for name in [] if args.report else args.job or JOBS:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TURNS, SMALL = 100, 1e-9  # most steps to expected probabilities, and the change that ends them
 LEAST = 1e-300  # probability
+AT_ONCE = 1 << 16  # probabilities that are computed together: more do not fit a cache
 LEAST_DISTANCE = 1e-3  # of cut points that are estimated
 
 
@@ -224,8 +225,16 @@ def _softmax(z: np.ndarray) -> np.ndarray:
 
 def expected_softmax(mu: np.ndarray, var: np.ndarray) -> np.ndarray:
     """The fixed point of p = softmax(mu + var (1/2 - p)), by Newton's method as in `kernels.formulas.likelihood`."""
-    m = (mu - mu.max(-1, keepdims=True)).reshape(-1, mu.shape[-1])
-    s = var.reshape(m.shape)
+    classes = mu.shape[-1]
+    p, m, s = np.empty(mu.shape), mu.reshape(-1, classes), var.reshape(-1, classes)
+    some = max(1, AT_ONCE // classes)
+    for first in range(0, len(m), some):
+        rows = slice(first, first + some)
+        p.reshape(m.shape)[rows] = _fixed_point(m[rows] - m[rows].max(1, keepdims=True), s[rows])
+    return p
+
+
+def _fixed_point(m: np.ndarray, s: np.ndarray) -> np.ndarray:
     p, rows = np.maximum(_softmax(m / (1 + s / 4)), LEAST), np.arange(len(m))
     for _ in range(TURNS):
         old, v = p[rows], 1 / (1 + s[rows] * p[rows])
@@ -237,7 +246,7 @@ def expected_softmax(mu: np.ndarray, var: np.ndarray) -> np.ndarray:
         rows = rows[(np.abs(p[rows] - old).max(1) > SMALL) | (d.max(1) > 1)]
         if not rows.size:
             break
-    return p.reshape(mu.shape)
+    return p
 
 
 def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,8 @@ from pytagi_ddp.likelihoods import (
     Gaussian,
     HeteroscedasticGaussian,
     Laplace,
+    NegativeBinomial,
+    Poisson,
     StudentT,
 )
 from pytagi_ddp.nn import (
@@ -41,6 +43,7 @@ FEW = (
     "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
 )
 SMALL, LARGE = 0.01, 100.0  # root mean squares outside of which a column is not standardised
+LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
 LINKS: dict[type, tuple[type, ...]] = {
@@ -53,7 +56,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     """Warns about a last layer that the likelihood has already, and about arrays that do not fit it.
 
     Raises:
-        ValueError: all parameters have the variance 0.
+        ValueError: all parameters or all weights are 0, or samples are numbers and the network has several inputs.
     """
     leaves = [leaf for leaf in network.arena.leaves if leaf.parameters]
     if leaves and not network.arena.in_shards and not any(leaf.var_w.any() or leaf.var_b.any() for leaf in leaves):
@@ -66,7 +69,9 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         warn(f"{type(likelihood).__name__} takes linear outputs: leave out {type(last).__name__}, the last layer")
     if not isinstance(batches, ArrayLoader):
         return
-    x, y = batches.x, batches.y
+    x, y, inputs = batches.x, batches.y, network.in_shape.size
+    if x.ndim == 1 and inputs > 1:
+        raise ValueError(f"x has the shape {x.shape}, and a sample of the network {inputs} inputs: (samples, {inputs})")
     if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
         y = y[0]  # of (y, var)
     if isinstance(y, np.ndarray) and batches.weight is not None:
@@ -79,8 +84,21 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         and np.isinf([likelihood.lower, likelihood.upper]).all()
     ):
         warn("Censored without limits sees each y as it is: give Censored(lower=...), or y as a tuple (low, high)")
-    if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1 and (np.abs(y) == 1).all():
-        warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
+    if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1:
+        if (np.abs(y) == 1).all():
+            warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
+        elif y.max() == likelihood.n - 2:
+            warn(
+                f"-1 is a missing label, which is not learnt, and the class {likelihood.n - 1} does not occur: for "
+                f"{likelihood.n} classes from -1 on give y + 1"
+            )
+    if isinstance(likelihood, Poisson | NegativeBinomial) and isinstance(y, np.ndarray):
+        count = float(np.nanmean(y / np.asarray(likelihood.exposure)))
+        if count > LARGE_COUNT:
+            warn(
+                f"counts are about {count:.0f} for an exposure of 1, but the prior is for rates around 1: give "
+                f"{type(likelihood).__name__}(exposure={count:.0f}), or error bars will be too small"
+            )
     looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}
     if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
         looked_at["y"] = y

@@ -128,6 +128,8 @@ def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:
             return Bernoulli()
         if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(outputs)):
             return Categorical(outputs)
+        if y.dtype.kind in "iu" and np.array_equal(np.unique(y), range(1, outputs + 1)):
+            raise ValueError(f"y holds the classes 1 to {outputs}, and classes count from 0: give y - 1")
         what = f"y is {y.dtype} of the shape {y.shape}, and the network has {outputs} outputs"
     else:
         what = f"the observations are not known before the training, and the network has {outputs} outputs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.likelihoods.gaussian import CensoredPrediction
+from pytagi_ddp.likelihoods.joint import JointPrediction
 from pytagi_ddp.likelihoods.prediction import BinaryPrediction
 
 AT_ONCE = 1 << 14  # outputs
@@ -21,10 +23,14 @@ Metric = Callable[[Any, Any], ArrayLike]
 def standard_metrics(prediction: Any) -> dict[str, Metric]:
     """The metrics of predictions of this kind: "nll", and "error" for classes or "rmse" for numbers.
 
-    Of `Censored`, whose predictions are without limits, it is "nll" alone: observations are limits.
+    Of `Censored`, whose predictions are without limits, it is "nll" alone: observations are limits. Of `Joint` they are
+    also those of its parts, as "error_0".
     """
     found: dict[str, Metric] = {"nll": negative_log_likelihood}
-    if hasattr(prediction, "probabilities"):
+    if isinstance(prediction, JointPrediction):
+        for k, part in enumerate(prediction.parts):
+            found |= {f"{name}_{k}": OfPart(metric, k) for name, metric in standard_metrics(part).items()}
+    elif hasattr(prediction, "probabilities"):
         found["error"] = is_wrong
     elif hasattr(prediction, "mean") and not isinstance(prediction, CensoredPrediction):
         found["rmse"] = squared_error
@@ -50,13 +56,25 @@ def squared_error(prediction: Any, y: Any) -> np.ndarray:
     return (mean - np.asarray(to_numpy(y, "y"), np.float64).reshape(mean.shape)) ** 2
 
 
+@dataclass(frozen=True)
+class OfPart:
+    """A metric of part k of a `Joint`."""
+
+    metric: Metric
+    k: int
+
+    def __call__(self, prediction: Any, y: Any) -> ArrayLike:
+        part = prediction.parts[self.k]
+        return np.full(len(part.mean), np.nan) if y[self.k] is None else self.metric(part, y[self.k])
+
+
 class Sums:
     """Sums of metrics over the batches of this rank.
 
     Outputs are collected, and predictions are made for many batches at once, which takes less time.
 
     Args:
-        metrics: functions by their names; the result of "rmse" is the root of the mean.
+        metrics: functions by their names; the result of `squared_error` is the root of the mean.
         prediction: returns the prediction for moments (samples, ...).
     """
 
@@ -87,7 +105,7 @@ class Sums:
         for sums, (name, metric) in zip(self._sums, self._metrics.items(), strict=True):
             values = np.asarray(metric(prediction, y), np.float64)
             rows = values.shape[:1] == mu.shape[:1] or values.ndim == 1
-            if not rows or not 0 < values.size <= mu.size or mu.size % values.size or values.size % len(mu):
+            if not rows or not 0 < values.size <= mu.size or values.size % len(mu):
                 raise ValueError(
                     f"the metric {name!r} returned the shape {values.shape} for {len(mu)} samples: it must return a "
                     f"number for each observation; outputs (as prediction.mean) have the shape {mu.shape}, and y has "
@@ -113,4 +131,5 @@ class Sums:
         means = {
             name: float(total / n) if n else float("nan") for name, (total, n) in zip(self._metrics, sums, strict=True)
         }
-        return {name: float(np.sqrt(mean)) if name == "rmse" else mean for name, mean in means.items()}
+        roots = {name for name, metric in self._metrics.items() if getattr(metric, "metric", metric) is squared_error}
+        return {name: float(np.sqrt(mean)) if name in roots else mean for name, mean in means.items()}

@@ -23,7 +23,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
-from pytagi_ddp.likelihoods import Joint
+from pytagi_ddp.likelihoods import Joint, Likelihood
 from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
@@ -430,6 +430,8 @@ class Trainer:
                     'evidence={"steps_per_epoch": ...}, or evidence=None for plain TAGI'
                 )
             steps = max(count for count in every if count is not None)
+            if not steps:
+                raise ValueError("the training data hold no batch")
         if schedule is None or schedule.epochs is None:
             count = COUNT_OF_CLASSES if "error" in self._all_metrics else COUNT_OF_NUMBERS
             here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
@@ -678,6 +680,13 @@ def fit(
 ) -> list[dict[str, float]]:
     """`net.fit`."""
     check_names("fit", options, ("likelihood", "epochs", *Options.__annotations__))
+    if isinstance(x, tuple) and y is not None and not isinstance(y, Likelihood):
+        raise TypeError(
+            "x is a tuple, and a network has one input: join its arrays by np.column_stack, and let a "
+            "Parallel(..., split=[...]) give each branch its columns"
+        )
+    if isinstance(y, Likelihood):
+        raise TypeError(f"the third argument is the likelihood: for batches or a tuple (x, y) give likelihood={y!r}")
     validation, weight = options.pop("validation", None), options.pop("weight", None)
     if weight is not None and y is None:
         raise ValueError("weight needs arrays x and y; batches of an iterable may be (x, y, weight)")

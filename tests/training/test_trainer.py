@@ -142,7 +142,7 @@ def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
         (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
         (np.ones((61, 1)), r"got the shape \(61, 1\)"),
         (2.0, r"got the shape \(\)"),
-        (np.full(61, -1.0), "finite numbers of at least 0 .* got -1.0 in row 0"),
+        (np.full(61, -1.0), "finite numbers of at least 0, got -1.0 in row 0"),
         (np.full(61, np.nan), "finite numbers of at least 0"),
     ],
 )
@@ -408,8 +408,17 @@ def test_tables_and_several_observations():
     assert state_of(net) == state_of(expected)
     both = Joint(Categorical(3), Gaussian(0.1))
     history = network(4).fit(X, (LABELS, Y), both, epochs=4, batch_size=6)
-    assert without_times(history)[1].keys() == {"epoch", "train_nll"}
+    parts = {"train_nll_0", "train_error_0", "train_nll_1", "train_rmse_1"}
+    assert without_times(history)[1].keys() == {"epoch", "train_nll"} | parts
     assert history[-1]["train_nll"] < history[0]["train_nll"]
+    net, missing = network(4), np.where(np.arange(len(Y)) % 3, Y, np.nan)
+    trainer = Trainer(net, both, epochs=1)
+    trainer.fit((X, (LABELS, Y)))
+    found, (kinds, numbers) = trainer.evaluate((X, (LABELS, missing))), both.predict(net, X).parts
+    assert found["error_0"] == pytest.approx(np.mean(kinds.probabilities.argmax(1) != LABELS))
+    assert found["rmse_1"] == pytest.approx(np.sqrt(np.nanmean((numbers.mean[:, 0] - missing) ** 2)), rel=1e-5)
+    assert found["nll_1"] == pytest.approx(-np.nanmean(numbers.log_prob(missing)), rel=1e-5)
+    assert np.isnan(trainer.evaluate((X, (None, Y)))["error_0"])
     one, same = network(4), network(4)
     one.fit(X, (None, Y), both, epochs=1)
     same.fit(X, (np.full(len(X), -1), Y), both, epochs=1)
@@ -443,11 +452,28 @@ def test_a_likelihood_is_chosen_where_only_one_can_be_meant():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "y"), [(1, Y), (1, LABELS), (4, LABELS), (3, LABELS.astype(float)), (3, LABELS + 1)]
+    ("outputs", "y"), [(1, Y), (1, LABELS), (4, LABELS), (3, LABELS.astype(float)), (3, LABELS + 2)]
 )
 def test_else_the_message_says_which_to_give(outputs, y):
     with pytest.raises(ValueError, match=rf"which likelihood is meant\? y is {y.dtype} .* {outputs} outputs.*Gaussian"):
         network(outputs).fit(X, y)
+    with pytest.raises(ValueError, match="y holds the classes 1 to 3, and classes count from 0: give y - 1"):
+        network().fit(X, LABELS + 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda net: net.fit([(X, LABELS)], Categorical(3)), TypeError, r"for batches .* likelihood=Categorical\("),
+        (lambda net: net.fit((X, X), LABELS), TypeError, r"one input: join its arrays by np\.column_stack"),
+        (lambda net: net.fit(X[:, 0], LABELS), ValueError, r"x has the shape \(61,\), and .* \(samples, 2\)"),
+        (lambda net: net.fit([], likelihood=Categorical(3)), ValueError, "the training data hold no batch"),
+        (lambda net: nn.Sequential.load("a file"), TypeError, r"load is called on a network, as net\.load\(...\)"),
+    ],
+)
+def test_natural_mistakes(call, error, message):
+    with pytest.raises(error, match=message):
+        call(network())
 
 
 @pytest.mark.parametrize(
@@ -577,7 +603,9 @@ def test_labels_of_which_one_means_missing_are_warned_about():
     (message,) = advice(network(2), X, signs, Categorical(2))
     assert r"for labels -1 and 1 give (y + 1) // 2" in message
     assert advice(network(2), X, (signs + 1) // 2, Categorical(2)) == []
-    assert advice(network(), X, np.where(LABELS == 2, -1, LABELS), Categorical(3)) == []
+    (message,) = advice(network(), X, LABELS - 1, Categorical(3))
+    assert "the class 2 does not occur: for 3 classes from -1 on give y + 1" in message
+    assert advice(network(), X, np.where(X[:, 0] > 1.5, -1, LABELS), Categorical(3)) == []
 
 
 @pytest.mark.parametrize(("in_x", "in_y", "named"), [(200, 1, "x"), (1, 200, "y"), (200, 300, "x and y"), (10, 10, "")])
@@ -601,6 +629,19 @@ def test_a_small_column_and_zeros_are_not_warned_about():
 def test_large_numbers_that_are_no_scale_are_not():
     assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 1)), np.arange(440, 500), Y[:60], Gaussian()) == []
     assert advice(network(1), X, 1000 * np.abs(Y).round(), Poisson()) == []
+
+
+def test_large_counts_need_an_exposure():
+    counts = np.full(len(X), 5000)
+    (message,) = advice(network(1), X, counts, Poisson())
+    assert message.endswith("give Poisson(exposure=5000), or error bars will be too small")
+    assert advice(network(1), X, counts, Poisson(2500)) == []
+
+
+def test_limits_without_a_limit_are_warned_about():
+    (message,) = advice(network(1), X, Y, Censored(0.1))
+    assert message.startswith("Censored without limits")
+    assert advice(network(1), X, Y, Censored(0.1, lower=0)) == []
 
 
 def test_a_link_before_a_likelihood_that_has_it_is_warned_about():

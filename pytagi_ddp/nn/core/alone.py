@@ -17,7 +17,12 @@ def alone(method: Method[Network, Arguments, Result]) -> Method[Network, Argumen
 
     @wraps(method)
     def run(network: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with network._one_thread:  # of `kernels.one_thread`
+        try:
+            one_thread = network._one_thread  # of `kernels.one_thread`
+        except AttributeError:
+            call = f"net.{method.__name__}(...)"
+            raise TypeError(f"{method.__qualname__} is called on a network, as {call}, got {network!r:.60}") from None
+        with one_thread:
             return method(network, *args, **kwargs)
 
     return run
