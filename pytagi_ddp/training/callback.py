@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP, errors_of_all_ranks
@@ -47,6 +48,17 @@ class Callback:
 
     def fit_end(self, trainer: Any) -> None:
         """The training is over; `trainer.stopped` is True if a signal has stopped it within an epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `Checkpoints` keeps of this callback: JSON values, by default none."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
+        """Called before `fit_begin` if a training resumes, with what `state_dict` returned, if that was not empty.
+
+        Args:
+            state_dict: the values. folder: that of the checkpoint.
+        """
 
 
 class CallbackError(RuntimeError):

@@ -25,7 +25,8 @@ class Checkpoints(Callback):
     arrays, `BatchLoader` and `FolderLoader` follows from the seed and the epoch. Other iterables must repeat their
     order; the batches that were learnt before are skipped.
 
-    A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted. With an average of
+    A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted, and what other
+    callbacks keep (`Callback.state_dict`). With an average of
     posteriors (`average_last`), it contains the network and the average. The network that was evaluated, the average
     with its statistics, is written to `average.safetensors`: `net.load` reads it.
 
@@ -49,7 +50,7 @@ class Checkpoints(Callback):
     In `fit_begin`, as the cause of a `CallbackError`:
         OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load` and `CheckpointManager.check_folder`.
         ValueError: all epochs of the checkpoint in `resume` are done; a folder for a new training that has checkpoints
-        of another one.
+        of another one; a training that began with another likelihood, or with an `EvidenceSchedule`, and now without.
     """
 
     on_all_ranks = True
@@ -90,8 +91,11 @@ class Checkpoints(Callback):
                 f"every={self._every} is not for DDPSequential(every={trainer.net.every}), whose ranks are alike only "
                 "after a merge, as at the end of an epoch: leave it out of Checkpoints"
             )
-        if self._manager and trainer.ranks.rank == 0:
-            self._manager.check_folder()
+        if self._manager:
+            trainer.folder = self._manager.folder
+            if trainer.ranks.rank == 0:
+                self._manager.check_folder()
+        self._began_with = trainer.likelihood.state_dict() if isinstance(trainer.likelihood, Likelihood) else None
         if self._resume:
             self._load(trainer)
         else:
@@ -119,7 +123,9 @@ class Checkpoints(Callback):
             likelihood, classes = trainer.likelihood, trainer.classes
             extra: dict[str, Any] = {}
             if isinstance(likelihood, Likelihood):
-                extra["likelihood"] = likelihood.state_dict()
+                extra |= {"likelihood": likelihood.state_dict(), "first likelihood": self._began_with}
+            if states := {type(one).__name__: state for one in trainer.callbacks if (state := one.state_dict())}:
+                extra["callbacks"] = states
             if classes is not None:
                 extra["classes"] = classes
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
@@ -139,9 +145,19 @@ class Checkpoints(Callback):
             warn(differs)
         if "likelihood" in found.extra and isinstance(trainer.likelihood, Likelihood):
             try:
-                trainer.likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])
+                likelihood = trainer.likelihood.with_state_dict(found.extra["likelihood"])
             except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"{found.path} was written with another likelihood: {error}") from error
+            if (first := found.extra.get("first likelihood", self._began_with)) == self._began_with:
+                trainer.likelihood = likelihood
+            else:
+                differs = f"{found.path}: the training began with the likelihood {first}, and now {self._began_with}"
+                if not self._allow_changes:
+                    raise ValueError(f"{differs} is given (with allow_changes=True, the training goes on with that)")
+                warn(f"{differs} is given, and used")
+        for callback in trainer.callbacks:
+            if state := found.extra.get("callbacks", {}).get(type(callback).__name__):
+                callback.load_state_dict(state, found.path.parent)
         position = found.position
         if position.epoch >= trainer.epochs:
             done = (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
+
+BEST = "best.safetensors"
 
 
 class EarlyStopping(Callback):
@@ -15,11 +18,12 @@ class EarlyStopping(Callback):
 
     If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement.
 
-    If a training is resumed from a checkpoint, there is a warning: the count starts again at 0, and earlier epochs are
-    neither compared nor restored.
+    With `Checkpoints` the best network is written to `best.safetensors` in their folder: `net.load` reads it. If such a
+    training is started again, it goes on counting, and takes no further step if this callback has ended it.
 
     With an `EvidenceSchedule` steps are large until late in the training, and the metric varies from epoch to epoch.
-    The last, small steps improve it most: choose a `patience` with which the training can reach them.
+    The last, small steps improve it most: choose a `patience` with which the training can reach them, such as half of
+    the epochs.
 
     Args:
         patience: number of successive epochs without improvement after which the training ends.
@@ -49,15 +53,40 @@ class EarlyStopping(Callback):
             raise ValueError(f"patience must be at least 1, got {patience}")
         self.patience, self.metric, self.least, self.largest = patience, metric, least, largest
         self.restore = restore
+        self._earlier: tuple[dict[str, Any], Path] | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self.best, self.best_epoch, self._kept = math.inf, 0, None
+        self.best, self.best_epoch = math.inf, 0
+        self._kept: Any = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.best_epoch or math.isnan(self.best):
+            return {}
+        likelihood = self._kept and self._kept[1].state_dict()
+        return {"best": self.best, "best_epoch": self.best_epoch, "likelihood": likelihood}
+
+    def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
+        self._earlier = state_dict, folder
 
     def fit_begin(self, trainer: Any) -> None:
         self._begin()
-        if trainer.epoch or trainer.batch:
-            warn("EarlyStopping does not know the epochs before the checkpoint, and begins anew")
+        earlier, self._earlier = self._earlier, None
+        if earlier is None:
+            if trainer.epoch or trainer.batch:
+                warn("EarlyStopping does not know the epochs before the checkpoint, and begins anew")
+            return
+        state, folder = earlier
+        self.best, self.best_epoch = float(state["best"]), int(state["best_epoch"])
+        if self.restore and state["likelihood"] is not None:
+            now = trainer.keep()
+            trainer.net.load(folder / BEST)
+            self._kept = trainer.keep()[0], trainer.likelihood.with_state_dict(state["likelihood"])
+            trainer.put_back(now)
+        if trainer.epoch - self.best_epoch >= self.patience:
+            best = f"of which {self.best_epoch} is best"
+            warn(f"EarlyStopping has ended this training after {trainer.epoch} epochs, {best}")
+            trainer.stop()
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results
@@ -70,7 +99,11 @@ class EarlyStopping(Callback):
         sign = -1 if self.largest else 1
         if self.best_epoch == 0 or sign * value < sign * self.best - self.least or math.isnan(self.best):
             self.best, self.best_epoch = value, trainer.epoch
-            self._kept = trainer.keep() if self.restore else None
+            if self.restore:
+                self._kept = trainer.keep()
+                if trainer.folder is not None:
+                    with trainer.evaluated():
+                        trainer.net.save(trainer.folder / BEST)
         elif trainer.epoch - self.best_epoch >= self.patience:
             trainer.stop()
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -120,6 +121,7 @@ class Trainer:
         stopped: whether a signal has stopped the training.
         average: the `PosteriorAverage`, or None.
         ranks: the `Communicator` of all ranks.
+        folder: that of the checkpoints, or None.
         stack: an `ExitStack` that is closed at the end of `fit`, also after an error.
 
     Raises:
@@ -169,6 +171,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.average: PosteriorAverage | None = None
+        self.folder: Path | None = None
         self.stack = ExitStack()
         self._begin()
 
@@ -283,7 +286,9 @@ class Trainer:
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
         schedule = self.network.schedule
-        if self._evidence is not None and schedule is not None:
+        if self._evidence is None and schedule is not None:
+            raise ValueError("the checkpoint has an EvidenceSchedule, and evidence=None is without: leave that out")
+        if schedule is not None:
             schedule.epochs = self.epochs  # the total number, with earlier epochs
             if batches != position.batch:  # batches of another size: the scaled position is rounded
                 n = schedule.steps_per_epoch or 1

@@ -17,7 +17,7 @@ from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, Studen
 from pytagi_ddp.nn import DDPSequential, Linear, Sequential
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
-from tests.training.data import LABELS, TEST, WAYS, X, network, state_of, without_times
+from tests.training.data import LABELS, TEST, WAYS, X, network, on_ranks, shares, state_of, without_times
 
 ALL = {"epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
 
@@ -79,16 +79,59 @@ def test_resumed_after_the_last_and_smaller_batch_of_an_epoch(tmp_path, step):
     assert train() == (False, 18, 18, state_of(expected))
 
 
-def test_early_stopping_says_that_it_begins_anew(tmp_path):
-    def train(epochs):
-        callbacks = [EarlyStopping(), Checkpoints(tmp_path, resume=True)]
-        network().fit(X, LABELS, Categorical(3), epochs=epochs, callbacks=callbacks)
+class Values(Callback):
+    def epoch_end(self, trainer):
+        trainer.results["metric"] = [0.5, 0.3, 0.4, 0.35, 0.1][trainer.epoch - 1]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train(1)
+
+@pytest.mark.parametrize(("way", "ranks"), [("one", 1), ("ddp", 2), ("fsdp", 2), ("pipeline", 2)])
+@pytest.mark.filterwarnings("ignore:EarlyStopping has ended this training after 4 epochs, of which 2 is best")
+def test_early_stopping_goes_on_where_it_was(tmp_path, way, ranks):
+    def train(net, epochs=5, resume=True):
+        stopping, batch_size = EarlyStopping(2, "metric"), 12 // shares(net)
+        callbacks = [Values(), stopping, Checkpoints(tmp_path, resume=resume)]
+        trainer = Trainer(net, epochs=epochs, batch_size=batch_size, callbacks=callbacks)
+        history = trainer.fit((X, LABELS))
+        return len(history), trainer.epoch, (stopping.best, stopping.best_epoch), state_of(net)
+
+    def after(epochs):
+        return [(count, *rest[:-1]) for count, *rest in on_ranks(way, ranks, lambda net: train(net, epochs))]
+
+    assert after(1) == [(1, 1, (0.5, 1))] * ranks
+    assert after(3) == [(2, 3, (0.3, 2))] * ranks
+    first = on_ranks(way, ranks, train)
+    assert [found[:-1] for found in first] == [(1, 4, (0.3, 2))] * ranks
+    again = on_ranks(way, ranks, train)  # ended before, it takes no step, and has the best epoch
+    assert [found[:-1] for found in again] == [(0, 4, (0.3, 2))] * ranks
+    assert [found[-1] for found in again] == [found[-1] for found in first]
+    expected = on_ranks(way, ranks, lambda net: (net.load(tmp_path / "best.safetensors"), state_of(net))[1])
+    assert expected == [found[-1] for found in first]
+
+
+def test_early_stopping_says_that_it_begins_anew(tmp_path):
+    def train(epochs, *stopping):
+        network().fit(X, LABELS, epochs=epochs, callbacks=[*stopping, Checkpoints(tmp_path, resume=True)])
+
+    train(1)
     with pytest.warns(UserWarning, match="EarlyStopping does not know the epochs before the checkpoint"):
-        train(2)
+        train(2, EarlyStopping())
+
+
+def test_a_resumed_training_has_the_likelihood_and_the_schedule_that_it_began_with(tmp_path):
+    def train(likelihood, epochs, allow_changes=False, **options):
+        callbacks = [Checkpoints(tmp_path, resume=True, allow_changes=allow_changes)]
+        trainer = Trainer(network(1), likelihood, epochs=epochs, callbacks=callbacks, **options)
+        trainer.fit((X, X[:, 0]))
+        return trainer.likelihood
+
+    train(Gaussian(0.25), 1)
+    with pytest.raises(CallbackError, match=r"began with the likelihood .*'sigma': 0.25}, and now .*0.5} is given"):
+        train(Gaussian(0.5), 2)
+    with pytest.raises(CallbackError, match="the checkpoint has an EvidenceSchedule, and evidence=None is without"):
+        train(Gaussian(0.25), 2, evidence=None)
+    with pytest.warns(UserWarning, match=r"0.5} is given, and used"):
+        assert train(Gaussian(0.5), 2, allow_changes=True).sigma == 0.5
+    assert train(Gaussian(0.5), 3).sigma == 0.5
 
 
 def test_no_checkpoints_between_merges(tmp_path):
