@@ -1,4 +1,4 @@
-"""Several "nodes" on one machine: `python -m benchmarks.nodes --mbit 1000 -np 2 -- python -m benchmarks.exchange`.
+"""Several "nodes" on one machine: `python -m benchmarks.nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel`.
 
 Runs a command on ranks that are spread over network namespaces with an address, a host name and a /dev/shm of their
 own. A virtual cable joins each to a switch, which has a namespace of its own. To MPI they are machines: ranks on

@@ -1,11 +1,11 @@
 """Parallel strategies compared with each other: section "parallel", and `python -m benchmarks.parallel`.
 
     mpirun -np 2 python -m benchmarks.parallel                      # this machine
-    python -m benchmarks.nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel
+    python -m benchmarks.nodes --mbit 1000 -np 2 -- python -m benchmarks.parallel --exchanges
 
 All ranks together learn from the same number of samples per step, the workload's batch times the ranks, whatever the
 way. Rounds of all ways take turns; the slowest rank counts. Memory is that of parameters, deltas and gathered groups of
-one rank.
+one rank. With ``--exchanges`` the ways are those in which `DDPSequential` exchanges deltas, compared with no exchange.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import mpirun, slowest
 from benchmarks.report import duration, table
 from benchmarks.worker import ROOT
-from benchmarks.workloads import KNOWN, find
+from benchmarks.workloads import find
 from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
@@ -46,8 +46,8 @@ from pytagi_ddp.nn import (
 MICRO_BATCHES = (4, 8)
 
 
-def ddp(model: Sequential, x: np.ndarray, buckets: int = 1) -> DDPSequential:
-    return DDPSequential(model, DDPConfig(buckets=buckets), average=False)
+def ddp(model: Sequential, x: np.ndarray, **options: Any) -> DDPSequential:
+    return DDPSequential(model, DDPConfig(**options), average=False)
 
 
 def fsdp(model: Sequential, x: np.ndarray, reshard: bool = True) -> FSDPSequential:
@@ -69,6 +69,13 @@ WAYS: dict[str, Callable[[Sequential, np.ndarray], Any]] = {  # of a network and
     **{f"pipeline 1F1B, {k} micro-batches": partial(pipeline, schedule="1F1B", count=k) for k in MICRO_BATCHES},
     "pipeline GPipe, 8 micro-batches": partial(pipeline, schedule="GPipe", count=8),
 }
+HALF = ("bfloat16", "float16")
+EXCHANGES: dict[str, Callable[[Sequential, np.ndarray], Any]] = {
+    "no exchange": partial(ddp, backend="serial"),
+    "one all-reduce": ddp,
+    **{dtype: partial(ddp, wire_dtype=dtype) for dtype in HALF},
+    **{f"{count} buckets": partial(ddp, buckets=count) for count in (2, 4, 8)},
+}
 
 
 class Way:
@@ -84,8 +91,7 @@ class Way:
         self.samples, rng = batch * ranks, np.random.default_rng(0)
         x = rng.standard_normal((self.samples, model.in_shape.size), np.float32)
         y = rng.standard_normal((self.samples, model.out_shape.size), np.float32)
-        self.net = WAYS[name](model, x)
-        self.communicator = self.net.communicator
+        self.net = (WAYS | EXCHANGES)[name](model, x)
         piped = isinstance(self.net, PipelineSequential)
         share = slice(None) if piped else slice(rank * batch, (rank + 1) * batch)
         self._x, self._y = x[share], y[share]
@@ -108,15 +114,16 @@ class Way:
 
     def bytes_of_a_step(self) -> float:
         """What a rank sends in one step, on average: of a collective, what a ring or an equal exchange sends."""
-        c = self.communicator
+        c = self.net.communicator
         share, before = (c.world_size - 1) / c.world_size, (c.reduce_bytes, c.gather_bytes, c.sent_bytes)
         self._learn()
         self.net.step()
         after = c.reduce_bytes, c.gather_bytes, c.sent_bytes
         reduced, gathered, sent = (b - a for a, b in zip(before, after, strict=True))
         times = 1 if isinstance(self.net, FSDPSequential) else 2  # its sums are scattered, and not gathered again
+        gathered *= 2 if self.name in HALF else 1  # an all-to-all before, which is not counted, is as large
         total = np.array([share * (times * reduced + gathered) + sent])
-        c.all_reduce(total, "mean")
+        self.communicator.all_reduce(total, "mean")
         return float(total[0])
 
     @property
@@ -185,8 +192,9 @@ def run(options: Options, peak: SgemmPeak) -> dict:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.parallel", description=__doc__.partition(":")[0])
-    parser.add_argument("--workload", choices=list(KNOWN), default="resnet18-b16")
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--workload", default="resnet18-b16", help="with any batch of a rank after -b (resnet18-b16)")
+    parser.add_argument("--ways", nargs="+", choices=[*WAYS, *EXCHANGES], default=list(WAYS))
+    parser.add_argument("--exchanges", dest="ways", action="store_const", const=list(EXCHANGES))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of a rank (1)")
     parser.add_argument("--json", action="store_true", help="print the figures for a program")

@@ -63,3 +63,8 @@ def test_parallel(peak, capsys):
     assert piped["memory"] < rows["DDP"]["memory"]
     assert 0 < piped["bytes"] < 8 * parameters
     assert "times DDP" in capsys.readouterr().out
+    exchanges = {row["way"]: row for row in parallel.launch("mlp-128-b8", 2, 1, tuple(parallel.EXCHANGES))}
+    assert (exchanges["no exchange"]["bytes"], exchanges["no exchange"]["samples"]) == (0, 16)
+    whole = exchanges["one all-reduce"]["bytes"]
+    assert all(exchanges[f"{buckets} buckets"]["bytes"] == pytest.approx(whole, rel=1e-3) for buckets in (2, 4, 8))
+    assert all(exchanges[half]["bytes"] == pytest.approx(whole / 2, rel=0.05) for half in parallel.HALF)
