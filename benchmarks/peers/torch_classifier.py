@@ -17,7 +17,7 @@ from benchmarks.peers.torch_sgd import LAYERS
 from benchmarks.workloads import Head
 from pytagi_ddp.data import BatchLoader
 
-ADAM_RATE, SGD_RATE = 1e-3, 0.01  # at the start
+ADAM_RATE, SGD_RATE = 1e-3, 0.01
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
 
 
@@ -28,11 +28,17 @@ class TorchClassifier:
         make: gives the network, as `benchmarks.workloads` does. shape: (C, H, W) of an image.
         dropout: share of units dropped before each dense layer but one that sees pixels; 0: none.
         seed: of the first weights and of what is dropped.
-        sgd: instead of Adam.
+        sgd: instead of Adam. rate: at the start; None: `ADAM_RATE` or `SGD_RATE`.
     """
 
     def __init__(
-        self, make: Callable[[Any, Head], Any], shape: tuple[int, ...], dropout: float, seed: int, sgd: bool = False
+        self,
+        make: Callable[[Any, Head], Any],
+        shape: tuple[int, ...],
+        dropout: float,
+        seed: int,
+        sgd: bool = False,
+        rate: float | None = None,
     ):
         torch.set_num_threads(1)
         torch.manual_seed(seed)
@@ -42,10 +48,11 @@ class TorchClassifier:
                 layers.insert(k, nn.Dropout(dropout))
         self._net = nn.Sequential(*layers).to(memory_format=torch.channels_last)
         self._shape, self._dropout, self._sgd = shape, dropout, sgd
+        self._rate = rate or (SGD_RATE if sgd else ADAM_RATE)
 
     def train(self, loader: BatchLoader, seconds: float, epochs: int | None = None) -> int:
         """Trains for the given epochs; None: for the given CPU time. Returns the number of steps."""
-        rate = SGD_RATE if self._sgd else ADAM_RATE
+        rate = self._rate
         optimizer: torch.optim.Optimizer = torch.optim.Adam(self._net.parameters(), rate)
         if self._sgd:
             optimizer = torch.optim.SGD(self._net.parameters(), rate, MOMENTUM, weight_decay=WEIGHT_DECAY)

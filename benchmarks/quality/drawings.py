@@ -80,8 +80,8 @@ def ours(folders: Folders, seed: int, epochs: int, count: float) -> dict[str, An
 
 
 def in_torch(folders: Folders, seed: int, seconds: float, rate: float) -> dict[str, Any]:
-    classifier = torch_classifier()(network, (3, SIZE, SIZE), 0.0, seed)
-    classifier.train(learnt(folders["train"], seed), seconds, rate)
+    classifier = torch_classifier()(network, (3, SIZE, SIZE), 0.0, seed, rate=rate)
+    classifier.train(learnt(folders["train"], seed), seconds)
     return scores(lambda x: (classifier.probabilities(x, 1)[0], None), folders)
 
 
