@@ -1,9 +1,13 @@
-"""An `EvidenceSchedule` on several ranks, in shards, stages and threads: the pull of all counts once."""
+"""A joint likelihood with weights and an `EvidenceSchedule`, on several ranks, in shards, stages and threads.
+
+The step is that of one process with all samples, and the pull of all counts once.
+"""
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import likelihoods, manual_seed
+from pytagi_ddp import likelihoods as lk
+from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import DataParallel, PipelineSequential
 from pytagi_ddp.nn import (
     DDPConfig,
@@ -20,14 +24,19 @@ from tests.mpi.shared import on_ranks
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3)).astype(np.float32)
-Y = RNG.integers(0, 4, 12)
-LIKELIHOOD = likelihoods.Categorical(4)
+Y = [RNG.integers(-1, 3, 12), RNG.poisson(2, 12).astype(float), RNG.normal(size=12)]
+WEIGHT = RNG.uniform(0.5, 2, 12)
+LIKELIHOOD = lk.Joint(lk.Categorical(3), lk.Poisson(), lk.StudentT(3, 0.5))
 STEPS = 7  # of which the first two are the first epoch
 
 
 def network() -> Sequential:
     manual_seed(3)
-    return Sequential(Linear(3, 16), LayerNorm([16]), ReLU(), Linear(16, 4))
+    return Sequential(Linear(3, 16), LayerNorm([16]), ReLU(), Linear(16, 5))
+
+
+def observe(net, schedule, rows):
+    LIKELIHOOD.observe(net, [part[rows] for part in Y], weight=schedule.weight * WEIGHT[rows])
 
 
 def steps(net, mine=slice(None), number=STEPS):
@@ -36,7 +45,7 @@ def steps(net, mine=slice(None), number=STEPS):
     for step in range(number):
         rows = mine if step < number - 1 else slice(0, 5) if mine.start in (None, 0) else slice(0, 0)
         net(X[rows])
-        LIKELIHOOD.observe(net, Y[rows], weight=schedule.weight)
+        observe(net, schedule, rows)
         net.backward()
         net.step()
     return schedule
@@ -49,9 +58,8 @@ def trained():
 
 
 def of_ranks(comm):
-    mine, config = shard([5, 4, 3][: comm.world_size], comm.rank), DDPConfig(backend=comm.backend)
-    if comm.world_size < 3:
-        mine = [slice(0, 12), shard([5, 7], comm.rank)][comm.world_size - 1]
+    mine = shard({1: [12], 2: [5, 7]}.get(comm.world_size, [5, 4, 3]), comm.rank)
+    config = DDPConfig(backend=comm.backend)
     ways = {
         "sum": DDPSequential(network(), config, average=False),
         "buckets": DDPSequential(network(), DDPConfig(backend=comm.backend, buckets=2), average=False),
@@ -83,7 +91,7 @@ def linear(comm, way):
     net = Sequential(Linear(WEIGHTS, 1, bias=False))
     options = {"average": {"average": True}, "mean": {"every": 3, "merge": "mean"}, "weighted": {"every": 3}}[way]
     ddp = DDPSequential(net, DDPConfig(backend=comm.backend), **options)
-    likelihood, epochs = likelihoods.Gaussian(NOISE**0.5), 8 * max(3, comm.world_size)
+    likelihood, epochs = lk.Gaussian(NOISE**0.5), 8 * max(3, comm.world_size)
     schedule = EvidenceSchedule(ddp, BATCHES, epochs, count=1, first=1, last=1)
     y = np.random.default_rng(comm.rank).normal(1, NOISE**0.5, (BATCHES, WEIGHTS)).astype(np.float32)
     for step in range(epochs * BATCHES):
@@ -115,7 +123,7 @@ def empty_batches(comm):
     for step in range(5):
         rows = slice(0, 0) if comm.rank == 1 and step % 2 else slice(0, 3)
         ddp(X[rows])
-        LIKELIHOOD.observe(ddp, Y[rows], weight=schedule.weight)
+        observe(ddp, schedule, rows)
         ddp.backward()
         ddp.step()
     ddp.merge()
@@ -129,7 +137,7 @@ def test_ranks_that_merge_stay_at_the_same_step(results):
 
 def observe_in_parts(net, schedule):
     def observe(states, rows, deltas):
-        LIKELIHOOD.update(states, Y[rows], deltas, weight=schedule.weight)
+        LIKELIHOOD.update(states, [part[rows] for part in Y], deltas, weight=schedule.weight * WEIGHT[rows])
 
     for step in range(STEPS):
         x = X if step < STEPS - 1 else X[:5]
