@@ -32,12 +32,12 @@ from pytagi_ddp.nn import (
     EvidenceSchedule,
     FSDPSequential,
     Linear,
-    OutputUpdater,
     PosteriorAverage,
     ReLU,
     Sequential,
 )
 from pytagi_ddp.nn.files.persistence import to_bytes
+from tests import learning
 
 SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
 POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)
@@ -90,10 +90,7 @@ def test_the_memory_of_recurrent_layers_comes_back(manager):
     """A series that is learnt sample by sample goes on as if it had not been stopped; ranks of a job have their own."""
 
     def learn(net):
-        net([[0.3, -0.2]])
-        OutputUpdater("cpu").update(net.output_z_buffer, [[1.0]], 0.1, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learning.learn(net, [[0.3, -0.2]], [[1.0]], 0.1)
         return net
 
     net, other = learn(Sequential(LSTM(2, 3), Linear(3, 1))), learn(Sequential(LSTM(2, 3), Linear(3, 1)))
@@ -115,11 +112,8 @@ def learn(net, *seeds):
     """Steps whose evidence has the weight that the schedule says."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        net(rng.normal(size=(4, 2)))
         weight = getattr(net, "model", net).schedule.weight
-        OutputUpdater("cpu").update(net.output_z_buffer, rng.normal(size=4), 0.3 / weight, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learning.learn(net, rng.normal(size=(4, 2)), rng.normal(size=4), 0.3 / weight)
     return net
 
 

@@ -12,7 +12,6 @@ from pytagi_ddp.nn import (
     LeakyReLU,
     Linear,
     MixtureReLU,
-    OutputUpdater,
     PiecewiseLinearEncoding,
     ReLU,
     Sequential,
@@ -20,6 +19,7 @@ from pytagi_ddp.nn import (
     Softplus,
     Tanh,
 )
+from tests.learning import learn
 
 
 def run(path, x):
@@ -47,13 +47,9 @@ def trained(*activations):
         layers += [activation, Linear(sizes[k + 1], sizes[k + 2], bias=k > 0)]
     net = Sequential(*layers)
     rng = np.random.default_rng(0)
-    updater = OutputUpdater(net.device)
     for _ in range(20):
         x = rng.normal(size=(16, 4)).astype(np.float32)
-        net(x)
-        updater.update(net.output_z_buffer, np.sin(x[:, :2]), 0.05, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, x, np.sin(x[:, :2]), 0.05)
     return net
 
 

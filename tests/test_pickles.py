@@ -15,6 +15,7 @@ import pytest
 from pytagi_ddp import HRCSoftmaxMetric, Normalizer, Utils, checkpoint, data, distributed, likelihoods, manual_seed, nn
 from pytagi_ddp.moved import MOVED
 from pytagi_ddp.nn.core.unpickled import writable
+from tests import learning
 from tests.pickled import out_of_band
 from tests.public_api import MODULES, names_of
 
@@ -25,10 +26,7 @@ SKLEARN = importlib.util.find_spec("sklearn") is not None
 
 def learn(net: nn.Sequential) -> tuple:
     """A step, and what the network predicts then."""
-    net(X)
-    nn.OutputUpdater("cpu").update(net.output_z_buffer, Y, np.full(6, 0.1), net.input_delta_z_buffer)
-    net.backward()
-    net.step()
+    learning.learn(net, X, Y, 0.1)
     return net.predict(X)
 
 

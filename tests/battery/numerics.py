@@ -12,6 +12,7 @@ from pytagi_ddp.kernels.cpu.products import _blas
 from pytagi_ddp.kernels.cpu.runtime import compile as loops
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.battery.example import Example, check, rows, snapshot, train
+from tests.learning import backpropagate
 from tests.nn import golden, reference, reference_activation
 from tests.nn.networks import (
     DELTAS,
@@ -139,14 +140,11 @@ def missing_observations_teach_nothing(example: Example) -> str | None:
         return "a sample changes the statistics of the batch, and so has deltas by the observations of the others"
     net.input_state_update = True
     x, var_x, y, _ = random_batch(net, 4)
-    updater = nn.OutputUpdater("cpu")
 
     def learn(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Deltas of the input, (2, samples, inputs), and of all parameters."""
         net.reset_lstm_states()
-        net(x, var_x)
-        updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
-        net.backward()
+        backpropagate(net, x, y, 0.3, var_x=var_x)
         return np.reshape(net.get_input_states(), (2, 4, -1)), net.arena.delta.copy()
 
     everything = learn(y)[0]

@@ -28,6 +28,7 @@ from pytagi_ddp.nn.core.step import Change
 from tests import random_cases
 from tests.battery.example import Example
 from tests.battery.layers import examples_of, layers_of
+from tests.learning import backpropagate
 from tests.nn.networks import random_batch
 
 WAYS = ("ddp", "buckets", "shards", "whole", "devices", "merges", "pipeline")
@@ -118,11 +119,7 @@ def batches(case: Case, net: nn.Sequential, step: int) -> list[list[tuple]]:
 
 
 def learn(net: Any, x: np.ndarray, var_x: np.ndarray, y: np.ndarray) -> None:
-    """Forward and backward pass."""
-    net(x, var_x)
-    update = nn.OutputUpdater("cpu").update
-    update(net.output_z_buffer, y, np.full(y.shape, NOISE, np.float32), net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, x, y, NOISE, var_x)
 
 
 def learn_all(net: Any, parts: Sequence[tuple], accumulate: Any) -> None:

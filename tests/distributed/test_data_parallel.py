@@ -25,6 +25,7 @@ from pytagi_ddp.nn import (
     ReLU,
     Sequential,
 )
+from tests.learning import backpropagate
 
 
 def dense():
@@ -41,10 +42,7 @@ def batch(net, n, seed=0):
 
 
 def learn(net, x, y):
-    moments = net(x)
-    OutputUpdater(net.device).update(net.output_z_buffer, y, 0.3, net.input_delta_z_buffer)
-    net.backward()
-    return moments
+    return backpropagate(net, x, y, 0.3)
 
 
 def on_ranks(make, average, batches, ranks):
@@ -55,13 +53,10 @@ def on_ranks(make, average, batches, ranks):
         manual_seed(7)
         net = make()
         ddp = DDPSequential(net, average=average)
-        updater = OutputUpdater("cpu")
         for x, y in batches:
             mine_x, mine_y = (np.array_split(a, ranks)[comm.rank] for a in (x, y))
             if len(mine_x):
-                ddp(mine_x)
-                updater.update(ddp.output_z_buffer, mine_y, 0.3, ddp.input_delta_z_buffer)
-                ddp.backward()
+                backpropagate(ddp, mine_x, mine_y, 0.3)
             ddp.step()
         return net.state_dict()
 
@@ -327,9 +322,7 @@ def test_no_samples():
     assert net.model.state_dict() == before
     rng = np.random.default_rng(0)
     for x in (rng.normal(size=(4, 3)), none, rng.normal(size=(1, 3))):  # goes on behind it
-        net(x)
-        OutputUpdater("cpu").update(net.output_z_buffer, np.ones((len(x), 2)), 0.1, net.input_delta_z_buffer)
-        net.backward()
+        backpropagate(net, x, np.ones((len(x), 2)), 0.1)
         kept = net.model.state_dict()
         net.step()
         assert (net.model.state_dict() == kept) == (len(x) == 0)

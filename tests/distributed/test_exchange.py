@@ -23,6 +23,7 @@ from pytagi_ddp.distributed.config import choose_strategy
 from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from tests.learning import backpropagate
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
 
@@ -33,9 +34,7 @@ def network() -> Sequential:
 
 def learn(net, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
-    net(rng.normal(size=(4, 3)))
-    OutputUpdater("cpu").update(net.output_z_buffer, rng.normal(size=4), 0.1, net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, rng.normal(size=(4, 3)), rng.normal(size=4), 0.1)
 
 
 def serial(**options) -> DDPConfig:

@@ -13,7 +13,8 @@ from pytagi_ddp.distributed import CollectiveTimeoutError, RankLeftError, create
 from pytagi_ddp.distributed.sharded_arena import ALIGNMENT, groups_of
 from pytagi_ddp.models import resnet18_cifar10
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, OutputUpdater
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, difference, with_batch_norm
+from tests.learning import backpropagate, learn
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, difference, with_batch_norm
 
 
 def on_rank_0(what, seconds, folder):
@@ -71,8 +72,7 @@ def rank_0_predicts():
     for _ in range(2):
         if communicator.rank == 0:
             found.append(net.predict(x, batch_size=3))
-        backpropagate(net, x, y)
-        net.step()
+        learn(net, x, y)
     with net.unshard():
         found.append(net.predict(x))
     return found
@@ -116,8 +116,7 @@ def series():
     for step in range(4):
         x, y = batch(net, 1, 10 * communicator.rank + step)
         for each in (sharded, whole):
-            backpropagate(each, x, y)
-            each.step()
+            learn(each, x, y)
     memory = [each.get_lstm_states()[1][0] for each in (sharded, whole)]
     return [np.array_equal(*memory), np.array_equal(sharded.smoother(), whole.smoother())]
 
@@ -132,14 +131,12 @@ def evaluates_alone():
     for net in (recurrent, normed):
         for step in range(2):
             x, y = batch(net.model, 1 if net is recurrent else 3, step)
-            backpropagate(net, x, y)
-            net.step()
+            learn(net, x, y)
     found = [(recurrent.smoother(), normed.predict(x))] if communicator.rank == 0 else []
     communicator.barrier()
     with recurrent.unshard(), normed.unshard():
         found.append((recurrent.smoother(), normed.predict(x)))
-    backpropagate(normed, x, y)
-    normed.step()
+    learn(normed, x, y)
     return [*found, communicator.rank]
 
 
@@ -201,8 +198,7 @@ def trained_after_an_unshard_that_fails(folder, error):
         pass
     net.model.kernels = kernels
     for _ in range(3):
-        backpropagate(net, *batch(net.model, 3, communicator.rank))
-        net.step()
+        learn(net, *batch(net.model, 3, communicator.rank))
     x, _y = batch(net.model, 3, 0)
     before = net.predict(x)
     CheckpointManager(folder).save(net, TrainingPosition(step=1))  # which takes in what was assigned in `unshard`

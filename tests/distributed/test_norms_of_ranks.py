@@ -14,7 +14,8 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.nn import BatchNorm2d, Linear, OutputUpdater, ReLU, Sequential
-from tests.mpi.ddp_networks import backpropagate, batch, difference, error_of
+from tests.learning import backpropagate
+from tests.mpi.ddp_networks import batch, difference, error_of
 
 
 def network():

@@ -25,20 +25,17 @@ from pytagi_ddp.distributed import (
 )
 from pytagi_ddp.distributed.engine.combine import tree_sum
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
-from pytagi_ddp.nn import DDPSequential, Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
+from tests.learning import learn
 
 
 def train(net, parts, steps):
     """Steps on this rank's part of the batches."""
     ddp = DDPSequential(net, average=False)
-    updater = OutputUpdater(net.device)
     for step in range(steps):
         x, y = batch(step)
         x, y = (np.array_split(a, parts)[ddp.communicator.rank] for a in (x, y))
-        ddp(x)
-        updater.update(ddp.output_z_buffer, y, 0.1, ddp.input_delta_z_buffer)
-        ddp.backward()
-        ddp.step()
+        learn(ddp, x, y, 0.1)
     return ddp.model
 
 

@@ -14,6 +14,7 @@ from pytagi_ddp.kernels import cpu as kernels
 from pytagi_ddp.kernels.cpu.layers import half_precision
 from pytagi_ddp.kernels.cpu.runtime import _replay, graph, threads
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from tests.learning import learn
 
 pytestmark = pytest.mark.skipif(
     not _replay.can_flush, reason="this processor has no mode without subnormal numbers that we know of"
@@ -83,13 +84,8 @@ def networks():
 
 def train(net, x, steps=4):
     """Walked through, recorded and replayed."""
-    updater = nn.OutputUpdater(net.device)
     for _ in range(steps):
-        net(x)
-        y = np.zeros(2 * len(x), np.float32)
-        updater.update(net.output_z_buffer, y, y + 1, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, x, np.zeros(2 * len(x), np.float32))
         assert keeps_subnormals()
 
 

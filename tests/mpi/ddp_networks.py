@@ -1,4 +1,4 @@
-"""Small networks for data-parallel tests, the steps that train them, and what is asked of them afterwards."""
+"""Small networks for data-parallel tests, batches for them, and what is asked of them afterwards."""
 
 import hashlib
 
@@ -95,14 +95,6 @@ def batch(net, samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(net.layers[0], nn.Embedding):
         x = rng.integers(0, net.layers[0].num_embeddings, x.shape).astype(np.float32)
     return x, rng.normal(size=(samples, net.out_shape.size)).astype(np.float32)
-
-
-def backpropagate(net, x: np.ndarray, y: np.ndarray) -> None:
-    """Everything of a training step but `step`; `net` may be a DDPSequential."""
-    net(x)
-    updater = nn.OutputUpdater("cpu")
-    updater.update(net.output_z_buffer, y, np.full(y.size, 1.0), net.input_delta_z_buffer)
-    net.backward()
 
 
 def difference(a: dict, b: dict) -> float:

@@ -10,9 +10,9 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.nn.core.stepping import cap_factor
+from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
-    backpropagate,
     batch,
     difference,
     error_of,
@@ -37,10 +37,8 @@ def sum_of_ranks(comm):
         worst, equal = 0.0, True
         for step in range(3):
             x, y = batch(net, sum(sizes), step)
-            backpropagate(ddp, x[mine], y[mine])
-            ddp.step()
-            backpropagate(reference, x, y)
-            reference.step()
+            learn(ddp, x[mine], y[mine])
+            learn(reference, x, y)
             worst = max(worst, difference(reference.state_dict(), ddp.state_dict()))
             equal = equal and same_everywhere(ddp)
             net.load_state_dict(reference.state_dict())
@@ -145,8 +143,7 @@ def uneven(comm):
     if rank == 0:  # the others have no samples and contribute zeros
         backpropagate(ddp, x, y)
     ddp.step()
-    backpropagate(reference, x, y)
-    reference.step()
+    learn(reference, x, y)
     results["one rank has samples"] = difference(reference.state_dict(), ddp.state_dict())
     ddp.step()  # nobody has seen a sample since: no step
     results["no samples"] = difference(reference.state_dict(), ddp.state_dict())
@@ -155,8 +152,7 @@ def uneven(comm):
     if rank == 0:
         backpropagate(ddp, x, y)
     ddp.step()
-    backpropagate(reference, x, y)
-    reference.step()
+    learn(reference, x, y)
     results["average over ranks with samples"] = difference(reference.state_dict(), ddp.state_dict())
     results["asked to stop before"] = ddp.stop_requested
     if rank == size - 1:
@@ -223,8 +219,7 @@ def empty_batches(comm, way, norms):
             backpropagate(silent, x_mine, y_mine)
         silent.step()
         used = slice(0, 3 * (comm.world_size - (step > 0)))
-        backpropagate(reference, x[used], y[used])
-        reference.step()
+        learn(reference, x[used], y[used])
     if norms and comm.world_size > 1:
         assert whole.update_bn([x_mine]) == silent.update_bn([x_mine])
     found, also, expected = whole.state_dict(), silent.state_dict(), reference.state_dict()
@@ -255,8 +250,7 @@ def shares_of_65(comm):
         batch_size = 16 * comm.world_size // size
         with BatchLoader(data, batch_size, rank, size, seed=3) as loader:
             for x, labels in loader:
-                backpropagate(trained, x, np.eye(2, dtype=np.float32)[labels])
-                trained.step()
+                learn(trained, x, np.eye(2, dtype=np.float32)[labels])
                 sizes += [len(x)]
     return [difference(reference.state_dict(), ddp.state_dict()), sizes.count(0), same_everywhere(ddp)]
 

@@ -12,10 +12,10 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import synchronize
 from pytagi_ddp.nn import DDPConfig, DDPSequential
+from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     IMAGE,
     WITHOUT_BATCH_NORM,
-    backpropagate,
     batch,
     difference,
     error_of,
@@ -82,8 +82,7 @@ def loaded(comm, rule, load):
         backpropagate(new, x, y)  # other variances than those of `old`
         new.step()
     ddp = DDPSequential(old, DDPConfig(backend=comm.backend), every=2, merge=rule)
-    backpropagate(ddp, x[mine], y[mine])
-    ddp.step()
+    learn(ddp, x[mine], y[mine])
     if load == "load_state_dict":
         ddp.load_state_dict(new.state_dict())
     elif load == "past the DDPSequential":
@@ -99,8 +98,7 @@ def loaded(comm, rule, load):
     fresh = DDPSequential(copy.deepcopy(new), DDPConfig(backend=comm.backend), every=2, merge=rule)
     for _ in range(2):
         for net in (ddp, fresh):
-            backpropagate(net, x[mine], y[mine])
-            net.step()
+            learn(net, x[mine], y[mine])
     return [difference(ddp.state_dict(), fresh.state_dict()), ddp.steps_since_merge]
 
 
@@ -117,8 +115,7 @@ def merge_all(comm):
     ddp = DDPSequential(net, config_of(comm), every=2, merge="mean")
     x, y = batch(net, 4, rank)
     alone = copy.deepcopy(net)
-    backpropagate(alone, x, y)
-    alone.step()
+    learn(alone, x, y)
     with ddp.join():
         backpropagate(ddp, x, y)  # no step: what was learnt counts all the same
     expected = np.mean(comm.all_gather_object(alone.arena.theta.copy()), 0)

@@ -14,9 +14,9 @@ from pytagi_ddp import cuda, manual_seed
 from pytagi_ddp.distributed import NonFiniteError, SerialCommunicator, all_reduce_deltas
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
+from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
-    backpropagate,
     batch,
     difference,
     digest,
@@ -43,10 +43,8 @@ def no_sync(comm):
             with ddp.no_sync():
                 backpropagate(ddp, x[mine][:2], y[mine][:2])
                 backpropagate(ddp, x[mine][2:3], y[mine][2:3])
-            backpropagate(ddp, x[mine][3:], y[mine][3:])
-            ddp.step()
-            backpropagate(reference, x, y)
-            reference.step()
+            learn(ddp, x[mine][3:], y[mine][3:])
+            learn(reference, x, y)
             worst = max(worst, difference(reference.state_dict(), ddp.state_dict()))
             net.load_state_dict(reference.state_dict())
         results[name] = [worst, ddp.communicator.reduce_calls - calls, same_everywhere(ddp)]
@@ -79,13 +77,11 @@ def join(comm, batch_norm):
 
     with ddp.join():
         for step in range(batches[rank]):
-            backpropagate(ddp, x[rows(rank, step)], y[rows(rank, step)])
-            ddp.step()
+            learn(ddp, x[rows(rank, step)], y[rows(rank, step)])
     results["calls"] = ddp.communicator.reduce_calls
     for step in range(3):
         union = [rows(r, step) for r in range(size) if step < batches[r]]
-        backpropagate(reference, np.concatenate([x[i] for i in union]), np.concatenate([y[i] for i in union]))
-        reference.step()
+        learn(reference, np.concatenate([x[i] for i in union]), np.concatenate([y[i] for i in union]))
     results["difference"] = difference(reference.state_dict(), ddp.state_dict())
     results["equal"] = same_everywhere(ddp)
     return results
@@ -113,10 +109,8 @@ def synchronised(comm):
     worst = 0.0
     for step in range(3):
         x, y = batch(net, sum(sizes), step)
-        backpropagate(ddp, x[mine], y[mine])
-        ddp.step()
-        backpropagate(reference, x, y)
-        reference.step()
+        learn(ddp, x[mine], y[mine])
+        learn(reference, x, y)
         worst = max(worst, difference(reference.state_dict(), ddp.state_dict()))
         if step == 0:
             ours, theirs = (n.get_norm_mean_var() for n in (net, reference))
@@ -278,8 +272,7 @@ def join_with_merges(comm, options):
     x, y = batch(net, 2, comm.rank)
     with ddp.join():
         for _ in range(1 + 2 * comm.rank):  # odd: everyone has a step left that was not merged
-            backpropagate(ddp, x, y)
-            ddp.step()
+            learn(ddp, x, y)
     return {"equal": same_everywhere(ddp), "left": ddp.steps_since_merge}
 
 
@@ -310,8 +303,7 @@ def forgetting(comm, every):
     alone.forget_evidence(2)
     ddp.forget_evidence(2)
     results["equal"] = [np.array_equal(alone.arena.theta, net.arena.theta), same_everywhere(ddp)]
-    backpropagate(ddp, x[:2], y[:2])
-    ddp.step()
+    learn(ddp, x[:2], y[:2])
     return results
 
 
@@ -403,8 +395,7 @@ def parts_of_passes_run_again(comm, blocks):
             with ddp.no_sync():
                 for part in rows[:-1]:
                     backpropagate(ddp, x[part], y[part])
-            backpropagate(ddp, x[rows[-1]], y[rows[-1]])
-            ddp.step()
+            learn(ddp, x[rows[-1]], y[rows[-1]])
             twin.load_state_dict(ddp.state_dict())
     return [missing, same_everywhere(ddp)]
 
@@ -499,10 +490,8 @@ def default_of_pytagi(comm):
         warnings.simplefilter("always")
         ddp = DDPSequential(net, DDPConfig(list(range(size)), "nccl", rank, size), False)
     x, y = batch(net, 3 * size, 0)
-    backpropagate(ddp, x[3 * rank : 3 * rank + 3], y[3 * rank : 3 * rank + 3])
-    ddp.step()
-    backpropagate(reference, x, y)
-    reference.step()
+    learn(ddp, x[3 * rank : 3 * rank + 3], y[3 * rank : 3 * rank + 3])
+    learn(reference, x, y)
     ddp.communicator.barrier()
     return (
         ddp.communicator.backend,

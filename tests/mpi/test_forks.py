@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.nn import DDPConfig, FSDPSequential
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of
+from tests.learning import learn
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, error_of
 from tests.mpi.rank import job_folder, note
 from tests.mpi.shared import on_ranks
 
@@ -30,8 +31,7 @@ def forks(comm, reshard):
     net = FSDPSequential(WITHOUT_BATCH_NORM["Conv2d"](), config, reshard_after_forward=reshard, min_num_params=60)
     x, y = batch(net.model, 3, comm.rank)
     for _ in range(3):  # passes are recorded
-        backpropagate(net, x, y)
-        net.step()
+        learn(net, x, y)
         before = net.predict(x)[0]
     state, layer = net.model.state_dict() if not reshard else {}, net.model.layers[0]
     view = None if reshard else layer.mu_w

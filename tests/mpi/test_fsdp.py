@@ -11,9 +11,9 @@ from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed.gathering import VOTES
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential
 from pytagi_ddp.nn.core.parameters import ParametersNotHereError
+from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
-    backpropagate,
     batch,
     difference,
     error_of,
@@ -50,8 +50,7 @@ def every_network(comm, reshard):
         for step in range(3):
             x, y = batch(whole.model, sum(sizes), step)
             for net in (sharded, whole):
-                backpropagate(net, x[mine], y[mine])
-                net.step()
+                learn(net, x[mine], y[mine])
         predictions = [net.predict(x) for net in (sharded, whole)]
         results[name] = [same(sharded, whole), np.array_equal(*predictions)]
     return results
@@ -105,8 +104,7 @@ def forgetting(comm, reshard):
     for step in range(3):
         x, y = batch(whole.model, 3, 10 * comm.rank + step)
         for each in (sharded, whole):
-            backpropagate(each, x, y)
-            each.step()
+            learn(each, x, y)
             if step < 2:
                 each.forget_evidence(1.5)
         for _ in range(comm.rank):
@@ -154,8 +152,7 @@ def bytes_of_a_step(comm, reshard, blocks):
     x, y = batch(net, 3, comm.rank)
     sharded.step()  # nothing is gathered from here on
     before = c.gather_bytes, c.reduce_bytes
-    backpropagate(sharded, x, y)
-    sharded.step()
+    learn(sharded, x, y)
     rows = [4 * R * group.shard for group in arena.groups]
     votes = 4 * VOTES * (R > 1)
     reduced = 2 * sum(rows) + arena.tail.nbytes + (2 + reshard) * votes + 4
@@ -188,8 +185,7 @@ def all_parameters(comm, reshard):
     sharded, whole = pair(comm, net, reshard)
     x, y = batch(net, 3, rank)
     for each in (sharded, whole):
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     expected = whole.state_dict()
     path = job_folder() / "sharded.safetensors"
     sharded.save(path)
@@ -216,8 +212,7 @@ def all_parameters(comm, reshard):
     sharded.load(path)
     whole.load(path)
     for each in (sharded, whole):
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     results["loaded"] = same(sharded, whole)
     sharded.load_state_dict(expected)
     results["taken"] = same(sharded, other)
@@ -251,8 +246,7 @@ def checkpoints(comm, reshard):
     sharded, whole = pair(comm, net, reshard)
     x, y = batch(net, 3, comm.rank)
     for each in (sharded, whole):
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     manager = CheckpointManager(job_folder())
     manager.save(sharded, TrainingPosition(step=1))
     other, replica = pair(comm, with_batch_norm(1), not reshard, min_num_params=1000)
@@ -314,8 +308,7 @@ def misuse(comm, reshard):
     results["unchanged"] = "yes" if sharded.state_dict() == before else ""
     for each in (sharded, whole):
         each.load_state_dict(whole.state_dict())
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     results["goes on"] = "yes" if same(sharded, whole) else ""
     return results
 
@@ -377,8 +370,7 @@ def cut_short(comm, reshard):
     sharded.load_state_dict(whole.state_dict())
     sharded.model.arena.statistics[:] = whole.model.arena.statistics
     for each in (sharded, whole):
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     return [*results, same(sharded, whole)]
 
 

@@ -22,7 +22,8 @@ from pytagi_ddp.distributed import (
     rank_zero_only,
     synchronize,
 )
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, error_of, shares, with_batch_norm
+from tests.learning import backpropagate
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, error_of, shares, with_batch_norm
 from tests.mpi.run import mpirun
 from tests.mpi.shared import on_ranks
 

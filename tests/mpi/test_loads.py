@@ -6,7 +6,8 @@ import pytest
 from pytagi_ddp import nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
-from tests.mpi.ddp_networks import backpropagate, batch, error_of, with_batch_norm
+from tests.learning import backpropagate
+from tests.mpi.ddp_networks import batch, error_of, with_batch_norm
 from tests.mpi.rank import job_folder
 from tests.mpi.shared import on_ranks
 

@@ -11,8 +11,9 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.distributed import DDPConfig, DDPSequential, PipelineSequential, SerialCommunicator, init_device_mesh
 from pytagi_ddp.distributed.pipeline.schedule import SCHEDULES, bubble, micro_batch_rows
+from tests.learning import backpropagate
 from tests.mpi import ddp_networks
-from tests.mpi.ddp_networks import backpropagate, batch, error_of
+from tests.mpi.ddp_networks import batch, error_of
 from tests.mpi.rank import job_folder
 from tests.mpi.shared import backend_of, on_ranks
 
@@ -153,16 +154,14 @@ def empty_share(comm, schedule):
     replicas, replica = mesh["data"].world_size, mesh["data"].rank
     reference = network("ReLU")
     options = {"average": False, "n_microbatches": 2, "schedule": schedule, "mesh": mesh}
-    net, updater = pipeline(comm, "ReLU", **options), nn.OutputUpdater("cpu")
+    net = pipeline(comm, "ReLU", **options)
     for step in range(3):
         x, y = batch(reference, 3 * replicas, step)
         backpropagate(reference, *((x[3:], y[3:]) if step == 1 else (x, y)))
         reference.step()
         rows = slice(3 * replica, 3 * replica + (0 if step == 1 and replica == 0 else 3))
         if schedule == "GPipe":
-            mu, var = net(x[rows])
-            updater.update(net.output_z_buffer, y[rows], np.full(y[rows].size, 1.0), net.input_delta_z_buffer)
-            net.backward()
+            mu, var = backpropagate(net, x[rows], y[rows])
         else:
             mu, var = learn(net, x[rows], y[rows])
         assert mu.shape == var.shape == ((rows.stop - rows.start) * y.shape[1] * net.is_last,)

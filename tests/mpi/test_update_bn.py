@@ -6,7 +6,8 @@ import numpy as np
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import DDPConfig, DDPSequential, update_bn
-from tests.mpi.ddp_networks import backpropagate, batch, error_of, same_everywhere, with_batch_norm
+from tests.learning import backpropagate, learn
+from tests.mpi.ddp_networks import batch, error_of, same_everywhere, with_batch_norm
 from tests.mpi.shared import on_ranks
 
 
@@ -60,8 +61,7 @@ def synchronised(comm):
     update_bn(joint, reference)
     results["difference"] = np.abs(net.arena.statistics - reference.arena.statistics).max()
     results["equal"] = same_everywhere(ddp)
-    backpropagate(ddp, x[:2], y[:2])
-    ddp.step()
+    learn(ddp, x[:2], y[:2])
     results["equal after a step"] = same_everywhere(ddp)
     return results
 
@@ -81,13 +81,11 @@ def merged(comm):
     for step in range(2):
         if step:
             results["refused"] = error_of(lambda: update_bn([x], ddp), RuntimeError)
-        backpropagate(ddp, x, y)
-        ddp.step()
+        learn(ddp, x, y)
     update_bn([x], ddp)
     results["equal"] = same_everywhere(ddp)
     for _ in range(2):
-        backpropagate(ddp, x, y)
-        ddp.step()
+        learn(ddp, x, y)
     results["equal after a merge"] = same_everywhere(ddp)
     return results
 

@@ -9,20 +9,12 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-
-
-def observe(net, updater, x, y, noise_var):
-    """One training step on a batch."""
-    net(x)
-    updater.update(net.output_z_buffer, y, np.full(np.size(y), noise_var, np.float32), net.input_delta_z_buffer)
-    net.backward()
-    net.step()
+from tests.learning import learn
 
 
 def test_one_weight_is_the_scalar_kalman_filter():
     rng = np.random.default_rng(5)
     net = nn.Sequential(nn.Linear(1, 1, bias=False))
-    updater = nn.OutputUpdater(net.device)
     weight = net.layers[0]
     weight.mu_w, weight.var_w = [0.3], [0.9]
     m, s, noise_var = 0.3, 0.9, 0.04
@@ -31,7 +23,7 @@ def test_one_weight_is_the_scalar_kalman_filter():
         y = -0.8 * x + noise_var**0.5 * rng.normal()
         gain = s * x / (s * x * x + noise_var)
         m, s = m + gain * (y - m * x), (1 - gain * x) * s
-        observe(net, updater, [x], [y], noise_var)
+        learn(net, [x], [y], noise_var)
         assert weight.mu_w[0] == pytest.approx(m, rel=1e-4)
         assert weight.var_w[0] == pytest.approx(s, rel=1e-4)
     assert s < 2e-4
@@ -42,7 +34,6 @@ def test_one_hot_inputs_one_at_a_time_give_the_exact_posterior():
     rng = np.random.default_rng(6)
     inputs, outputs, noise_var = 4, 3, 0.25
     net = nn.Sequential(nn.Linear(inputs, outputs, bias=False, gain_weight=1.5))
-    updater = nn.OutputUpdater(net.device)
     weights = net.layers[0]
     prior_mean = np.array(weights.mu_w, np.float64).reshape(outputs, inputs)
     prior_precision = 1 / np.array(weights.var_w, np.float64).reshape(outputs, inputs)
@@ -53,7 +44,7 @@ def test_one_hot_inputs_one_at_a_time_give_the_exact_posterior():
         y = truth[:, i] + noise_var**0.5 * rng.normal(size=outputs)
         seen[i] += 1
         totals[:, i] += y
-        observe(net, updater, np.eye(inputs)[i], y, noise_var)
+        learn(net, np.eye(inputs)[i], y, noise_var)
     precision = prior_precision + seen / noise_var
     mean = (prior_precision * prior_mean + totals / noise_var) / precision
     np.testing.assert_allclose(weights.var_w.reshape(outputs, inputs), 1 / precision, rtol=1e-4)
@@ -62,11 +53,10 @@ def test_one_hot_inputs_one_at_a_time_give_the_exact_posterior():
 
 def test_a_bias_alone_averages_its_observations():
     net = nn.Sequential(nn.Linear(1, 1))
-    updater = nn.OutputUpdater(net.device)
     layer = net.layers[0]
     layer.mu_w, layer.var_w, layer.mu_b, layer.var_b = [0], [0], [0], [1]
     for y in (1.0, 2.0, 6.0):
-        observe(net, updater, [0.0], [y], 0.5)
+        learn(net, [0.0], [y], 0.5)
     assert layer.var_b == pytest.approx([1 / 7])
     assert layer.mu_b == pytest.approx([(1 + 2 + 6) * 2 / 7])
 
@@ -129,7 +119,7 @@ def test_a_parameter_without_variance_is_known():
     before = np.array(layer.mu_w)
     biases = np.array(layer.mu_b)
     for _ in range(3):
-        observe(net, nn.OutputUpdater(net.device), np.ones(12), np.full(8, 5.0), 0.1)
+        learn(net, np.ones(12), np.full(8, 5.0), 0.1)
     np.testing.assert_array_equal(layer.mu_w, before)
     np.testing.assert_array_equal(layer.var_w, 0)
     assert (layer.mu_b != biases).all() and (layer.var_b > 0).all()

@@ -11,7 +11,8 @@ from pytagi_ddp.distributed import create_communicator, run_threads
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, deferred_init
 from pytagi_ddp.nn.core.init import get_state
 from pytagi_ddp.nn.core.parameters import ParametersNotHereError
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, backpropagate, batch, with_batch_norm
+from tests.learning import learn
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, with_batch_norm
 
 
 def mixed():
@@ -42,8 +43,7 @@ def test_a_seed_keeps_its_meaning(name):
     net.materialize()  # drawn: nothing to do
     x, y = batch(net, 4, 1)
     for each in (net, expected):
-        backpropagate(each, x, y)
-        each.step()
+        learn(each, x, y)
     assert net.state_dict() == expected.state_dict()
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from pytagi_ddp import nn
 from tests.battery.example import observe
+from tests.learning import learn
 
 
 def test_rows_that_do_not_occur_keep_every_bit():
@@ -12,10 +13,7 @@ def test_rows_that_do_not_occur_keep_every_bit():
     table = net.layers[0]
     for categories in ([[1, 3], [7, 1]], [[0, 0]], [[8, 3]]):  # sums of one step must not reach the next
         before = table.mu_w.copy().reshape(9, 4), table.var_w.copy().reshape(9, 4)
-        net(np.array(categories))
-        nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(2 * len(categories)), 0.1, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, np.array(categories), np.ones(2 * len(categories)), 0.1)
         changed = np.isin(np.arange(9), categories) & (np.arange(9) != 3)
         for now, old in zip((table.mu_w, table.var_w), before, strict=True):
             np.testing.assert_array_equal((now.reshape(9, 4) != old).all(1), changed)

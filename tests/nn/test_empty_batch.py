@@ -7,6 +7,7 @@ import pytest
 
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import LSTM, EvenExp, Linear, OutputUpdater, ReLU, Sequential
+from tests.learning import backpropagate
 
 NONE = np.zeros((0, 4), np.float32)
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -18,9 +19,7 @@ def network() -> Sequential:
 
 
 def learn(net, x, step=True):
-    net(x)
-    OutputUpdater("cpu").update(net.output_z_buffer, np.ones((len(x), 2)), 0.5, net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, x, np.ones((len(x), 2)), 0.5)
     if step:
         net.step()
 

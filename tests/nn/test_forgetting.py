@@ -12,6 +12,7 @@ from pytagi_ddp.nn.core.parameters import ParametersNotHereError
 from pytagi_ddp.nn.core.prior import prior_variances
 from pytagi_ddp.nn.core.stepping import SEGMENT
 from tests.battery.example import observe, train
+from tests.learning import learn
 
 
 def network() -> nn.Sequential:
@@ -29,13 +30,9 @@ def test_a_discounted_posterior_is_one_of_less_evidence():
     net = nn.Sequential(nn.Linear(1, 1, bias=False))
     prior, noise, n = float(net.arena.theta[1, 0]), 10.0, 60
     mean = float(net.arena.theta[0, 0])
-    updater = nn.OutputUpdater("cpu")
     y = np.linspace(0.5, 1.5, n).astype(np.float32)
     for value in y:
-        net(np.ones(1))
-        updater.update(net.output_z_buffer, [value], [noise], net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, np.ones(1), [value], [noise])
     net.forget_evidence(4)
     precision = 1 / (4 * prior) + n / (4 * noise)
     m, s = moments(net)

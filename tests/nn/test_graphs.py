@@ -12,6 +12,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from tests.learning import learn
 from tests.mpi.ddp_networks import with_batch_norm
 from tests.nn.networks import randomise
 from tests.nn.twins import Both
@@ -168,13 +169,10 @@ def test_threads_with_a_network_each():
     def train(seed: int, results: dict) -> None:
         manual_seed(seed)
         net = networks[seed]
-        updater, rng = nn.OutputUpdater("cpu"), np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         for step in range(60):
             batch = (5, 5, 5, 5, 3)[step % 5]
-            net(rng.normal(size=(batch, 20)))
-            updater.update(net.output_z_buffer, rng.normal(size=batch), np.ones(batch), net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+            learn(net, rng.normal(size=(batch, 20)), rng.normal(size=batch))
         results[seed] = net.arena.theta.copy()
 
     results: list[dict] = [{}, {}]

@@ -7,18 +7,13 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.nn.tools.inspection import HEADER
+from tests.learning import backpropagate
 from tests.nn.test_profile import batch, network
 
 
 def dense() -> nn.Sequential:
     manual_seed(0)
     return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
-
-
-def learn(net: nn.Sequential, x, y, var_y=0.01) -> None:
-    net(x)
-    nn.OutputUpdater(net.device).update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)
-    net.backward()
 
 
 def test_units():
@@ -64,7 +59,7 @@ def test_what_the_cap_cuts():
     net = dense()
     x = np.random.default_rng(0).normal(size=(16, 2))
     assert math.isnan(net.inspect(x).rows[0].capped)
-    learn(net, x, np.full(16, 30.0))
+    backpropagate(net, x, np.full(16, 30.0), 0.01)
     shares = [net.inspect(x).rows[k].capped for k in (0, 2)]
     expected = []
     for layer in (net.layers[0], net.layers[2]):
@@ -89,12 +84,12 @@ def test_nothing_is_known_of_the_cap_once_deltas_are_dropped():
     """It was 0."""
     net = dense()
     x = np.random.default_rng(0).normal(size=(16, 2))
-    learn(net, x, np.full(16, 30.0))
+    backpropagate(net, x, np.full(16, 30.0), 0.01)
     net.step()
     assert net.inspect(x).rows[0].capped > 0
     net.load_state_dict(net.state_dict())
     assert math.isnan(net.inspect(x).rows[0].capped)
-    learn(net, x, np.full(16, 30.0))
+    backpropagate(net, x, np.full(16, 30.0), 0.01)
     assert net.inspect(x).rows[0].capped > 0
 
 

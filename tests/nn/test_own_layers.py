@@ -9,6 +9,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.nn.layers.fused import ActivatedNorm, Step, joined
 from tests.battery import check_layer
+from tests.battery.example import train
 from tests.nn import reference, reference_activation
 from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
 from tests.nn.own_layers import KeepsItsOutput, Passes, Scale, Sine, own_layers, scale, sine
@@ -25,14 +26,6 @@ def formulas(monkeypatch):
 
     monkeypatch.setitem(reference.LAYERS, KeepsItsOutput, exponential)
     monkeypatch.setitem(reference_activation.FORMULAS, "Sine", sine)
-
-
-def learn(net: nn.Sequential, seed: int, batch: int = 5) -> None:
-    x, var_x, y, _ = random_batch(net, batch, seed)
-    net(x, var_x)
-    nn.OutputUpdater("cpu").update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)
-    net.backward()
-    net.step()
 
 
 def alone(layer: type) -> nn.Sequential:
@@ -94,7 +87,7 @@ def test_the_prior_comes_back():
     net = own_layers()
     before = [np.array(leaf.var_w) for leaf in net.arena.leaves]
     for seed in range(5):
-        learn(net, seed, 20)
+        train(net, 20, seed=seed)
     net.forget_evidence(1e6)
     after = [leaf.var_w for leaf in net.arena.leaves]
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -190,7 +183,7 @@ def test_the_python_of_derived_layers_counts_in_every_step():
     twin.parameters_changed()
     for net in (own, twin):
         for seed in range(12):
-            learn(net, seed, 6)
+            train(net, 6, seed=seed)
     assert_same(vars_of(own), vars_of(twin), 1e-4)
 
 
@@ -223,7 +216,7 @@ def test_a_derived_layer_may_read_variances_and_change_deltas():
     nets = network(Linear), network(Doubles)
     for net in nets:
         for seed in range(12):
-            learn(net, seed)
+            train(net, 5, seed=seed)
     assert np.array_equal(nets[0].arena.theta, nets[1].arena.theta)
 
 
@@ -279,7 +272,7 @@ def test_what_no_layer_may_give_is_named(method, result, error, words, monkeypat
     monkeypatch.setattr(Passes, method, lambda *_: result)
     net = nn.Sequential(nn.Linear(4, 6), Passes(), nn.Linear(6, 3))
     with pytest.raises(error, match=words):
-        learn(net, 0, 2)
+        train(net, 2)
 
 
 def test_the_page_says_what_is_so(capsys, monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from tests.learning import learn
 from tests.nn.networks import assert_matches_reference, assert_same, learned, pass_through, random_batch, randomise
 
 STEM = {"in_width": 4, "in_height": 6}
@@ -153,10 +154,7 @@ def test_a_category_beside_numbers(checkpoint_blocks):
     table = learned(net)[0].mu_w.copy()
     x = np.array([[0, 4, -0.5, 7.25], [3, 3, 0.1, -2]])
     for _ in range(3):
-        net(x)
-        nn.OutputUpdater("cpu").update(net.output_z_buffer, [1, 2], [0.1, 0.1], net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, x, [1, 2], [0.1, 0.1])
     changed = (learned(net)[0].mu_w != table).reshape(5, 3).any(1)
     assert changed.tolist() == [True, False, False, True, True]
     with pytest.raises(ValueError, match=r"from 0 to 4, or -1: 1 of 2 inputs are none, the first of them 5"):

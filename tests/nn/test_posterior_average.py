@@ -10,6 +10,7 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed.run_threads import run_threads
 from pytagi_ddp.nn.run.rebuild import change_storage
 from tests.battery.example import observe, train
+from tests.learning import backpropagate
 
 
 def network(seed: int = 3) -> nn.Sequential:
@@ -130,10 +131,7 @@ def test_refusals():
 
 def learn(ddp: nn.DDPSequential, seed: int, step: bool = True) -> None:
     rng = np.random.default_rng([seed, ddp.rank])
-    ddp(rng.standard_normal((6, 4), np.float32))
-    observed = rng.standard_normal(12, np.float32), np.full(12, 0.3)
-    nn.OutputUpdater("cpu").update(ddp.output_z_buffer, *observed, ddp.input_delta_z_buffer)
-    ddp.backward()
+    backpropagate(ddp, rng.standard_normal((6, 4), np.float32), rng.standard_normal(12, np.float32), 0.3)
     if step:
         ddp.step()
 

@@ -8,6 +8,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.layers.linear import why_not_mixed
+from tests.learning import learn
 from tests.nn.networks import FIELDS, learned, pass_through, random_batch, randomise
 
 REASON = why_not_mixed()
@@ -121,12 +122,8 @@ def test_training_is_near_that_of_float32():
     x, var_x, *_ = random_batch(nets[0], 40)
     y = np.random.default_rng(5).standard_normal((40, 5)).astype(np.float32)
     for net in nets:
-        updater = nn.OutputUpdater(net.device)
         for _ in range(5):
-            net(x, var_x)
-            updater.update(net.output_z_buffer, y, np.ones_like(y), net.input_delta_z_buffer)
-            net.backward()
-            net.step()
+            learn(net, x, y, var_x=var_x)
     (mu, var), (mixed_mu, mixed_var) = (net.predict(x, var_x=var_x) for net in nets)
     assert np.abs(mixed_mu - mu).max() < 0.05 * np.sqrt(var).min()
     np.testing.assert_allclose(mixed_var, var, rtol=0.02)

@@ -5,18 +5,15 @@ import pytest
 
 import pytagi_ddp
 from pytagi_ddp import nn
+from tests.learning import learn
 
 
 def learnt(*layers, outputs=1):
     pytagi_ddp.manual_seed(0)
-    net, updater, rng = nn.Sequential(*layers), nn.OutputUpdater("cpu"), np.random.default_rng(0)
+    net, rng = nn.Sequential(*layers), np.random.default_rng(0)
     x = rng.normal(size=(200, 3)).astype(np.float32)
     for rows in np.split(np.arange(200), 10):
-        net(x[rows])
-        y = np.tile(x[rows].sum(1, keepdims=True), outputs)
-        updater.update(net.output_z_buffer, y, 0.5, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, x[rows], np.tile(x[rows].sum(1, keepdims=True), outputs), 0.5)
     return net, x[:20]
 
 

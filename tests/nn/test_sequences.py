@@ -5,6 +5,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.nn.core.state import Shape
+from tests import learning
 from tests.nn.networks import leaves, random_batch, randomise
 
 STEPS, FEATURES = 4, 6
@@ -26,11 +27,7 @@ class Sequence(nn.BaseLayer):
 def learn(net: nn.Sequential, x, var_x, y) -> dict[str, np.ndarray]:
     """A step; all that comes of it."""
     net.input_state_update = True
-    result = dict(zip(("mean", "variance"), net(x, var_x), strict=True))
-    updater = nn.OutputUpdater(net.device)
-    updater.update(net.output_z_buffer, y, np.full(np.size(y), 0.3), net.input_delta_z_buffer)
-    net.backward()
-    net.step()
+    result = dict(zip(("mean", "variance"), learning.learn(net, x, y, 0.3, var_x), strict=True))
     return result | {"deltas of the input": np.array(net.get_input_states()), "parameters": net.arena.theta.copy()}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from tests.learning import backpropagate
 
 STEPS = 2000
 NETWORKS = {
@@ -47,14 +48,11 @@ def test_two_thousand_steps(name, case):
     if (name, case) == ("batch norm", "batch of 1"):
         pytest.skip("one value per feature has no variance: refused, see test_norm.py")
     manual_seed(1)
-    net, updater = NETWORKS[name](), nn.OutputUpdater("cpu")
+    net = NETWORKS[name]()
     x, y, sigma_v = batches(case)
-    var_y = np.full(y[0].shape, sigma_v**2, np.float32)
     stopped = None
     for step in range(STEPS):
-        mu, var = net(x[step % len(x)])
-        updater.update(net.output_z_buffer, y[step % len(y)], var_y, net.input_delta_z_buffer)
-        net.backward()
+        mu, var = backpropagate(net, x[step % len(x)], y[step % len(y)], sigma_v**2)
         try:
             net.step()
         except FloatingPointError as error:
@@ -94,9 +92,7 @@ def test_variances_whose_square_is_infinite(observed):
 def test_values_that_a_view_let_in_are_met_by_the_next_step(row, value):
     """Assignment refuses them; what is written into the view of a parameter is looked at only here."""
     net = NETWORKS["dense"]()
-    net(np.ones((2, 4)))
-    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(6), np.ones(6), net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, np.ones((2, 4)), np.ones(6))
     (net.layers[2].mu_w, net.layers[2].var_w)[row][5] = value
     if value == -1:
         net.step()

@@ -8,6 +8,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.nn.files.architecture import architecture, first_difference
 from tests.battery.example import observe, train
+from tests.learning import backpropagate
 
 
 def network(through: bool = True) -> nn.Sequential:
@@ -20,10 +21,7 @@ def network(through: bool = True) -> nn.Sequential:
 def deltas_of_norm(net: nn.Sequential, batch: int = 30) -> tuple[np.ndarray, np.ndarray]:
     """Units in front of the norm, and the deltas of their means, by those of the weights and of the input."""
     x = np.random.default_rng(1).standard_normal((batch, 4), np.float32)
-    net(x)
-    updater, y = nn.OutputUpdater("cpu"), np.random.default_rng(2).standard_normal(2 * batch, np.float32)
-    updater.update(net.output_z_buffer, y, np.full(2 * batch, 0.3), net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, x, np.random.default_rng(2).standard_normal(2 * batch, np.float32), 0.3)
     w = net.layers[0].mu_w.reshape(5, 4)
     of_input = np.reshape(net.get_input_states()[0], (batch, 4))
     return x @ w.T, of_input @ np.linalg.pinv(w)  # of_input = deltas w: five units, of which four directions are seen

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
+from tests.learning import backpropagate, learn
 from tests.nn.networks import random_batch, randomise
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -250,12 +251,8 @@ def test_deltas_of_another_batch(net):
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_deltas_of_the_batch_before(net, steps):
     """The update was left out: also once passes are replayed."""
-    updater = nn.OutputUpdater(net.device)
     for _ in range(steps):
-        net(X)
-        updater.update(net.output_z_buffer, np.zeros(6), np.ones(6), net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, X, np.zeros(6))
     net(X)
     before = net.state_dict()
     with pytest.raises(RuntimeError, match="input_delta_z_buffer was not filled since the network was called"):
@@ -277,9 +274,7 @@ def test_deltas_of_another_batch_with_as_many_numbers(steps):
     updater = nn.OutputUpdater(net.device)
     other(X[:1])
     for _ in range(steps):
-        net(X)
-        updater.update(net.output_z_buffer, np.zeros(18), np.ones(18), net.input_delta_z_buffer)
-        net.backward()
+        backpropagate(net, X, np.zeros(18))
     net(X)
     updater.update(other.output_z_buffer, np.zeros(18), np.ones(18), net.input_delta_z_buffer)
     with pytest.raises(ValueError, match="holds 1 x 18 deltas, the batch has 3 x 6"):
@@ -381,9 +376,7 @@ def test_deltas_behind_a_step_are_those_of_its_variances():
     """pytagi keeps s g and s^2 h of the backward pass: its second step goes from 0.341848 to 0.583696 here."""
     net = nn.Sequential(nn.Linear(2, 1))
     net.load_state_dict({"Linear.0": ([0.1, 0.2], [0.5, 0.3], [0.3], [0.2])})
-    net(np.float32([0.5, 5 / 6]))
-    nn.OutputUpdater("cpu").update(net.output_z_buffer, np.float32([2]), np.float32([1]), net.input_delta_z_buffer)
-    net.backward()
+    backpropagate(net, np.float32([0.5, 5 / 6]), np.float32([2]), np.float32([1]))
     layer, means = net.layers[0], []
     for delta, variance in [(0.241848, 0.5), (0.241848 * 0.459239 / 0.5, 0.459239)]:
         np.testing.assert_allclose([layer.delta_mu_w[0], layer.var_w[0]], [delta, variance], rtol=1e-5)

@@ -10,6 +10,7 @@ from pytagi_ddp.data import BatchLoader, ImageDataset
 from pytagi_ddp.distributed import DataParallel
 from pytagi_ddp.nn import update_bn
 from pytagi_ddp.nn.core.tensors import TensorSpec
+from tests.learning import learn
 from tests.nn.networks import random_batch, randomise
 
 
@@ -23,13 +24,9 @@ def image(**options) -> nn.Sequential:
 
 def train(net: nn.Sequential, steps: int = 3) -> nn.Sequential:
     """Steps large enough to leave the running statistics behind."""
-    updater = nn.OutputUpdater(net.device)
     for step in range(steps):
         x, _, y, _ = random_batch(net, 20, step)
-        net(x)
-        updater.update(net.output_z_buffer, y, np.full(y.size, 0.01), net.input_delta_z_buffer)
-        net.backward()
-        net.step()
+        learn(net, x, y, 0.01)
     return net
 
 

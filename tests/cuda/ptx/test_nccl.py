@@ -32,11 +32,12 @@ from pytagi_ddp.selfcheck.examples import TOLERANCE
 from pytagi_ddp.selfcheck.two_ranks import largest_error
 from tests.cuda.ptx import ranks
 from tests.cuda.ptx.emulator import missing
+from tests.learning import backpropagate, learn
 from tests.mpi import run
 from tests.mpi.conftest import _mpi_is_here as _mpi_is_here
 from tests.mpi.conftest import _outcomes as _outcomes
 from tests.mpi.conftest import results as results
-from tests.mpi.ddp_networks import backpropagate, batch, dense, difference, error_of, shard, with_batch_norm
+from tests.mpi.ddp_networks import batch, dense, difference, error_of, shard, with_batch_norm
 from tests.mpi.rank import fault
 from tests.mpi.shared import on_ranks
 
@@ -107,8 +108,7 @@ def train(comm, way):
         x, y = batch(net, sum(sizes), step)
         mine = shard(sizes, comm.rank)
         for model, part in ((ddp, mine), (other, mine), (alone, slice(None))):
-            backpropagate(model, x[part], y[part])
-            model.step()
+            learn(model, x[part], y[part])
         if ddp.steps_since_merge == 0:
             states = comm.all_gather_object(ddp.state_dict())
             found["equal"] &= all(state == states[0] for state in states)
@@ -141,8 +141,7 @@ def late_merge(comm):
     for step in range(2):
         x, y = batch(net, 3 * comm.world_size, step)
         for model in (ddp, other):
-            backpropagate(model, x[comm.rank :: comm.world_size], y[comm.rank :: comm.world_size])
-            model.step()
+            learn(model, x[comm.rank :: comm.world_size], y[comm.rank :: comm.world_size])
     ddp.merge()
     found = [difference(other.state_dict(), ddp.state_dict()), ddp.steps_since_merge, ddp.stop_requested]
     for model in (ddp, other):
@@ -196,8 +195,7 @@ def replayed(comm):
             ddp = DDPSequential(with_batch_norm(0), DDPConfig(backend="nccl"))
             for step in range(4):
                 x, y = batch(ddp.model, 2, comm.rank + 10 * step)
-                backpropagate(ddp, x, y)
-                ddp.step()
+                learn(ddp, x, y)
             states.append(ddp.state_dict())
             ddp.communicator.close()
     return [state == states[0] for state in states]
@@ -406,8 +404,7 @@ def buckets_too_early(nccl, array, rank):
 
 def step_of(nccl, buckets):
     ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", buckets=buckets), communicator=nccl)
-    backpropagate(ddp, *batch(ddp.model, 2, 0))
-    ddp.step()
+    learn(ddp, *batch(ddp.model, 2, 0))
     ddp.state_dict()
 
 

@@ -12,7 +12,7 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, StopOnSignal, TrainingPosition
 from pytagi_ddp.data import BatchLoader, ImageDataset, random_crop_flip
 from pytagi_ddp.nn import DDPSequential, Linear, Sequential
-from tests.mpi.ddp_networks import backpropagate
+from tests.learning import backpropagate
 from tests.mpi.rank import ready, say
 
 # 26 images in global batches of 6: 5 steps an epoch, the last one of 2 images (of 3 ranks, one has none).

@@ -13,7 +13,8 @@ import numpy as np
 from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.nn import DDPConfig, DDPSequential
-from tests.mpi.ddp_networks import backpropagate, batch, dense, with_batch_norm
+from tests.learning import learn
+from tests.mpi.ddp_networks import batch, dense, with_batch_norm
 from tests.mpi.rank import fault, job_folder, ready, say
 
 
@@ -181,8 +182,7 @@ def fewer_batches(job):
     ddp = DDPSequential(dense(nn.ReLU()))
     x, y = batch(ddp.model, 4, job.rank)
     for _ in range(3 - job.last):
-        backpropagate(ddp, x, y)
-        ddp.step()
+        learn(ddp, x, y)
 
 
 @with_fault

@@ -13,7 +13,8 @@ from pytagi_ddp.distributed.communicator import Communicator, create_communicato
 from pytagi_ddp.distributed.engine import across_nodes
 from pytagi_ddp.distributed.engine.combine import tree_sum
 from pytagi_ddp.nn import DDPConfig, DDPSequential
-from tests.mpi.ddp_networks import backpropagate, batch, with_batch_norm
+from tests.learning import backpropagate
+from tests.mpi.ddp_networks import batch, with_batch_norm
 from tests.mpi.rank import ready, say
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, Linear, PipelineSequential, Sequential
-from tests.mpi.ddp_networks import backpropagate, with_batch_norm
+from tests.learning import learn
+from tests.mpi.ddp_networks import with_batch_norm
 from tests.mpi.rank import fault, ready, say
 
 GLOBAL, STEPS = 12, 6
@@ -34,8 +35,7 @@ def train(folder: str, way: str = "fsdp", stop_after: int = STEPS, gather: bool 
         size, outputs = net.model.in_shape.size, net.model.out_shape.size
         x, y = (rng.normal(size=(GLOBAL, n)).astype(np.float32) for n in (size, outputs))
         mine = slice(net.rank, None, net.world_size)
-        backpropagate(net, x[mine], y[mine])
-        net.step()
+        learn(net, x[mine], y[mine])
     options = {"gather": True} if gather else {}
     checkpoints.save(net, TrainingPosition(step=stop_after), **options)
     whole = net.state_dict()
