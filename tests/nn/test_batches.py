@@ -4,15 +4,9 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 
 from pytagi_ddp import nn
+from tests.battery.example import train
+from tests.battery.layers import conv, stem
 from tests.nn.networks import pass_through, random_batch, randomise
-
-
-def conv(c_in, c_out, **options):
-    return nn.Conv2d(c_in, c_out, 3, padding=1, **options)
-
-
-def stem():
-    return nn.Conv2d(2, 3, 3, in_width=6, in_height=4)
 
 
 def residual() -> list[nn.BaseLayer]:
@@ -38,24 +32,17 @@ def test_steps_on_changing_batches_equal_fresh_networks():
         assert net.state_dict() == fresh.state_dict()
 
 
-def train(net: nn.Sequential, steps: int) -> None:
-    for step in range(steps):
-        pass_through(net, *random_batch(net, 6, seed=step))
-        net.step()
-
-
 def test_networks_trained_in_turn_or_at_once_do_not_touch_each_other():
     """Scratch memory is shared between networks, but not while a kernel runs, nor between threads."""
     nets = [randomise(nn.Sequential(*residual()), seed) for seed in (1, 2, 3)]
     alone, in_turn, at_once = ([copy.deepcopy(net) for net in nets] for _ in range(3))
     for net in alone:
-        train(net, 10)
+        train(net, *[6] * 10)
     for step in range(10):
         for net in in_turn:
-            pass_through(net, *random_batch(net, 6, seed=step))
-            net.step()
+            train(net, 6, seed=step)
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda net: train(net, 10), at_once))
+        list(pool.map(lambda net: train(net, *[6] * 10), at_once))
     for k in range(3):
         assert alone[k].state_dict() == in_turn[k].state_dict()
         assert alone[k].state_dict() == at_once[k].state_dict()

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from tests.nn.networks import (
-    assert_matches_reference,
-    learned,
-)
-
-
-def conv(c_in: int, c_out: int, **options) -> nn.Conv2d:
-    return nn.Conv2d(c_in, c_out, 3, padding=1, **options)
-
+from tests.battery.layers import conv
+from tests.nn.networks import assert_matches_reference, learned
 
 STEM = {"in_width": 4, "in_height": 6}
 RESIDUAL = {
@@ -64,12 +57,6 @@ RESIDUAL = {
             nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 4), nn.LayerNorm([4]))),
         ),
         nn.Linear(4, 2),
-    ],
-    "dense branch beside an image": lambda: [
-        conv(1, 2, **STEM),
-        nn.Tanh(),
-        nn.ResNetBlock(nn.LayerBlock(nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 48))),
-        conv(2, 1),
     ],
     "dense shortcut beside an image": lambda: [
         conv(1, 2, **STEM),

@@ -34,11 +34,15 @@ def network(**options) -> nn.Sequential:
     return randomise(nn.Sequential(stem, nn.ReLU(), block, nn.Linear(32, 3), **options))
 
 
-def backpropagate(net, seed: int = 0, batch: int = 6) -> None:
-    x, _, delta_mu, delta_var = random_batch(net, batch, seed)
+def passes(net, x, delta_mu, delta_var) -> None:
     net(x)
     net.set_delta_z(delta_mu, delta_var)
     net.backward()
+
+
+def backpropagate(net, seed: int = 0, batch: int = 6) -> None:
+    x, _, *deltas = random_batch(net, batch, seed)
+    passes(net, x, *deltas)
 
 
 def test_pending_deltas_follow_a_step():
@@ -59,20 +63,14 @@ def test_accumulated_passes_are_one_batch():
     net.step()  # what is applied is not added to
     backpropagate(whole, seed=8)
     whole.step()
-    x, _, delta_mu, delta_var = random_batch(net, 9)
-    parts = (slice(0, 4), slice(4, 5), slice(5, 9))
+    x, _, *deltas = random_batch(net, 9)
+    parts = [[array[rows] for array in (x, *deltas)] for rows in (slice(0, 4), slice(4, 5), slice(5, 9))]
     with net.accumulate():
         for part in parts[:2]:
-            net(x[part])
-            net.set_delta_z(delta_mu[part], delta_var[part])
-            net.backward()
-    net(x[parts[2]])
-    net.set_delta_z(delta_mu[parts[2]], delta_var[parts[2]])
-    net.backward()
+            passes(net, *part)
+    passes(net, *parts[2])
     assert net.passes.waiting == 9
-    whole(x)
-    whole.set_delta_z(delta_mu, delta_var)
-    whole.backward()
+    passes(whole, x, *deltas)
     for a, b in zip(net.arena.delta, whole.arena.delta, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
     net.step()

@@ -17,6 +17,11 @@ def net() -> nn.Sequential:
     return randomise(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))
 
 
+def set_deltas(net):
+    net(X)
+    net.set_delta_z(np.ones(6), -np.ones(6))
+
+
 def test_backward_needs_a_training_pass(net):
     with pytest.raises(RuntimeError, match="forward pass in training mode"):
         net.backward()
@@ -36,8 +41,7 @@ def test_backward_needs_a_training_pass(net):
 def test_no_backward_in_evaluation_mode(net, steps):
     """A pass that is replayed leaves nothing for layers that are in another mode by then."""
     for _ in range(steps + 1):
-        net(np.ones((3, 4)))
-        net.set_delta_z(np.ones(6), -np.ones(6))
+        set_deltas(net)
         net.eval()
         with pytest.raises(RuntimeError, match="in training mode before it, and training mode itself"):
             net.backward()
@@ -95,21 +99,17 @@ def test_no_backward_with_other_parameters(change, steps, checkpoint_blocks):
     """It was half by the old ones and half by the new, or by the new alone where layers were run again."""
     layers = nn.Linear(4, 5), nn.LayerBlock(nn.Linear(5, 5), nn.LeakyReLU()), nn.Linear(5, 2)
     net = nn.Sequential(*layers, checkpoint_blocks=checkpoint_blocks)
-
-    def learn() -> None:
-        net(X)
-        net.set_delta_z(np.ones(6), -np.ones(6))
-        net.backward()
-
     for _ in range(steps):
-        learn()
+        set_deltas(net)
+        net.backward()
         net.step()
     net(X)
     change(net)
     net.set_delta_z(np.ones(6), -np.ones(6))
     with pytest.raises(RuntimeError, match=r"no step, and no other change of parameters.* between them"):
         net.backward()
-    learn()
+    set_deltas(net)
+    net.backward()
 
 
 def step_without_backward(net, fill):
@@ -121,11 +121,6 @@ def step_without_backward(net, fill):
 def observe_all(net):
     net(X)
     nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(6), np.ones(6), net.input_delta_z_buffer)
-
-
-def set_deltas(net):
-    net(X)
-    net.set_delta_z(np.ones(6), -np.ones(6))
 
 
 def write_deltas(net):
@@ -198,8 +193,7 @@ def test_a_network_in_a_wrapper_does_not_step_alone(net):
 def test_no_backward_with_the_parameters_of_an_average(net):
     average = nn.PosteriorAverage(net)
     average.update()
-    net(X)
-    net.set_delta_z(np.ones(6), -np.ones(6))
+    set_deltas(net)
     with average.average_parameters(), pytest.raises(RuntimeError, match="no other change of parameters"):
         net.backward()
 
