@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -80,6 +81,22 @@ def closes_communicators():
     before = is_initialized()
     yield
     assert is_initialized() == before, "get_distributed_backend(...).close() is missing at the end of this test"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "pytagi-ddp-test", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("may not mount a file system (needs root)")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

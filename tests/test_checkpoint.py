@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,8 +42,8 @@ SETTINGS = {"global batch": 16, "data": "digits", "sizes": (3, 4)}
 POSITION = TrainingPosition(epoch=2, batch=3, step=43, seed=7)
 
 
-def network(hidden=3, value=None):
-    net = Sequential(Linear(2, hidden), ReLU(), BatchNorm2d(hidden), Linear(hidden, 1))
+def network(hidden=3, value=None, **options):
+    net = Sequential(Linear(2, hidden), ReLU(), BatchNorm2d(hidden, **options), Linear(hidden, 1))
     if value is not None:
         net.arena.theta[:] = value
         net.arena.statistics[:] = value
@@ -93,7 +92,7 @@ def test_the_memory_of_recurrent_layers_comes_back(manager):
         learning.learn(net, [[0.3, -0.2]], [[1.0]], 0.1)
         return net
 
-    net, other = learn(Sequential(LSTM(2, 3), Linear(3, 1))), learn(Sequential(LSTM(2, 3), Linear(3, 1)))
+    net, other = (learn(Sequential(LSTM(2, 3), Linear(3, 1))) for _ in range(2))
     manager.save(net, POSITION)
     manager.load(other)
     assert other.state_dict(carried=True) == net.state_dict(carried=True)
@@ -357,17 +356,14 @@ def test_other_settings(two):
 
 
 def test_another_architecture(two):
-    with pytest.raises(ValueError, match=r"another architecture: output_size of Linear\.0 is 3 there and 4 here"):
-        two[0].load(network(hidden=4))
-
-
-def test_other_settings_of_a_layer(manager):
-    manager.save(network(), POSITION)
-    other = Sequential(Linear(2, 3), ReLU(), BatchNorm2d(3, eps=1e-3), Linear(3, 1))
-    before = other.state_dict()
-    with pytest.raises(ValueError, match=r"another architecture: eps of BatchNorm2d\.2 is 1e-05 there and 0\.001 here"):
-        manager.load(other)
-    assert other.state_dict() == before
+    for other, words in (
+        (network(hidden=4), r"output_size of Linear\.0 is 3 there and 4 here"),
+        (network(eps=1e-3), r"eps of BatchNorm2d\.2 is 1e-05 there and 0\.001 here"),
+    ):
+        before = other.state_dict()
+        with pytest.raises(ValueError, match=f"another architecture: {words}"):
+            two[0].load(other)
+        assert other.state_dict() == before
 
 
 def test_a_file_is_opened_once(two, monkeypatch):
@@ -524,47 +520,31 @@ def test_no_space(two):
     assert names(manager.folder) == ["manifest.json", first.name, second.name]
 
 
-@pytest.fixture
-def full_disk(tmp_path):
-    """A file system of 64 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "pytagi-ddp-test", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("may not mount a file system (needs root)")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk(full_disk):
-    manager = CheckpointManager(full_disk, keep_last=1)
+def test_a_full_disk(small_disk):
+    manager = CheckpointManager(small_disk, keep_last=1)
     first = manager.save(network(value=1), at(1))
     with pytest.raises(OSError, match=r"No space left on device: .*step-0000000002") as caught:
         manager.save(network(hidden=4000), at(2))
     assert caught.value.errno == errno.ENOSPC
-    assert (manager.latest(), names(full_disk)) == (first, ["manifest.json", first.name])
+    assert (manager.latest(), names(small_disk)) == (first, ["manifest.json", first.name])
     assert manager.load(network()).position == at(1)
     # Room for the checkpoint, but not for the manifest.
     size = first.stat().st_size
-    (full_disk / "ballast").write_bytes(bytes(4096 * (14 - -(-size // 4096))))
+    (small_disk / "ballast").write_bytes(bytes(4096 * (14 - -(-size // 4096))))
     with pytest.raises(OSError, match=r"No space left on device: .*manifest.json"):
         manager.save(network(value=2), at(2))
-    assert names(full_disk) == ["ballast", "manifest.json", first.name]
-    (full_disk / "ballast").unlink()
+    assert names(small_disk) == ["ballast", "manifest.json", first.name]
+    (small_disk / "ballast").unlink()
     assert manager.latest() == first
     manager.save(network(value=2), at(2))
-    assert first.name not in names(full_disk)
+    assert first.name not in names(small_disk)
 
 
-def test_a_read_only_file_system(full_disk):
-    manager = CheckpointManager(full_disk)
+def test_a_read_only_file_system(small_disk):
+    manager = CheckpointManager(small_disk)
     first = manager.save(network(value=1), at(1))
-    subprocess.run(["mount", "-o", "remount,ro", str(full_disk)], check=True)
-    with pytest.raises(OSError, match=rf"Read-only file system: '{full_disk}/step-0000000002-\w+.safetensors'"):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match=rf"Read-only file system: '{small_disk}/step-0000000002-\w+.safetensors'"):
         manager.save(network(value=2), at(2))
     assert manager.latest() == first
 
@@ -596,7 +576,7 @@ def test_ranks_that_trained_apart_must_merge_first(manager):
     assert manager.save(ddp, POSITION).exists()
 
 
-def test_bad_arguments(tmp_path, manager):
+def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="keep_last must be at least 1, or None for all, got 0"):
         CheckpointManager(tmp_path, keep_last=0)
     with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
@@ -604,8 +584,6 @@ def test_bad_arguments(tmp_path, manager):
     for wrong in (1.0, True, "1", np.zeros(2, int)):
         with pytest.raises(TypeError, match="epoch must be an integer, got"):
             TrainingPosition(wrong)
-    with pytest.raises(TypeError, match="JSON"):
-        manager.save(network(), POSITION, {"data": np.zeros(3)})
 
 
 def test_a_position_counted_by_numpy(manager):
@@ -634,12 +612,6 @@ def test_importing_it_starts_nothing():
     code = "import sys, pytagi_ddp.checkpoint; print({'mpi4py.MPI', 'cupy', 'matplotlib'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"
-
-
-def test_a_quiet_load_warns_of_nothing(two):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert two[0].load(network(), settings=SETTINGS).position == at(2)
 
 
 TOGETHER = """

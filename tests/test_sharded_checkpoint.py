@@ -117,8 +117,7 @@ def test_a_job_trains_on_while_the_newest_is_read(tmp_path, monkeypatch, fall_ba
     monkeypatch.setattr(sharded, "verify", train_on)
     found, values = load(tmp_path, 2, fall_back=fall_back)
     assert found.position.step == 2
-    for name, expected in tensors(network(2)).items():
-        np.testing.assert_array_equal(values[name], expected)
+    assert_equal(values, tensors(network(2)))
 
 
 def tensors(net):
@@ -296,6 +295,13 @@ def test_another_network_or_other_settings_are_refused(tmp_path):
         load(tmp_path, 2, settings={"size": 4}, allow_changes=True)
 
 
+def refused(place, error, words):
+    """On the ranks of a job, and in one process; `place` is a folder of checkpoints or one of them."""
+    for read in (lambda: load(place, 2, path=place), lambda: CheckpointManager(place).load(network(1), place)):
+        with pytest.raises(error, match=words):
+            read()
+
+
 @pytest.mark.parametrize("fault", ["a path", "no integer", "twice", "left out", "none", "format", "parts", "header"])
 def test_an_index_that_makes_no_sense(fault, tmp_path):
     path = save(tmp_path, 3, 1)[0]
@@ -328,9 +334,7 @@ def test_an_index_that_makes_no_sense(fault, tmp_path):
         "parts": "there twice|are missing",
         "header": "its header has 1073741824 bytes, more than 8388608",
     }.get(fault, "shards.json is damaged|copied is damaged")
-    for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
-        with pytest.raises(DamagedCheckpointError, match=words):
-            read()
+    refused(copied, DamagedCheckpointError, words)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "[1, 2", "Linear.0: Linear(3,5)"])
@@ -340,9 +344,7 @@ def test_an_architecture_that_makes_no_sense(text, tmp_path):
     content["metadata"]["architecture"] = text
     shutil.copytree(path, copied := tmp_path / "copied")
     (copied / "shards.json").write_text(json.dumps(content))
-    for read in (lambda: load(tmp_path, 2, path=copied), lambda: CheckpointManager(tmp_path).load(network(1), copied)):
-        with pytest.raises(ValueError, match="copied is corrupt: its architecture cannot be read"):
-            read()
+    refused(copied, ValueError, "copied is corrupt: its architecture cannot be read")
 
 
 def test_an_index_is_not_read_that_is_longer_than_one_is(tmp_path):
@@ -355,9 +357,7 @@ def test_an_index_is_not_read_that_is_longer_than_one_is(tmp_path):
     data = (path / "shards.json").read_bytes()
     content["checkpoints"][0] |= {"bytes": len(data), "sha256": checksum(data)}
     manifest.write_text(json.dumps(content))
-    for read in (lambda: load(tmp_path, 2), lambda: CheckpointManager(tmp_path).load(network(1))):
-        with pytest.raises(DamagedCheckpointError, match=f"shards.json with {len(data)} bytes"):
-            read()
+    refused(tmp_path, DamagedCheckpointError, f"shards.json with {len(data)} bytes")
 
 
 def test_an_index_is_read_as_it_was_written(tmp_path):

@@ -156,6 +156,14 @@ def mpirun(program: Program, np: int = 2, timeout: float = 30, env: dict[str, st
     return MpiJob(program, np, env).finish(timeout)
 
 
+def fails(program: Program, np: int = 2, within: float = 30, code: int = 1, **options) -> Result:
+    """`mpirun` of a job that has to end with this exit code, so many seconds after its fault at the latest."""
+    result = mpirun(program, np, **options)
+    assert result.returncode == code, result.stderr
+    assert result.seconds < within
+    return result
+
+
 @cache
 def mpirun_command() -> tuple[str, ...]:
     """Returns the mpirun of the installed MPI library, with what it needs to run anywhere."""

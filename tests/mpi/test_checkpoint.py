@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from functools import partial
 
@@ -15,7 +14,7 @@ import pytest
 from pytagi_ddp.checkpoint import CheckpointManager
 from tests.conftest import weekly
 from tests.mpi.programs import checkpoints, resize
-from tests.mpi.run import mpirun
+from tests.mpi.run import fails, mpirun
 
 pytestmark = pytest.mark.mpi
 
@@ -139,18 +138,8 @@ def test_other_ranks_and_other_ways_go_on_in_the_middle_of_an_epoch(jobs, tmp_pa
     np.testing.assert_allclose(ends[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def run_with_folder(program, tmp_path, **arguments):
-    """Runs a program on three ranks, with a folder for checkpoints."""
-    return mpirun(partial(program, folder=str(tmp_path / "checkpoints"), **arguments), np=3)
-
-
-def test_only_rank_0_needs_the_folder(tmp_path):
-    result = run_with_folder(checkpoints.save_and_load, tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_an_error_of_loading_is_raised_on_all_ranks(tmp_path):
-    result = run_with_folder(checkpoints.load_what_is_not_there, tmp_path)
+def test_only_rank_0_needs_the_folder_and_an_error_of_loading_is_raised_on_all_ranks(tmp_path):
+    result = mpirun(partial(checkpoints.save_and_load, folder=str(tmp_path / "checkpoints")), 3)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "[Errno 2] No such file or directory: 'none.safetensors'\n" * 3
 
@@ -160,17 +149,14 @@ def test_an_error_of_loading_is_raised_on_all_ranks(tmp_path):
     [
         ("limit", "[Errno 27] File too large: '"),
         ("no folder", "Not a directory: '"),
+        ("full", "[Errno 28] No space left on device: '"),
+        ("read-only", "[Errno 30] Read-only file system: '"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, fault, message):
-    result = run_with_folder(checkpoints.save_with_a_fault, tmp_path, fault=fault)
-    check_failed(result, message, tmp_path / "checkpoints")
-
-
-def check_failed(result, message, folder):
+def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, fault, message, request):
     """One error, that of rank 0, with the path; the checkpoint before is whole, and nothing else is there."""
-    assert result.returncode == 1
-    assert result.seconds < 10
+    folder = tmp_path if fault in ("limit", "no folder") else request.getfixturevalue("small_disk")
+    result = fails(partial(checkpoints.save_with_a_fault, folder=str(folder), fault=fault), 3, within=10)
     assert result.stderr.count("[rank 0/3] Traceback") == result.stderr.count("[rank ") == 1
     (error,) = re.findall(r"^\w+Error: .*", result.stderr, re.MULTILINE)
     assert f"{message}{folder}/" in error
@@ -178,24 +164,6 @@ def check_failed(result, message, folder):
     newest = CheckpointManager(folder).latest()
     assert newest.name.startswith("step-0000000001-")
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", newest.name]
-
-
-@pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_a_full_or_read_only_disk_ends_the_job(tmp_path, fault):
-    disk = tmp_path / "checkpoints"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "pytagi-ddp-test", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("may not mount a file system (needs root)")
-    try:
-        message = {"full": "[Errno 28] No space left on device: '", "read-only": "[Errno 30] Read-only file system: '"}
-        check_failed(run_with_folder(checkpoints.save_with_a_fault, tmp_path, fault=fault), message[fault], disk)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("np", [pytest.param(1, marks=weekly), 2])  # of two ranks, the first one writes alone

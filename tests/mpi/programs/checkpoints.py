@@ -97,10 +97,6 @@ def save_and_load(folder: str) -> None:
     found = checkpoints.load(net)
     assert (found.position.step, found.world_size) == (4, 3)
     assert set(net.model.arena.theta.ravel().tolist()) == {0.0}
-
-
-def load_what_is_not_there(folder: str) -> None:
-    net, checkpoints = network_and_checkpoints(folder)
     try:
         checkpoints.load(net, "none.safetensors")
     except FileNotFoundError as error:
