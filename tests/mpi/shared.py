@@ -78,6 +78,13 @@ def on_ranks(
     return mark
 
 
+def check(results: Sequence[dict], least: int):
+    """Asserts that each rank returned checks by name, this many at least, and that all of them hold."""
+    for result in results:
+        assert [name for name, passed in result.items() if not passed] == []
+        assert len(result) >= least
+
+
 def backend_of(np: int | str) -> str:
     """The name of the engine behind one of the numbers of `on_ranks`."""
     return "mpi" if isinstance(np, int) else np.split()[-1]

@@ -38,8 +38,7 @@ def uneven_passes(comm, buckets, blocks):
     net = with_batch_norm(blocks)
     reference = copy.deepcopy(net)
     net.checkpoint_blocks = blocks == 2
-    config = DDPConfig(backend=comm.backend, timeout=20, buckets=buckets)
-    ddp = DDPSequential(net, config, average=False, sync_batch_norm=True)
+    ddp = DDPSequential(net, config_of(comm, buckets=buckets), average=False, sync_batch_norm=True)
     x, y = batch(net, 9, 0)
     part = {(0, 0): slice(0, 3), (0, 1): slice(3, 5), (1, 0): slice(5, 9)}
     for step in range(2):
@@ -192,7 +191,7 @@ def in_flight(comm, debug):
     net = with_batch_norm()
     with patch.dict(os.environ, PYTAGI_DDP_DEBUG=debug):
         comm.debug = debug == "1"
-        ddp = DDPSequential(net, DDPConfig(backend=comm.backend, buckets=3, timeout=20), average=False)
+        ddp = DDPSequential(net, config_of(comm, buckets=3), average=False)
     x, y = batch(net, 4, comm.rank)
 
     def twice(again):
@@ -254,28 +253,31 @@ def test_a_stop_reaches_ranks_that_have_no_batches_left(results, every, steps):
 
 
 def settings(comm, name):
-    other = name if comm.rank else "none"
+    other = name if comm.rank == 1 else "none"
     window = {"padding": 2, "padding_type": 2} if other == "window" else {"padding": 1}
     net = nn.Sequential(
         nn.Conv2d(2, 3, 3, **window, **IMAGE),
         nn.BatchNorm2d(3, eps=1e-5 if other != "eps" else 1e-4, momentum=0.9 if other != "momentum" else 0.5),
+        nn.Linear(108, 3 if other != "size" else 2),
     )
     return error_of(lambda: DDPSequential(net, config_of(comm)), ValueError)
 
 
-@on_ranks(settings, 2)
+@on_ranks(settings, 3)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("none", ""),
+        ("size", "output_size of Linear.2 is 3 on rank 0 and 2 on rank 1"),
         ("window", "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1"),
         ("eps", "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1"),
         ("momentum", "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1"),
     ],
 )
-def test_settings_of_layers_are_compared(results, name, words):
+def test_sizes_and_settings_of_layers_are_compared(results, name, words):
     for text in results:
         assert words in text
+        assert not text or "ranks 0 and 1" in text
         assert bool(text) == (name != "none")
 
 

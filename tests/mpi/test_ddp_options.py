@@ -131,6 +131,15 @@ def test_synchronised_batch_norm_is_one_process_with_the_global_batch(results):
         assert result["equal"]
 
 
+def merged_by_precision(prior, posteriors):
+    """In float64, of (means, variances): the rule of the page."""
+    (m0, s0), (m, s) = prior, np.moveaxis(np.array(posteriors), 1, 0)
+    gained = (1 / s - 1 / s0).sum(0)
+    variance = 1 / np.where(gained > 0, 1 / s0 + gained, (1 / s).mean(0))
+    learnt = (s != s0).any(0) | (m != m0).any(0)
+    return np.where(learnt, (m / s).sum(0) / (1 / s).sum(0), m0), np.where(learnt, variance, s0)
+
+
 def merge(comm, rule, every):
     rank, size, results = comm.rank, comm.world_size, {}
     manual_seed(2)
@@ -145,14 +154,8 @@ def merge(comm, rule, every):
         alone.step()
         results["steps before"] = ddp.steps_since_merge
         ddp.step()
-    all_theta = np.array(comm.all_gather_object(alone.arena.theta.copy()), float)
-    m, s = all_theta[:, 0], all_theta[:, 1]
-    if rule == "mean":
-        expected = np.stack([m.mean(0), s.mean(0)])
-    else:
-        gained = (1 / s - 1 / prior[1]).sum(0)
-        variance = 1 / np.where(gained > 0, 1 / prior[1] + gained, (1 / s).mean(0))
-        expected = np.stack([(m / s).sum(0) / (1 / s).sum(0), variance])
+    thetas = np.array(comm.all_gather_object(alone.arena.theta.copy()), float)
+    expected = thetas.mean(0) if rule == "mean" else np.array(merged_by_precision(prior, thetas))
     scale = np.abs(expected).max(1, keepdims=True)
     results["parameters"] = (np.abs(net.arena.theta - expected) / scale).max()
     statistics = np.mean(comm.all_gather_object(alone.arena.statistics.copy()), 0)
@@ -170,15 +173,6 @@ def test_posteriors_are_merged_after_each_step_or_a_few(results, rule, every):
         assert result["parameters"] < 2e-6
         assert result["statistics"] < 1e-6
         assert result["rest"] == [True, 0, 1]
-
-
-def merged_by_precision(prior, posteriors):
-    """In float64, of (means, variances): the rule of the page."""
-    (m0, s0), (m, s) = prior, np.moveaxis(np.array(posteriors), 1, 0)
-    gained = (1 / s - 1 / s0).sum(0)
-    variance = 1 / np.where(gained > 0, 1 / s0 + gained, (1 / s).mean(0))
-    learnt = (s != s0).any(0) | (m != m0).any(0)
-    return np.where(learnt, (m / s).sum(0) / (1 / s).sum(0), m0), np.where(learnt, variance, s0)
 
 
 def bounded_wait(comm):

@@ -11,7 +11,7 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError, create_communicator, run_threads
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, OutputUpdater, ReLU, Sequential
 from tests.mpi.ddp_networks import error_of
-from tests.mpi.run import mpirun
+from tests.mpi.run import fails, mpirun
 from tests.mpi.shared import on_ranks
 
 
@@ -82,16 +82,19 @@ def test_a_mismatch_raises_on_every_rank(results, np, case):
     assert f"{DIFFERENT[case][2]} on rank {np - 1}" in results[0]
 
 
+def said_and_goes_on(comm, call):
+    text, after = error_of(call, NonFiniteError), np.ones(2)
+    comm.all_reduce(after)
+    return [text, after.tolist()]
+
+
 def reduce_a_nan(_, op, started):
     comm = communicator_with("1")
     values = np.ones((4, 5), np.float32)
     if comm.rank == comm.world_size - 1:
         values[2, 1:3] = np.nan
     call = (lambda: comm.start_all_reduce(values, op).wait()) if started else (lambda: comm.all_reduce(values, op))
-    text = error_of(call, NonFiniteError)
-    after = np.ones(2)
-    comm.all_reduce(after)
-    return [text, after.tolist()]
+    return said_and_goes_on(comm, call)
 
 
 @on_ranks(reduce_a_nan, 2, threads=False)
@@ -100,7 +103,7 @@ def reduce_a_nan(_, op, started):
 def test_a_nan_is_found_on_every_rank(results, op, started):
     for text, after in results:
         assert "2 of 20 values are not finite, the first is nan at flat index 11, in an array of" in text
-        assert after == [2, 2]  # it goes on
+        assert after == [2, 2]
 
 
 PARTS = {
@@ -113,10 +116,7 @@ def reduce_a_nan_to_one_rank(_, call):
     comm = communicator_with("1")
     values = np.ones(20, np.float32)
     values[11:13] = np.nan
-    text = error_of(lambda: PARTS[call](comm, values), NonFiniteError)
-    after = np.ones(2)
-    comm.all_reduce(after)
-    return [text, after.tolist()]
+    return said_and_goes_on(comm, lambda: PARTS[call](comm, values))
 
 
 @on_ranks(reduce_a_nan_to_one_rank, 2, threads=False)
@@ -205,8 +205,7 @@ def test_short_arrays_of_different_sizes_end_the_job_without_it_too():
 @pytest.mark.mpi
 def test_debug_on_some_ranks_only_is_named():
     """They waited for the time-out, which did not say why."""
-    result = mpirun(debug_on_one)
-    assert result.returncode == 1 and result.seconds < 5
+    result = fails(debug_on_one, within=5)
     assert result.stderr.count("LaunchError: PYTAGI_DDP_DEBUG is set on rank 1, and not on rank 0") == 1
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tests.mpi.programs import early, faults
-from tests.mpi.run import mpirun
+from tests.mpi.run import fails, mpirun
 
 pytestmark = pytest.mark.mpi
 
@@ -45,8 +45,7 @@ MOMENTS = ("before", "during", "in flight", "after")  # next to a collective, as
 
 
 def test_a_rank_that_never_comes_to_its_end_ends_the_job_within_the_exit_time_out():
-    result = mpirun(faults.stalled_at_the_end, np=3, env={"PYTAGI_DDP_EXIT_TIMEOUT": "1"})
-    assert result.returncode == 1
+    result = fails(faults.stalled_at_the_end, np=3, env={"PYTAGI_DDP_EXIT_TIMEOUT": "1"})
     assert result.stderr.count("[rank 0/3] came to its end 1 s ago, and rank 2 has not") == 1
 
 
@@ -55,9 +54,7 @@ def test_a_rank_that_never_comes_to_its_end_ends_the_job_within_the_exit_time_ou
 @pytest.mark.parametrize("kind", ["exception", "in a thread"])
 def test_exception(kind, moment, more):
     np = 2 if more else 3
-    result = mpirun(partial(faults.beside_a_collective, kind=kind, moment=moment, more=more), np, timeout=20)
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(partial(faults.beside_a_collective, kind=kind, moment=moment, more=more), np, SOON, timeout=20)
     assert result.stderr.count(f"[rank {np - 1}/{np}] ") == result.stderr.count("[rank ") == 1
     assert result.stderr.count("Traceback") == result.stderr.count("ValueError: no batch 17") == 1
 
@@ -72,35 +69,27 @@ def test_exception(kind, moment, more):
     ],
 )
 def test_sys_exit_beside_a_collective_ends_the_job(moment, message):
-    result = mpirun(
-        partial(faults.beside_a_collective, kind="exit", moment=moment, more=moment != "during"), timeout=20
-    )
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    program = partial(faults.beside_a_collective, kind="exit", moment=moment, more=moment != "during")
+    result = fails(program, within=SOON, timeout=20)
     assert message in result.stderr
     assert result.stderr.count("[rank ") == 1
 
 
 def test_a_return_with_a_collective_in_flight_ends_the_job():
-    result = mpirun(faults.return_in_flight)
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(faults.return_in_flight, within=SOON)
     assert "[rank 1/2] ends the job: all_reduce #5 (1.2 MB) was started, and nobody waited for it" in result.stderr
     assert result.stderr.count("[rank ") == 1
 
 
 def test_an_error_of_all_ranks_is_printed_once():
-    result = mpirun(faults.error_of_all_ranks, np=3)
-    assert result.returncode == 1
+    result = fails(faults.error_of_all_ranks, np=3)
     assert result.stderr.count("FileNotFoundError: no data") == 1
     assert "[rank 0/3] Traceback" in result.stderr
 
 
 @pytest.mark.parametrize(("code", "np"), [(0, 2), (0, 3), (3, 2)])
 def test_a_rank_that_leaves_early_ends_the_job(code, np):
-    result = mpirun(partial(faults.leave_early, code=code), np)
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(partial(faults.leave_early, code=code), np, SOON)
     assert f"rank {np - 1} has left the job after 4 collectives, while rank 0 waits in all_reduce #5" in result.stderr
     assert result.stderr.count("RankLeftError: ") == result.stderr.count("[rank 0/") == 1
     assert "reached the end" not in result.stdout
@@ -108,16 +97,13 @@ def test_a_rank_that_leaves_early_ends_the_job(code, np):
 
 @pytest.mark.parametrize("np", [2, 3])
 def test_an_early_return_ends_the_job(np):
-    result = mpirun(faults.return_early, np)
-    assert result.returncode == 1
+    result = fails(faults.return_early, np)
     assert f"rank {np - 1} has left the job after 8 collectives, while rank 0 waits in all_reduce #9" in result.stderr
 
 
 @pytest.mark.parametrize("np", [2, 3])
 def test_fewer_batches_without_join_end_the_job_and_name_join(np):
-    result = mpirun(faults.fewer_batches, np)
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(faults.fewer_batches, np, SOON)
     assert result.stderr.count("RankLeftError: ") == result.stderr.count("[rank ") == 1
     assert f"rank {np - 1} has left the job after " in result.stderr
     assert "fewer batches (for those there is DDPSequential.join())" in result.stderr
@@ -133,16 +119,13 @@ def test_fewer_batches_without_join_end_the_job_and_name_join(np):
     ],
 )
 def test_different_networks_dtypes_and_options_end_the_job(kind, difference, np):
-    result = mpirun(partial(faults.differ, kind=kind), np)
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(partial(faults.differ, kind=kind), np, SOON)
     assert result.stderr.count("ValueError: ") == result.stderr.count("[rank ") == 1
     assert f"ValueError: ranks 0 and {np - 1} have {difference}" in result.stderr
 
 
 def test_a_rank_that_missed_a_broadcast_ends_the_job():
-    result = mpirun(faults.miss_a_broadcast)
-    assert result.returncode == 1
+    result = fails(faults.miss_a_broadcast)
     assert "[rank 0/2] rank 1 has left the job after 4 collectives, rank 0 after 5" in result.stderr
 
 
@@ -155,24 +138,20 @@ def test_exit_codes_of_an_orderly_end_are_kept(np):
 
 @pytest.mark.parametrize("np", [2, 3])
 def test_a_stalled_rank_ends_the_job_within_the_time_out(np):
-    result = mpirun(faults.stall, np, env={"TIMEOUT_ONCE_STARTED": "1"})
-    assert result.returncode == 1
-    assert result.seconds < SOON
+    result = fails(faults.stall, np, SOON, env={"TIMEOUT_ONCE_STARTED": "1"})
     for rank in range(np - 1):
         assert result.stderr.count(f"[rank {rank}/{np}] ") == 1
     assert "has waited 1.0 s in all_reduce #5 (1.2 MB)" in result.stderr
 
 
 def test_ranks_in_different_collectives_wait_instead_of_mixing_data():
-    result = mpirun(faults.different_collectives, env={"TIMEOUT_ONCE_STARTED": "0.5"})
-    assert result.returncode == 1
+    result = fails(faults.different_collectives, env={"TIMEOUT_ONCE_STARTED": "0.5"})
     assert "in all_reduce #5" in result.stderr
     assert "in barrier #5" in result.stderr
 
 
 def test_an_error_that_the_script_swallows_still_ends_the_job():
-    result = mpirun(faults.swallow_the_error, env={"TIMEOUT_ONCE_STARTED": "0.3"})
-    assert result.returncode == 1
+    result = fails(faults.swallow_the_error, env={"TIMEOUT_ONCE_STARTED": "0.3"})
     assert result.stdout.startswith("caught\nrank 0 cannot go on with barrier: all_reduce #5 was cut short by ")
     assert result.stderr.count("[rank 0/2] ends the job: all_reduce #5 was cut short") == 1
 
@@ -239,9 +218,7 @@ def test_signals_leave_no_process(to, doing, mpi_job, hydra):
 
 
 def test_an_interrupt_in_a_callback_from_c_ends_the_job():
-    result = mpirun(faults.interrupt_in_a_callback)
-    assert result.returncode == 130
-    assert result.seconds < SOON
+    result = fails(faults.interrupt_in_a_callback, within=SOON, code=130)
     assert result.stderr.count("KeyboardInterrupt") == result.stderr.count("[rank 1/2] ") == 1
 
 

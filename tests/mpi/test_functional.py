@@ -25,7 +25,7 @@ from pytagi_ddp.distributed import (
 from tests.learning import backpropagate
 from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, error_of, shares, with_batch_norm
 from tests.mpi.run import mpirun
-from tests.mpi.shared import on_ranks
+from tests.mpi.shared import check, on_ranks
 
 
 def on_initialized(program):
@@ -51,12 +51,6 @@ def refused(call):
     except (TypeError, ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "accepted"
-
-
-def check(results, least):
-    for result in results:
-        assert [name for name, passed in result.items() if not passed] == []
-        assert len(result) >= least
 
 
 @on_initialized

@@ -12,7 +12,7 @@ from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import mpi
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.rank import say
-from tests.mpi.run import mpirun
+from tests.mpi.run import fails
 from tests.mpi.shared import on_ranks
 
 
@@ -153,8 +153,7 @@ def drop_a_handle():
 
 @pytest.mark.mpi
 def test_a_dropped_handle_makes_the_next_collective_raise():
-    result = mpirun(drop_a_handle)
-    assert result.returncode == 1  # the handle was never waited for, whoever catches the error
+    result = fails(drop_a_handle)  # the handle was never waited for, whoever catches the error
     message = "the handle of start_all_reduce of 1.2 MB was dropped before it was done; keep it, and call its wait()"
     assert sorted(result.stdout.splitlines()) == [f"barrier on rank {rank}: {message}" for rank in range(2)]
 
@@ -170,8 +169,7 @@ def wait_for_nothing():
 
 @pytest.mark.mpi
 def test_a_handle_nobody_waits_for_ends_the_job():
-    result = mpirun(wait_for_nothing)
-    assert result.returncode == 1
+    result = fails(wait_for_nothing)
     assert "ends the job: broadcast #4 (4e-05 MB) was started, and nobody waited for it" in result.stderr
     assert result.stderr.count("[rank ") == 1
 
@@ -194,8 +192,7 @@ def wait_for_a_rank_that_left(way):
 @pytest.mark.mpi
 @pytest.mark.parametrize("way", ["wait", "poll now and then"])
 def test_a_rank_that_left_ends_the_wait(way):
-    result = mpirun(partial(wait_for_a_rank_that_left, way=way), np=3)
-    assert result.returncode == 1 and result.seconds < 10
+    result = fails(partial(wait_for_a_rank_that_left, way=way), 3, 10)
     assert "RankLeftError: rank " in result.stderr and "while rank 0 waits in all_reduce #2" in result.stderr
 
 
@@ -212,8 +209,7 @@ def wait_for_a_stalled_rank(way):
 @pytest.mark.mpi
 @pytest.mark.parametrize("way", ["wait", "poll"])
 def test_a_stalled_rank_ends_the_wait(way):
-    result = mpirun(partial(wait_for_a_stalled_rank, way=way))
-    assert result.returncode == 1 and result.seconds < 10
+    result = fails(partial(wait_for_a_stalled_rank, way=way), within=10)
     assert "rank 0 has waited 0.5 s in broadcast #2 (7.2e-05 MB)" in result.stdout
     assert "rank 0 cannot go on with broadcast #2 (7.2e-05 MB): broadcast #2 was cut short" in result.stdout
 
@@ -245,8 +241,7 @@ def miss_a_broadcast():
 
 @pytest.mark.mpi
 def test_a_rank_that_missed_a_started_one_ends_the_job():
-    result = mpirun(miss_a_broadcast)
-    assert result.returncode == 1
+    result = fails(miss_a_broadcast)
     assert "rank 1 has left the job after 1 collectives, rank 0 after 2: it ended early" in result.stderr
 
 
@@ -260,6 +255,5 @@ def wait_for_a_late_barrier():
 
 @pytest.mark.mpi
 def test_a_barrier_with_a_time_out_of_its_own():
-    result = mpirun(wait_for_a_late_barrier)
-    assert result.returncode == 1 and result.seconds < 10
+    result = fails(wait_for_a_late_barrier, within=10)
     assert "rank 0 has waited 0.3 s in barrier #2" in result.stderr

@@ -7,7 +7,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
 from tests.learning import backpropagate
-from tests.mpi.ddp_networks import batch, error_of, with_batch_norm
+from tests.mpi.ddp_networks import batch, error_of, same_everywhere, with_batch_norm
 from tests.mpi.rank import job_folder
 from tests.mpi.shared import on_ranks
 
@@ -109,15 +109,18 @@ def in_buckets(comm):
     net.barrier()
     before = net.state_dict()
     backpropagate(net, x, y)
-    said = [error_of(load, RuntimeError) for load in (lambda: net.load_state_dict(before), lambda: manager.load(net))]
+    calls = lambda: net.load_state_dict(before), lambda: manager.load(net), lambda: net.update_bn([x])
+    said = [error_of(call, RuntimeError) for call in calls]
     same = net.state_dict() == before
     net.step()
     net.load_state_dict(before)
-    return said, same, net.state_dict() == before
+    loaded = net.state_dict() == before
+    net.update_bn([x])
+    return said, same, loaded, same_everywhere(net)
 
 
 @on_ranks(in_buckets, 2)
 def test_deltas_that_are_on_their_way_are_not(results):
     for said, *same in results:
-        assert ["call step() on every rank first" in text for text in said] == [True, True]
-        assert same == [True, True]
+        assert ["call step() on every rank first" in text for text in said] == [True] * 3
+        assert same == [True] * 3

@@ -17,7 +17,7 @@ from pytagi_ddp.distributed import (
 )
 from tests.mpi.ddp_networks import error_of
 from tests.mpi.rank import say
-from tests.mpi.run import mpirun
+from tests.mpi.run import fails, mpirun
 from tests.mpi.shared import on_ranks
 
 KIND = np.dtype([("a", "f2"), ("b", "i4")])
@@ -198,8 +198,7 @@ def as_a_job(name):
 
 @pytest.mark.mpi
 def test_messages_of_other_sizes_and_kinds():
-    result = mpirun(mismatches_in_a_job, np=4)
-    assert result.returncode == 1  # whoever catches the errors
+    result = fails(mismatches_in_a_job, np=4)  # whoever catches the errors
     lines = sorted(result.stdout.splitlines())
     assert all(MISMATCHES[rank][3] in lines[rank] for rank in MISMATCHES), lines
 

@@ -95,24 +95,3 @@ def test_replicas_that_differ_are_refused(results):
     for result in results:
         assert "call merge() on every rank first" in result.pop("refused")
         assert result == {"equal": True, "equal after a merge": True}
-
-
-def in_buckets(comm):
-    results = {}
-    manual_seed(1)
-    net = with_batch_norm()
-    ddp = DDPSequential(net, DDPConfig(backend=comm.backend, timeout=20, buckets=2), average=False)
-    x, y = batch(net, 8 * comm.world_size, comm.rank)
-    backpropagate(ddp, x, y)
-    results["refused"] = error_of(lambda: update_bn([x], ddp), RuntimeError)
-    ddp.step()
-    update_bn([x], ddp)
-    results["equal"] = same_everywhere(ddp)
-    return results
-
-
-@on_ranks(in_buckets, 2)
-def test_deltas_on_their_way_are_refused(results):
-    for result in results:
-        assert "call step() on every rank first" in result.pop("refused")
-        assert result == {"equal": True}
