@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -68,11 +67,11 @@ def slowest(communicator: Communicator, work: Callable[[], object]) -> float:
 
 
 class Steps:
-    """Seconds of a step of a workload on all ranks, on the slowest of them; options: of `DDPConfig`."""
+    """Seconds of a step of a workload on all ranks, on the slowest of them."""
 
-    def __init__(self, workload: str, **options: Any):
+    def __init__(self, workload: str):
         self.job = Workload(workload)
-        self.net = DDPSequential(self.job.net, DDPConfig(**options), average=False)
+        self.net = DDPSequential(self.job.net, DDPConfig(), average=False)
 
     def alone(self) -> float:
         """Without exchange."""
