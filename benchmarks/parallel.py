@@ -121,7 +121,6 @@ class Way:
         after = c.reduce_bytes, c.gather_bytes, c.sent_bytes
         reduced, gathered, sent = (b - a for a, b in zip(before, after, strict=True))
         times = 1 if isinstance(self.net, FSDPSequential) else 2  # its sums are scattered, and not gathered again
-        gathered *= 2 if self.name in HALF else 1  # an all-to-all before, which is not counted, is as large
         total = np.array([share * (times * reduced + gathered) + sent])
         self.communicator.all_reduce(total, "mean")
         return float(total[0])

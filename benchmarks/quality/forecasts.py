@@ -209,8 +209,9 @@ def measure(series: Series, method: str, seed: int, jobs: int | None, **settings
     return {"origins": len(scores.crps), **seconds, **scores._asdict()}
 
 
-def report(done: list[dict[str, Any]]) -> str:
-    """A table for each score."""
+def report(done: list[dict[str, Any]], seed: int = 0) -> str:
+    """A table for each score; of Forecaster with this seed."""
+    done = [one for one in done if one.get("seed", seed) == seed]
     methods = [name for name in METHODS if of(done, method=name)]
     names = list(dict.fromkeys(one["series"] for one in done))
     parts = []
@@ -259,4 +260,4 @@ def main(argv: list[str] | None = None) -> None:
                     crps, inside = np.mean(one["crps"]), np.mean(one["inside"])
                     done.add(one, f"{name}, {method}: CRPS {crps:.4g}, {inside:.1%} in 90 %")
     if done:
-        print("\n" + report(done))
+        print("\n" + report(done, args.seed))

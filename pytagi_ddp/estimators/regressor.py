@@ -43,6 +43,7 @@ from pytagi_ddp.nn.core.validate import as_bools
 
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
 REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
+RECENT = 3  # the weights of the first batches grow with their number k as k^3, since networks predict the first badly
 
 
 def probabilities_of(quantiles: ArrayLike) -> np.ndarray:
@@ -377,11 +378,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         errors, predicted = (moments.mu - y) ** 2, moments.var + moments.spread
         mean = partial(np.average, weights=weights)
         if isinstance(noises[0], GivenNoise) and batches is not None:
-            batches = min(batches + 1, REMEMBERED)
+            batches += 1
+            share = max((1 + RECENT) / (batches + 1 + RECENT), 1 / (REMEMBERED + 1))
             for k, noise in enumerate(noises):
                 error = float(mean(np.minimum(errors[:, k], BEYOND * (predicted[:, k] + noise.variance))))
                 excess = max(error - float(mean(predicted[:, k])), error / 10, LEAST_NOISE)
-                noises[k] = GivenNoise(noise.variance + (excess - noise.variance) / (batches + 1))
+                noises[k] = GivenNoise(noise.variance + share * (excess - noise.variance))
         variances = np.empty(y.shape)
         for k, noise in enumerate(noises):
             target = moments.target(k)

@@ -200,8 +200,10 @@ def exchange(comm):
             blocks *= (np.arange(size * size).reshape(size, size, 1)).astype(dtype)
             blocks[..., -1:] += np.ones(1, dtype) / 2 if dtype == "f2" else 1
         receive = np.empty_like(blocks[0])
+        before = comm.sent_bytes
         comm.all_to_all(blocks[rank], receive)
-        checks[f"all_to_all {dtype} {n}"] = receive.tobytes() == blocks[:, rank].tobytes()
+        right = receive.tobytes() == blocks[:, rank].tobytes()
+        checks[f"all_to_all {dtype} {n}"] = right and comm.sent_bytes - before == (size - 1) * blocks[0, 0].nbytes
         receive = np.empty_like(blocks[0])
         comm.all_gather(blocks[rank, 0], receive)
         checks[f"all_gather {dtype} {n}"] = receive.tobytes() == blocks[:, 0].tobytes()

@@ -37,7 +37,7 @@ class Communicator(CommunicatorBase, ABC):
         reduce_seconds: time spent in them and in handles, with waiting for other ranks (NCCL: until they are queued).
         waited_seconds: time spent waiting in any collective or message, also of groups (NCCL: as `reduce_seconds`).
         gather_bytes: size of the buffers that all-gathers have filled, in bytes.
-        sent_bytes: size of the arrays sent to single ranks, in bytes.
+        sent_bytes: size of the arrays sent to single ranks, and of the blocks of all-to-alls for others, in bytes.
     """
 
     _compared = 0  # collectives so far, in debug mode
@@ -256,6 +256,7 @@ class Communicator(CommunicatorBase, ABC):
         """
         check_exchange("all_to_all", send, receive, self.world_size, self.world_size)
         self._prepare("all_to_all", send, receive)
+        self.sent_bytes += send.nbytes // self.world_size * (self.world_size - 1)
         self._engine_of(send)._all_to_all(send, receive)
 
     def send(self, array: np.ndarray, peer: int) -> None:
