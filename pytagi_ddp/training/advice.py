@@ -78,11 +78,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         y = y[batches.weight > 0]
         if not len(y):
             raise ValueError("weight: all weights are 0, and no sample is left to learn from")
-    if (
-        isinstance(likelihood, Censored)
-        and isinstance(y, np.ndarray)
-        and np.isinf([likelihood.lower, likelihood.upper]).all()
-    ):
+    limits = (likelihood.lower, likelihood.upper) if isinstance(likelihood, Censored) else (0, 0)
+    if np.isinf(limits).all() and isinstance(y, np.ndarray):
         warn("Censored without limits sees each y as it is: give Censored(lower=...), or y as a tuple (low, high)")
     if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1:
         if (np.abs(y) == 1).all():
@@ -93,7 +90,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
                 f"{likelihood.n} classes from -1 on give y + 1"
             )
     if isinstance(likelihood, Poisson | NegativeBinomial) and isinstance(y, np.ndarray):
-        count = float(np.nanmean(y / np.asarray(likelihood.exposure)))
+        known = y[np.isfinite(y)]
+        count = float(np.mean(known)) / float(np.mean(likelihood.exposure)) if known.size else 0.0
         if count > LARGE_COUNT:
             warn(
                 f"counts are about {count:.0f} for an exposure of 1, but the prior is for rates around 1: give "

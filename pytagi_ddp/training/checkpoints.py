@@ -26,9 +26,9 @@ class Checkpoints(Callback):
     order; the batches that were learnt before are skipped.
 
     A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted, and what other
-    callbacks keep (`Callback.state_dict`). With an average of
-    posteriors (`average_last`), it contains the network and the average. The network that was evaluated, the average
-    with its statistics, is written to `average.safetensors`: `net.load` reads it.
+    callbacks keep (`Callback.state_dict`). With an average of posteriors (`average_last`), it contains the network and
+    the average. The network that was evaluated, the average with its statistics, is written to `average.safetensors`:
+    `net.load` reads it.
 
     Args:
         folder: folder for the checkpoints; None: none are written.

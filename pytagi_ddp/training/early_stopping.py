@@ -7,6 +7,7 @@ import operator
 from pathlib import Path
 from typing import Any
 
+from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
 
@@ -63,8 +64,9 @@ class EarlyStopping(Callback):
     def state_dict(self) -> dict[str, Any]:
         if not self.best_epoch or math.isnan(self.best):
             return {}
-        likelihood = self._kept and self._kept[1].state_dict()
-        return {"best": self.best, "best_epoch": self.best_epoch, "likelihood": likelihood}
+        likelihood = self._kept and self._kept[1]
+        noise = likelihood.state_dict() if isinstance(likelihood, Likelihood) else None
+        return {"best": self.best, "best_epoch": self.best_epoch, "kept": self._kept is not None, "likelihood": noise}
 
     def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
         self._earlier = state_dict, folder
@@ -78,10 +80,11 @@ class EarlyStopping(Callback):
             return
         state, folder = earlier
         self.best, self.best_epoch = float(state["best"]), int(state["best_epoch"])
-        if self.restore and state["likelihood"] is not None:
-            now = trainer.keep()
+        if self.restore and state["kept"]:
+            now, likelihood = trainer.keep(), trainer.likelihood
             trainer.net.load(folder / BEST)
-            self._kept = trainer.keep()[0], trainer.likelihood.with_state_dict(state["likelihood"])
+            noise = state["likelihood"]
+            self._kept = trainer.keep()[0], likelihood if noise is None else likelihood.with_state_dict(noise)
             trainer.put_back(now)
         if trainer.epoch - self.best_epoch >= self.patience:
             best = f"of which {self.best_epoch} is best"

@@ -636,6 +636,8 @@ def test_large_counts_need_an_exposure():
     (message,) = advice(network(1), X, counts, Poisson())
     assert message.endswith("give Poisson(exposure=5000), or error bars will be too small")
     assert advice(network(1), X, counts, Poisson(2500)) == []
+    (message,) = advice(network(1), X, counts * np.nan, Poisson())
+    assert message.startswith("there was no observation in this epoch")
 
 
 def test_limits_without_a_limit_are_warned_about():
