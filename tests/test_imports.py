@@ -116,7 +116,7 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 # Names of modules are without `pytagi_ddp.`; `name.*` is a package with all of its modules.
 GROUPS = {
     "util": """
-        _version arrays bars blas files interrupts listing moved process_tree text warn kernels.checksummed
+        _version arrays bars blas files interrupts listing moved process_tree text warn weights kernels.checksummed
         nn.core.attributes nn.core.table nn.core.unpickled nn.core.validate
     """,
     "kernels/formulas": "kernels.formulas.*",

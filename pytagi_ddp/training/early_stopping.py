@@ -20,7 +20,7 @@ class EarlyStopping(Callback):
     If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement.
 
     With `Checkpoints` the best network is written to `best.safetensors` in their folder: `net.load` reads it. If such a
-    training is started again, it goes on counting, and takes no further step if this callback has ended it.
+    training is started again, the count continues, and there is no further step if this callback has ended it.
 
     With an `EvidenceSchedule` steps are large until late in the training, and the metric varies from epoch to epoch.
     The last, small steps improve it most: choose a `patience` with which the training can reach them, such as half of

@@ -462,7 +462,7 @@ def test_other_mistakes():
             wrong()
     with pytest.raises(TypeError, match=r"NegativeBinomial needs one number as size, got an array of shape \(3,\)"):
         lk.NegativeBinomial(np.ones(3))
-    with pytest.raises(TypeError, match=r"Gaussian needs one number .* ; observations \(y, var\) have a variance each"):
+    with pytest.raises(TypeError, match=r"Gaussian needs one number .*; observations \(y, var\) have a variance each"):
         lk.Gaussian(np.ones(3))
     for limits in ({"lower": [0.1, 0.2]}, {"upper": np.ones(2)}):
         with pytest.raises(
