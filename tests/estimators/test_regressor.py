@@ -167,6 +167,17 @@ def test_masked_observations_are_missing(fitted):
     assert np.isnan(fitted.log_likelihood(x, hidden)).tolist() == [False, True, False]
 
 
+def test_noise_of_partial_fit_is_that_of_late_predictions():
+    """The first batches are predicted badly; a mean over all of them would be about 0.04 here."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(600, 3))
+    y = 2 * np.tanh(x @ [1, 0.5, 0.3]) + 0.1 * rng.normal(size=600)
+    model = TAGIRegressor(20, n_folds=1, n_seeds=1, random_state=0)
+    for rows in np.split(np.arange(600), 6):
+        model.partial_fit(x[rows], y[rows])
+    assert model.noise_.variance < 0.02
+
+
 def test_partial_fit_goes_on_after_fit():
     x, y = data(2000, 2)
     model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, n_bins=0, random_state=0).fit(x[:40], y[:40])
