@@ -102,9 +102,10 @@ class Outputs:
         values = to_numpy(y, what)
         if values.size != (size := self.rows * self.width):
             rows = f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
+            last = "; for the last step alone give the last recurrent layer last_timestep=True"
             raise ValueError(
                 f"{what} must hold {size} values ({rows} x {self.width} outputs), got {values.size} in the shape "
-                f"{values.shape}"
+                f"{values.shape}{last if values.size == self.samples * self.width else ''}"
             )
         flat = flat_float32(values, what)
         self.check_samples(values, what)

@@ -40,17 +40,23 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
         if of_one is None or (len(given) == len(own) and given != own):
             if array.shape == (shape.image or shape.sequence):
                 raise ValueError(f"{what} has the shape {array.shape} of one sample: add a batch axis, {what}[None]")
+            if shape.of_one_step:
+                raise ValueError(_one_step(what, array))
             raise ValueError(
                 f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions; "
                 "transpose it, or pass what is in another shape flat"
             )
         in_front = array.shape[: array.ndim - len(of_one)]
         if shape.of_one_step and sum(n > 1 for n in in_front) > 1:
-            raise ValueError(
-                f"{what} has the shape {array.shape}, and this network takes one time step at a time: give the layers "
-                "that are to see several steps their number (seq_len), or pass samples of one step, as 2 dimensions"
-            )
+            raise ValueError(_one_step(what, array))
     return rows
+
+
+def _one_step(what: str, array: np.ndarray) -> str:
+    return (
+        f"{what} has the shape {array.shape}, and this network takes one time step at a time: give the layers "
+        "that are to see several steps their number (seq_len), or pass samples of one step, as 2 dimensions"
+    )
 
 
 def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
