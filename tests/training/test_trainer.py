@@ -480,7 +480,7 @@ def test_sequences_of_a_network_that_takes_another_number_of_steps():
     x = np.zeros((5, 12), np.float32)
     with pytest.raises(ValueError, match=r"12\), and this network takes one time step .* \(seq_len\)"):
         nn.Sequential(nn.LSTM(1, 4), nn.Linear(4, 1)).fit(x, x[:, 0], Gaussian())
-    with pytest.raises(ValueError, match=r"60 values \(60 time steps .* for the last step alone .* last_timestep=True"):
+    with pytest.raises(ValueError, match=r"36 values \(36 time steps .* for the last step alone .* last_timestep=True"):
         nn.Sequential(nn.LSTM(1, 4, seq_len=12), nn.Linear(4, 1)).fit(x, x[:, 0], Gaussian())
 
 
