@@ -126,7 +126,8 @@ def sample_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.
     """
     if sample_weight is None:
         return np.ones(samples)
-    given = np.full(samples, sample_weight) if isinstance(sample_weight, Real) else sample_weight
+    one = isinstance(sample_weight, Real) or getattr(sample_weight, "shape", None) == ()
+    given = np.full(samples, sample_weight) if one else sample_weight
     weights = checked_weights(given, samples, "sample_weight")
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero, and no sample is left to learn from")

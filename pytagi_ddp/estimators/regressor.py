@@ -105,7 +105,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
         n_seeds: networks for each fold. None: 4, or 2 if the mean of two networks predicts unseen samples hardly better
-            than one of them (its squared error is less than 8 % smaller), and in `partial_fit` without `fit`.
+            than one of them (its squared error is less than 8 % smaller; not with `likelihood`), and in `partial_fit`
+            without `fit`.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for

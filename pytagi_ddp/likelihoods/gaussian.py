@@ -62,8 +62,10 @@ class Gaussian(Likelihood):
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         variances = self._var
         if isinstance(y, tuple):
-            y, given = y[0], to_numpy(y[1], "var")
-            variances = flat_float32(given, "var", outputs.rows * outputs.width)
+            if len(y) != 2:
+                raise ValueError(f"Gaussian observes y, or a tuple (y, var), and got a tuple of {len(y)}")
+            y, given = outputs.numbers(y[0]), to_numpy(y[1], "var")
+            variances = np.where(np.isnan(y), 1, flat_float32(given, "var", outputs.rows * outputs.width))
             outputs.check_samples(given, "var")
             if not np.all(variances >= 0):
                 raise ValueError(

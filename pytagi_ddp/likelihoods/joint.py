@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs
+from pytagi_ddp.likelihoods.gaussian import Gaussian
 from pytagi_ddp.likelihoods.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Joint(Likelihood):
             raise TypeError(f"no part of {self!r} has noise parameters that could be fitted")
         parts = []
         for part, first, width, values in self._observed(y):
-            if part.noise_parameters and values is not None:
+            known = isinstance(part, Gaussian) and isinstance(values, tuple)  # variances, in (y, var)
+            if part.noise_parameters and values is not None and not known:
                 outputs = slice(first, first + width)
                 part = part._fitted_to(mu[..., outputs], var[..., outputs], values, weight)
             parts.append((part, width))

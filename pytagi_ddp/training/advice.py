@@ -86,8 +86,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
             warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
         elif y.max() == likelihood.n - 2:
             warn(
-                f"-1 is a missing label, which is not learnt, and the class {likelihood.n - 1} does not occur: for "
-                f"{likelihood.n} classes from -1 on give y + 1"
+                f"-1 is a missing label, which is not learnt, and the class {likelihood.n - 1} does not occur: if -1 "
+                "is a class here, give y + 1"
             )
     if isinstance(likelihood, Poisson | NegativeBinomial) and isinstance(y, np.ndarray):
         known = y[np.isfinite(y)]
@@ -95,7 +95,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         if count > LARGE_COUNT:
             warn(
                 f"counts are about {count:.0f} for an exposure of 1, but the prior is for rates around 1: give "
-                f"{type(likelihood).__name__}(exposure={count:.0f}), or error bars will be too small"
+                f"{type(likelihood).__name__} exposure={count:.0f}, or error bars will be too small"
             )
     looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}
     if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):

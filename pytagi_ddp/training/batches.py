@@ -96,8 +96,16 @@ def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
 
 
 def observed(y: Any, several: bool) -> Any:
-    """Observations as NumPy arrays; for a `Joint` a tuple of its parts, None for a part without observations."""
-    return each_part(lambda part: to_numpy(part, "y"), tuple(y) if several else y)
+    """Observations as NumPy arrays; for a `Joint` a tuple of its parts, None for a part without observations.
+
+    A list of several tensors is a tuple, too: a `DataLoader` of PyTorch makes lists of tuples.
+    """
+
+    def part(values: Any) -> Any:
+        of_tensors = isinstance(values, list) and all(hasattr(one, "detach") and one.ndim for one in values)
+        return tuple(map(part, values)) if of_tensors else values
+
+    return each_part(lambda values: to_numpy(values, "y"), tuple(map(part, y)) if several else part(y))
 
 
 def classes_of(batches: Iterable[Any]) -> list[str] | None:
@@ -128,7 +136,7 @@ def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:
             return Bernoulli()
         if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(outputs)):
             return Categorical(outputs)
-        if y.dtype.kind in "iu" and np.array_equal(np.unique(y), range(1, outputs + 1)):
+        if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(1, outputs + 1)):
             raise ValueError(f"y holds the classes 1 to {outputs}, and classes count from 0: give y - 1")
         what = f"y is {y.dtype} of the shape {y.shape}, and the network has {outputs} outputs"
     else:

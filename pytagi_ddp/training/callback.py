@@ -50,11 +50,13 @@ class Callback:
         """The training is over; `trainer.stopped` is True if a signal has stopped it within an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What `Checkpoints` keeps of this callback: JSON values, by default none."""
+        """What `Checkpoints` keeps of this callback: JSON values, by default none. It keeps that of rank 0."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
         """Called before `fit_begin` if a training resumes, with what `state_dict` returned, if that was not empty.
+
+        The callback has to be at the same place in the list.
 
         Args:
             state_dict: the values. folder: that of the checkpoint.
@@ -75,13 +77,18 @@ def overridden(callback: Callback, moment: str) -> bool:
     return getattr(type(callback), moment) is not getattr(Callback, moment)
 
 
+def runs_here(callback: Callback, trainer: Any) -> bool:
+    """Whether this rank calls the methods of a callback."""
+    return callback.on_all_ranks or trainer.ranks.rank == 0
+
+
 def call(callback: Callback, moment: str, trainer: Any) -> None:
     """Calls a method of a callback on this rank, if it is one of those that run it.
 
     Raises:
         CallbackError: the callback has raised an exception.
     """
-    if trainer.ranks.rank and not callback.on_all_ranks:
+    if not runs_here(callback, trainer):
         return
     method: Callable[[Any], None] = getattr(callback, moment)
     try:

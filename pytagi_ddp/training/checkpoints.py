@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from pytagi_ddp.checkpoint import CheckpointManager
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
-from pytagi_ddp.training.callback import Callback
+from pytagi_ddp.training.callback import Callback, runs_here
 from pytagi_ddp.warn import warn
 
 AVERAGE = "average.safetensors"
@@ -50,7 +51,8 @@ class Checkpoints(Callback):
     In `fit_begin`, as the cause of a `CallbackError`:
         OSError, ValueError, DamagedCheckpointError: as `CheckpointManager.load` and `CheckpointManager.check_folder`.
         ValueError: all epochs of the checkpoint in `resume` are done; a folder for a new training that has checkpoints
-        of another one; a training that began with another likelihood, or with an `EvidenceSchedule`, and now without.
+        of another one; a training that began with another likelihood, or with an `EvidenceSchedule` and now
+        without, or the reverse.
     """
 
     on_all_ranks = True
@@ -95,7 +97,8 @@ class Checkpoints(Callback):
             trainer.folder = self._manager.folder
             if trainer.ranks.rank == 0:
                 self._manager.check_folder()
-        self._began_with = trainer.likelihood.state_dict() if isinstance(trainer.likelihood, Likelihood) else None
+        first = trainer.first_likelihood
+        self._began_with = json.loads(json.dumps(first.state_dict())) if isinstance(first, Likelihood) else None
         if self._resume:
             self._load(trainer)
         else:
@@ -124,8 +127,9 @@ class Checkpoints(Callback):
             extra: dict[str, Any] = {}
             if isinstance(likelihood, Likelihood):
                 extra |= {"likelihood": likelihood.state_dict(), "first likelihood": self._began_with}
-            if states := {type(one).__name__: state for one in trainer.callbacks if (state := one.state_dict())}:
-                extra["callbacks"] = states
+            extra["callbacks"] = [
+                (type(one).__name__, one.state_dict() if runs_here(one, trainer) else {}) for one in trainer.callbacks
+            ]
             if classes is not None:
                 extra["classes"] = classes
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
@@ -133,9 +137,13 @@ class Checkpoints(Callback):
     def _load(self, trainer: Any) -> None:
         path = None if isinstance(self._resume, bool) else Path(self._resume)
         manager = self._manager or CheckpointManager(path)  # type: ignore[arg-type]  # there is one of them
+        planned = trainer.network.schedule is not None
         found = manager.load(trainer.savable, path, self._settings, self._allow_changes, average=trainer.average)
         if found is None:
             return
+        if planned != (found.schedule is not None):
+            was, now = ("without an", "with one") if planned else ("with an", "with evidence=None")
+            raise ValueError(f"{found.path} is of a training {was} EvidenceSchedule, and this one is {now}")
         if self._manager and self._manager.folder.resolve() != found.path.parent.resolve():
             self._refuse_others()
         if other := other_class(found.extra.get("classes"), trainer.classes):
@@ -155,8 +163,9 @@ class Checkpoints(Callback):
                 if not self._allow_changes:
                     raise ValueError(f"{differs} is given (with allow_changes=True, the training goes on with that)")
                 warn(f"{differs} is given, and used")
-        for callback in trainer.callbacks:
-            if state := found.extra.get("callbacks", {}).get(type(callback).__name__):
+        states = zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False)
+        for callback, (name, state) in states:
+            if state and name == type(callback).__name__ and runs_here(callback, trainer):
                 callback.load_state_dict(state, found.path.parent)
         position = found.position
         if position.epoch >= trainer.epochs:

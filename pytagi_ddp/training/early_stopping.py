@@ -6,6 +6,7 @@ import math
 import operator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
@@ -19,8 +20,9 @@ class EarlyStopping(Callback):
 
     If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement.
 
-    With `Checkpoints` the best network is written to `best.safetensors` in their folder: `net.load` reads it. If such a
-    training is started again, the count continues, and there is no further step if this callback has ended it.
+    With `Checkpoints` and `restore` the best network is written to `best.safetensors` in their folder: `net.load` reads
+    it. If such a training is started again, the count continues, and there is no further step if this callback has
+    ended it. If another metric is watched, or the best network is not in the folder any more, there is a warning.
 
     With an `EvidenceSchedule` steps are large until late in the training, and the metric varies from epoch to epoch.
     The last, small steps improve it most: choose a `patience` with which the training can reach them, such as half of
@@ -41,6 +43,7 @@ class EarlyStopping(Callback):
     """
 
     on_all_ranks = True
+    _earlier: tuple[dict[str, Any], Path] | None = None  # state of an earlier run, and its folder
 
     def __init__(
         self,
@@ -54,19 +57,21 @@ class EarlyStopping(Callback):
             raise ValueError(f"patience must be at least 1, got {patience}")
         self.patience, self.metric, self.least, self.largest = patience, metric, least, largest
         self.restore = restore
-        self._earlier: tuple[dict[str, Any], Path] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self.best, self.best_epoch = math.inf, 0
+        self._watched: str | None = None
         self._kept: Any = None
+        self._checksum: int | None = None  # of the file
 
     def state_dict(self) -> dict[str, Any]:
         if not self.best_epoch or math.isnan(self.best):
             return {}
         likelihood = self._kept and self._kept[1]
         noise = likelihood.state_dict() if isinstance(likelihood, Likelihood) else None
-        return {"best": self.best, "best_epoch": self.best_epoch, "kept": self._kept is not None, "likelihood": noise}
+        state = {"metric": self._watched, "best": self.best, "best_epoch": self.best_epoch}
+        return state | {"checksum": self._checksum, "likelihood": noise}
 
     def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
         self._earlier = state_dict, folder
@@ -74,22 +79,41 @@ class EarlyStopping(Callback):
     def fit_begin(self, trainer: Any) -> None:
         self._begin()
         earlier, self._earlier = self._earlier, None
-        if earlier is None:
+        if earlier is None or self.metric not in (None, earlier[0]["metric"]):
             if trainer.epoch or trainer.batch:
-                warn("EarlyStopping does not know the epochs before the checkpoint, and begins anew")
+                warn("EarlyStopping does not know this metric of the epochs before the checkpoint, and begins anew")
             return
         state, folder = earlier
-        self.best, self.best_epoch = float(state["best"]), int(state["best_epoch"])
-        if self.restore and state["kept"]:
-            now, likelihood = trainer.keep(), trainer.likelihood
-            trainer.net.load(folder / BEST)
-            noise = state["likelihood"]
-            self._kept = trainer.keep()[0], likelihood if noise is None else likelihood.with_state_dict(noise)
-            trainer.put_back(now)
+        self._watched, self.best, self.best_epoch = state["metric"], float(state["best"]), int(state["best_epoch"])
+        if self.restore and not self._read(trainer, state, folder):
+            warn(f"{folder / BEST} is not the network of epoch {self.best_epoch}, which can no longer be restored")
         if trainer.epoch - self.best_epoch >= self.patience:
             best = f"of which {self.best_epoch} is best"
             warn(f"EarlyStopping has ended this training after {trainer.epoch} epochs, {best}")
+            if self._kept is not None:
+                trainer.put_back(self._kept)
             trainer.stop()
+
+    def _read(self, trainer: Any, state: dict[str, Any], folder: Path) -> bool:
+        """Reads the best network of an earlier run, if the file is that of this state; collective."""
+        path, noise = folder / BEST, state["likelihood"]
+        found = trainer.ranks.rank == 0 and path.is_file() and crc32(path.read_bytes()) == state["checksum"]
+        if not trainer.ranks.broadcast_object(found, 0):
+            return False
+        now, likelihood = trainer.keep(), trainer.likelihood
+        trainer.net.load(path)
+        if trainer.folder is not None and trainer.folder != folder:
+            self._write(trainer)
+        self._checksum = state["checksum"]
+        self._kept = trainer.keep()[0], likelihood if noise is None else likelihood.with_state_dict(noise)
+        trainer.put_back(now)
+        trainer.likelihood = likelihood
+        return True
+
+    def _write(self, trainer: Any) -> None:
+        path = trainer.folder / BEST
+        trainer.net.save(path)
+        self._checksum = crc32(path.read_bytes()) if trainer.ranks.rank == 0 else None
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results
@@ -99,18 +123,23 @@ class EarlyStopping(Callback):
         value = results[metric]
         if math.isnan(value):
             warn(f"EarlyStopping: {metric!r} is NaN in epoch {trainer.epoch}: no observation has a score")
-        sign = -1 if self.largest else 1
+        if self._watched not in (None, metric):
+            warn(f"EarlyStopping has watched {self._watched!r}, and now {metric!r}: it begins anew")
+            self._begin()
+        self._watched, sign = metric, -1 if self.largest else 1
         if self.best_epoch == 0 or sign * value < sign * self.best - self.least or math.isnan(self.best):
             self.best, self.best_epoch = value, trainer.epoch
             if self.restore:
                 self._kept = trainer.keep()
                 if trainer.folder is not None:
                     with trainer.evaluated():
-                        trainer.net.save(trainer.folder / BEST)
+                        self._write(trainer)
         elif trainer.epoch - self.best_epoch >= self.patience:
             trainer.stop()
 
     def fit_end(self, trainer: Any) -> None:
-        if self._kept is not None and not trainer.stopped and self.best_epoch < trainer.epoch:
+        if trainer.stopped:  # it will be continued
+            return
+        if self._kept is not None and self.best_epoch < trainer.epoch:
             trainer.put_back(self._kept)
         self._kept = None

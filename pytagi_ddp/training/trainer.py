@@ -114,6 +114,7 @@ class Trainer:
 
     Attributes:
         net, likelihood, epochs, callbacks: as given, or chosen. network: the `Sequential` in `net`, on this rank.
+        first_likelihood: the likelihood before callbacks change it.
         epoch, batch, step: completed epochs, batches of the current one, and steps in total.
         results: of the last epoch. history: those of all epochs of this run.
         step_seconds: (rank and node, seconds of a step in which it did not wait for others), of each of several ranks
@@ -162,6 +163,7 @@ class Trainer:
         check_options(evidence, metrics, callbacks)
         self.net, self.likelihood, self.epochs, self.batch_size, self.seed = net, likelihood, epochs, batch_size, seed
         self._evidence, self._forget, self._bn_batches, self._share = evidence, forget, bn_batches, average_last
+        self.first_likelihood = copy(likelihood)
         self._metrics = dict(metrics or {})
         self.callbacks = list(callbacks)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
@@ -286,8 +288,6 @@ class Trainer:
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
         schedule = self.network.schedule
-        if self._evidence is None and schedule is not None:
-            raise ValueError("the checkpoint has an EvidenceSchedule, and evidence=None is without: leave that out")
         if schedule is not None:
             schedule.epochs = self.epochs  # the total number, with earlier epochs
             if batches != position.batch:  # batches of another size: the scaled position is rounded
@@ -358,7 +358,7 @@ class Trainer:
                 "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
             )
         if self.likelihood is None:
-            self.likelihood = choose_likelihood(self._train, outputs)
+            self.likelihood = self.first_likelihood = choose_likelihood(self._train, outputs)
         self._scored_with: Any = self.likelihood
         self._find_metrics(outputs)
         if self._pipeline is None:
@@ -374,7 +374,7 @@ class Trainer:
                     self.stack.enter_context(loader)
             self._call("fit_begin")
             try:
-                done = self.epoch >= self.epochs  # in the checkpoint from which this training resumes
+                done = self.epoch >= self.epochs or self._ends()  # in the checkpoint from which this training resumes
                 while self.epoch < self.epochs and not self._ends():
                     self._run_epoch(own)
                 if done and own is not None:
@@ -685,7 +685,8 @@ def fit(
 ) -> list[dict[str, float]]:
     """`net.fit`."""
     check_names("fit", options, ("likelihood", "epochs", *Options.__annotations__))
-    if isinstance(x, tuple) and y is not None and not isinstance(y, Likelihood):
+    several = isinstance(x, tuple) and any(hasattr(part, "shape") for part in x)
+    if several and y is not None and not isinstance(y, Likelihood):
         raise TypeError(
             "x is a tuple, and a network has one input: join its arrays by np.column_stack, and let a "
             "Parallel(..., split=[...]) give each branch its columns"

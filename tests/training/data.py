@@ -30,17 +30,17 @@ def network(outputs: int = 3, norm: bool = False) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, outputs))
 
 
-def on_ranks(way: str, ranks: int, train) -> list:
+def on_ranks(way: str, ranks: int, train, outputs: int = 3) -> list:
     """What `train(net)` returns on each of so many ranks, threads; "one" is one process, "parallel" so many devices."""
     if way == "one":
-        return [train(network())]
+        return [train(network(outputs))]
     if way == "parallel":
-        net = DataParallel(network(), ["cpu"] * ranks, average=False)
+        net = DataParallel(network(outputs), ["cpu"] * ranks, average=False)
         try:
             return [train(net)]
         finally:
             net.close()
-    return run_threads(lambda: train(WAYS[way](network())), ranks)
+    return run_threads(lambda: train(WAYS[way](network(outputs))), ranks)
 
 
 def shares(net) -> int:

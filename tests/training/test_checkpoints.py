@@ -79,35 +79,98 @@ def test_resumed_after_the_last_and_smaller_batch_of_an_epoch(tmp_path, step):
     assert train() == (False, 18, 18, state_of(expected))
 
 
-class Values(Callback):
+class Fits(Callback):
+    """Sets the noise, as one that is fitted to held-out data, and a metric whose best epoch is the second."""
+
     def epoch_end(self, trainer):
-        trainer.results["metric"] = [0.5, 0.3, 0.4, 0.35, 0.1][trainer.epoch - 1]
+        trainer.results["metric"] = [0.5, 0.3, 0.4, 0.35, 0.1, 0.4][trainer.epoch - 1]
+        trainer.likelihood = Gaussian(0.25 + trainer.epoch / 16)
+
+
+def stopping_early(net, folder=None, patience=3, epochs=6, resume=True, after=None, **options):
+    """What a training gives that is ended by a metric: of it, what is restored, and the epochs."""
+    stopping = EarlyStopping(patience, "metric", **options)
+    callbacks = [Fits(), stopping, Checkpoints(folder, resume=resume)]
+    callbacks += [] if after is None else [StopAt(after)]
+    plain = {"epochs": epochs, "evidence": None}  # a schedule has other rates for other numbers of epochs
+    trainer = Trainer(net, Gaussian(1.0), batch_size=12 // shares(net), callbacks=callbacks, **plain)
+    trainer.fit((X, X[:, 0]), (X, X[:, 0]))
+    found = trainer.epoch, trainer.likelihood.sigma, stopping.best_epoch, trainer.evaluate((X, X[:, 0]))["nll"]
+    return *found, state_of(net), trainer.results.get("val_nll")
 
 
 @pytest.mark.parametrize(("way", "ranks"), [("one", 1), ("ddp", 2), ("fsdp", 2), ("pipeline", 2), ("parallel", 2)])
 @pytest.mark.filterwarnings("ignore:EarlyStopping has ended this training after 4 epochs, of which 2 is best")
 def test_early_stopping_goes_on_where_it_was(tmp_path, way, ranks):
-    def train(net, epochs=5, resume=True):
-        stopping, batch_size = EarlyStopping(2, "metric"), 12 // shares(net)
-        callbacks = [Values(), stopping, Checkpoints(tmp_path, resume=resume)]
-        trainer = Trainer(net, epochs=epochs, batch_size=batch_size, callbacks=callbacks)
-        history = trainer.fit((X, LABELS))
-        return len(history), trainer.epoch, (stopping.best, stopping.best_epoch), state_of(net)
+    """To the bit, also if a signal has stopped a run; at the end it is what it was, as often as it is started."""
 
-    ranks_that_return = 1 if way == "parallel" else ranks
+    def train(folder, **options):
+        return on_ranks(way, ranks, lambda net: stopping_early(net, folder, 2, **options), outputs=1)
 
-    def after(epochs):
-        return [(count, *rest[:-1]) for count, *rest in on_ranks(way, ranks, lambda net: train(net, epochs))]
+    unbroken = on_ranks(way, ranks, lambda net: stopping_early(net, None, 2, resume=False), outputs=1)
+    assert unbroken[0][:3] == (4, 0.3125, 2)  # the noise with which epoch 2 was evaluated
+    train(tmp_path, epochs=1)
+    train(tmp_path, epochs=3)
+    assert train(tmp_path) == unbroken
+    for _ in range(2):
+        again = train(tmp_path)
+        assert [run[:-1] for run in again] == [run[:-1] for run in unbroken]
+        assert again[0][-1] == again[0][3]  # of the network that is restored
+    stopped = train(tmp_path / "b", after=14)
+    assert stopped[0][:3] == (2, 0.375, 2)
+    assert train(tmp_path / "b") == unbroken
 
-    assert after(1) == [(1, 1, (0.5, 1))] * ranks_that_return
-    assert after(3) == [(2, 3, (0.3, 2))] * ranks_that_return
-    first = on_ranks(way, ranks, train)
-    assert [found[:-1] for found in first] == [(1, 4, (0.3, 2))] * ranks_that_return
-    again = on_ranks(way, ranks, train)  # ended before, it takes no step, and has the best epoch
-    assert [found[:-1] for found in again] == [(0, 4, (0.3, 2))] * ranks_that_return
-    assert [found[-1] for found in again] == [found[-1] for found in first]
-    expected = on_ranks(way, ranks, lambda net: (net.load(tmp_path / "best.safetensors"), state_of(net))[1])
-    assert expected == [found[-1] for found in first]
+
+def test_the_best_epoch_in_another_folder(tmp_path):
+    unbroken = stopping_early(network(1), resume=False)
+    stopping_early(network(1), tmp_path / "a", epochs=3)
+    stopping_early(network(1), tmp_path / "b", epochs=4, resume=tmp_path / "a")
+    assert stopping_early(network(1), tmp_path / "b")[1:] == unbroken[1:]
+
+
+@pytest.mark.parametrize("lost", [lambda path: path.unlink(), lambda path: path.write_bytes(b"of another run")])
+def test_a_best_network_that_is_lost_is_warned_about(tmp_path, lost):
+    stopping_early(network(1), tmp_path, epochs=3)
+    lost(tmp_path / "best.safetensors")
+    with pytest.warns(UserWarning, match=r"best.safetensors is not the network of epoch 2, which can no longer be"):
+        epochs, sigma, best, *_ = stopping_early(network(1), tmp_path, epochs=4)
+    assert (epochs, sigma, best) == (4, 0.5, 2)  # nothing is restored
+
+
+def test_early_stopping_of_another_metric_begins_anew(tmp_path):
+    stopping_early(network(1), tmp_path, epochs=2)
+    callbacks = [Fits(), EarlyStopping(5, "val_nll"), Checkpoints(tmp_path, resume=True)]
+    with pytest.warns(UserWarning, match="does not know this metric of the epochs before the checkpoint"):
+        options = {"batch_size": 12, "validation": (X, X[:, 0]), "callbacks": callbacks, "evidence": None}
+        network(1).fit(X, X[:, 0], Gaussian(1.0), 3, **options)
+    assert callbacks[1].best_epoch == 3
+
+
+@pytest.mark.parametrize("on_all_ranks", [True, False])
+def test_what_callbacks_keep_is_that_of_each(tmp_path, on_all_ranks):
+    class Counts(Callback):
+        def __init__(self, number):
+            self.number = number
+
+        def fit_begin(self, trainer):
+            self.number += 0.5
+
+        def state_dict(self):
+            return {"number": self.number}
+
+        def load_state_dict(self, state_dict, folder):
+            assert folder == tmp_path
+            self.number = state_dict["number"]
+
+    Counts.on_all_ranks = on_all_ranks
+
+    def train(epochs):
+        callbacks = [Counts(1), Counts(2), Checkpoints(tmp_path, resume=True)]
+        Trainer(WAYS["ddp"](network()), epochs=epochs, callbacks=callbacks).fit((X, LABELS))
+        return [callback.number for callback in callbacks[:2]]
+
+    run_threads(lambda: train(1), 2)
+    assert run_threads(lambda: train(2), 2) == [[2, 3], [2, 3] if on_all_ranks else [1, 2]]
 
 
 def test_early_stopping_says_that_it_begins_anew(tmp_path):
@@ -115,7 +178,7 @@ def test_early_stopping_says_that_it_begins_anew(tmp_path):
         network().fit(X, LABELS, epochs=epochs, callbacks=[*stopping, Checkpoints(tmp_path, resume=True)])
 
     train(1)
-    with pytest.warns(UserWarning, match="EarlyStopping does not know the epochs before the checkpoint"):
+    with pytest.warns(UserWarning, match="EarlyStopping does not know this metric of the epochs before the checkpoint"):
         train(2, EarlyStopping())
 
 
@@ -129,8 +192,12 @@ def test_a_resumed_training_has_the_likelihood_and_the_schedule_that_it_began_wi
     train(Gaussian(0.25), 1)
     with pytest.raises(CallbackError, match=r"began with the likelihood .*'sigma': 0.25}, and now .*0.5} is given"):
         train(Gaussian(0.5), 2)
-    with pytest.raises(CallbackError, match="the checkpoint has an EvidenceSchedule, and evidence=None is without"):
+    with pytest.raises(CallbackError, match="of a training with an EvidenceSchedule, and this one"):
         train(Gaussian(0.25), 2, evidence=None)
+    plain = network(1)
+    plain.fit(X, X[:, 0], Gaussian(0.5), epochs=1, evidence=None, callbacks=[Checkpoints(tmp_path / "plain")])
+    with pytest.raises(CallbackError, match="of a training without an EvidenceSchedule, and this one is with one"):
+        network(1).fit(X, X[:, 0], Gaussian(0.5), callbacks=[Checkpoints(tmp_path / "plain", resume=True)])
     with pytest.warns(UserWarning, match=r"0.5} is given, and used"):
         assert train(Gaussian(0.5), 2, allow_changes=True).sigma == 0.5
     assert train(Gaussian(0.5), 3).sigma == 0.5

@@ -120,9 +120,17 @@ def test_known_noise_of_each_number():
     nll = 0.5 * (np.log(2 * np.pi * (s + noise)) + (y - m) ** 2 / (s + noise))
     assert history[-1]["val_nll"] == pytest.approx(nll.mean(), rel=1e-5)
     assert history[-1]["val_rmse"] == pytest.approx(np.sqrt(np.mean((y - m) ** 2)), rel=1e-5)
+    with pytest.raises(ValueError, match=r"observes y, or a tuple \(y, var\), and got a tuple of 3"):
+        net.fit(X, (y, noise, noise), Gaussian())
+    missing = np.where(np.arange(len(X)) % 5, 1, np.nan)
+    assert np.isfinite(net.fit(X, (y * missing, noise * missing), Gaussian(), 1)[-1]["train_nll"])
     batches = ArrayLoader(X, ((y, noise), LABELS), 6)  # as a part of several
     parts = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 4))
-    assert np.isfinite(parts.fit(batches, likelihood=Joint(Gaussian(), Categorical(3)))[-1]["train_nll"])
+    both = Joint(Gaussian(), Categorical(3))
+    assert np.isfinite(parts.fit(batches, likelihood=both)[-1]["train_nll"])
+    numbers = Joint(Gaussian(0.5), Gaussian(1.0))
+    fitted = numbers.fitted_to(np.zeros((61, 2)), np.full((61, 2), 1e-6), ((y, noise), np.tile([2.0, -2.0], 31)[:61]))
+    assert [part["sigma"] for part in fitted.state_dict()["parts"]] == pytest.approx([0.5, 2.0], rel=1e-3)
 
 
 def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
@@ -612,7 +620,7 @@ def test_labels_of_which_one_means_missing_are_warned_about():
     assert r"for labels -1 and 1 give (y + 1) // 2" in message
     assert advice(network(2), X, (signs + 1) // 2, Categorical(2)) == []
     (message,) = advice(network(), X, LABELS - 1, Categorical(3))
-    assert "the class 2 does not occur: for 3 classes from -1 on give y + 1" in message
+    assert "the class 2 does not occur: if -1 is a class here, give y + 1" in message
     assert advice(network(), X, np.where(X[:, 0] > 1.5, -1, LABELS), Categorical(3)) == []
 
 
@@ -642,7 +650,7 @@ def test_large_numbers_that_are_no_scale_are_not():
 def test_large_counts_need_an_exposure():
     counts = np.full(len(X), 5000)
     (message,) = advice(network(1), X, counts, Poisson())
-    assert message.endswith("give Poisson(exposure=5000), or error bars will be too small")
+    assert message.endswith("give Poisson exposure=5000, or error bars will be too small")
     assert advice(network(1), X, counts, Poisson(2500)) == []
     (message,) = advice(network(1), X, counts * np.nan, Poisson())
     assert message.startswith("there was no observation in this epoch")
