@@ -164,7 +164,7 @@ class FederatedPosterior:
         message = server.broadcast()                     # the server's bytes, for every client of the round
 
         FederatedPosterior.receive(own, message)         # a client, with a network of the same layers
-        Trainer(own, epochs=1).fit(batches)
+        Trainer(own, likelihood, epochs=1, evidence=None).fit(batches)
         answer = PosteriorUpdate.of(own, message, samples=len(x), client="hospital 7").to_bytes()
 
         result = server.merge(answers)                   # the server again; result.left_out says who and why
@@ -172,8 +172,10 @@ class FederatedPosterior:
     **Invalid updates.** A client is left out, and named, if its message is damaged, comes from another network,
     contains NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. A
     client is also left out if it changes a tensor, per sample, by more than 100 times the median of the clients. Above
-    3 times the median, its change is scaled down to that. So a dishonest client changes the posterior at most as much
-    as three honest clients. This needs at least three clients in a round, most of them honest.
+    3 times the median, its change is scaled down to that: means and variances of a tensor by one factor, a power of the
+    evidence. A client may name any number of samples, so those above 10 times the median do not count here. So a
+    dishonest client changes the posterior at most as much as three honest clients. This needs at least three clients
+    in a round, most of them honest.
 
     Messages are neither encrypted nor signed: send them over a secure connection. An update contains information about
     the samples of its client.
@@ -271,6 +273,10 @@ class FederatedPosterior:
         if not len(kept):
             return MergedRound(self.round, (), (), left_out)
         factors = np.minimum(1, CLIP / np.maximum(ratios, CLIP))
+        first = [begin % prior.shape[1] if row < 2 else -begin for row, begin in zip(rows, begins, strict=True)]
+        for place in set(first):  # means and variances of a tensor have one factor, a power of its evidence
+            same = np.flatnonzero(np.equal(first, place))
+            factors[:, same] = factors[:, same].min(1, keepdims=True)
         total, power = np.zeros_like(units), min(1, self.evidence / len(kept))
         for k in kept:
             weights = {"learned": power, "running": samples[k] / samples[kept].sum()}

@@ -30,6 +30,8 @@ from pytagi_ddp.nn import (
     Sigmoid,
     Softmax,
 )
+from pytagi_ddp.nn.core.validate import check_finite
+from pytagi_ddp.nn.run.network_input import REMEDY
 from pytagi_ddp.warn import warn
 
 KNOWS = (
@@ -72,6 +74,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     x, y, inputs = batches.x, batches.y, network.in_shape.size
     if x.ndim == 1 and inputs > 1:
         raise ValueError(f"x has the shape {x.shape}, and a sample of the network {inputs} inputs: (samples, {inputs})")
+    if network.missing_inputs == "error":
+        check_finite(x, "x", REMEDY)
     if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
         y = y[0]  # of (y, var)
     if isinstance(y, np.ndarray) and batches.weight is not None:

@@ -100,8 +100,9 @@ class Trainer:
         batch_size: samples of a step on each rank (or in each pipeline), for arrays. None: 32, and for numbers at most
             one sample of all ranks for 32 parameters of each output: small networks learn badly from large batches.
         seed: seed of the order of samples, for arrays; the same on every rank.
-        evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers), prior_factor,
-            first, last, warm_up, and steps_per_epoch for an iterable without a length. None: none.
+        evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers; with fewer than 32
+            parameters for each output at most a quarter of the epochs, but at least 1), prior_factor, first, last,
+            warm_up, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
         bn_batches: number of training batches from which the statistics of BatchNorm2d are computed before each
             evaluation; 0: the running statistics are used.
@@ -366,7 +367,7 @@ class Trainer:
             if "error" not in self._all_metrics:
                 advise_batch_size(self.global_batch, self.num_parameters // outputs)
         self._sums = self._new_sums()
-        self._plan()
+        self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None
         with ExitStack() as self.stack:
             for loader in (self._train, own):
@@ -414,7 +415,7 @@ class Trainer:
         own["the checksum of the first and last sample (each rank is given those of all ranks)"] = crc32(b"".join(ends))
         compare_arguments(self.ranks, "fit", own)
 
-    def _plan(self) -> None:
+    def _plan(self, outputs: int) -> None:
         """Makes a schedule, or adds these epochs to the schedule of the network."""
         schedule = self.network.schedule
         if self._evidence is None:
@@ -439,6 +440,8 @@ class Trainer:
                 raise ValueError("the training data hold no batch")
         if schedule is None or schedule.epochs is None:
             count = COUNT_OF_CLASSES if "error" in self._all_metrics else COUNT_OF_NUMBERS
+            if self.num_parameters < PARAMETERS_OF_A_SAMPLE * outputs:  # a step of so much evidence would be too far
+                count = max(1.0, min(count, self.epochs / 4))
             here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
             if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
                 warn(KNOWS)

@@ -9,6 +9,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import FederatedPosterior, PosteriorUpdate
+from pytagi_ddp.likelihoods import Gaussian
 from pytagi_ddp.nn.files.file_format import packed
 from tests.nn.networks import randomise
 
@@ -162,3 +163,24 @@ def test_large_numbers_of_one_client_reach_nobody(server):
     liar.change[0, 0], liar.change[1, 3], liar.running[1] = 1e29, 1e29, 1e29
     result = server.merge([liar, client(message, 1), client(message, 2)])
     assert result.left_out.keys() == {"c0"} and np.isfinite(server.net.arena.theta).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_client_with_many_samples_keeps_the_mean_of_its_evidence(seed):
+    """Its variances and its means are scaled down by one factor, so that errors stay those that are predicted."""
+
+    def linear():
+        return nn.Sequential(nn.Linear(3, 1, bias=False))
+
+    rng, updates = np.random.default_rng(seed), []
+    server = FederatedPosterior(randomise(linear()), evidence=3)
+    message = server.broadcast()
+    for k, samples in enumerate((20, 1000, 20)):
+        x, own = rng.normal(size=(samples, 3)), linear()
+        y = x @ [1, -0.5, 0.2] + 0.3 * rng.normal(size=samples)
+        FederatedPosterior.receive(own, message)
+        own.fit(x, y, Gaussian(0.3), epochs=1, evidence=None)
+        updates.append(PosteriorUpdate.of(own, message, samples, f"c{k}"))
+    assert server.merge(updates).clipped == ("c1",)
+    layer = server.net[0]
+    assert np.abs((layer.mu_w.ravel() - [1, -0.5, 0.2]) / np.sqrt(layer.var_w.ravel())).max() < 2.5

@@ -19,7 +19,7 @@ from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
 from tests.training.data import LABELS, TEST, WAYS, X, network, on_ranks, shares, state_of, without_times
 
-ALL = {"epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
+ALL = {"evidence": {"count": 8.0}, "epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
 
 
 def files(folder) -> dict[int, Path]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import pytagi_ddp
 from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, random_crop_flip, synthetic_images
 from pytagi_ddp.distributed import run_threads
@@ -177,7 +178,7 @@ def test_the_network_ends_with_the_average_that_was_evaluated():
     expected, net = network(norm=True), network(norm=True)
     average = nn.PosteriorAverage(expected)
     loop(expected, X, LABELS, Categorical(3), average=average, evidence={})
-    trainer = Trainer(net, Categorical(3), epochs=EPOCHS, batch_size=6, average_last=0.5)
+    trainer = Trainer(net, Categorical(3), epochs=EPOCHS, batch_size=6, average_last=0.5, evidence={"count": 8.0})
     history = trainer.fit((X, LABELS), TEST)
     loader = ArrayLoader(X, LABELS, 6)
     loader.set_epoch(EPOCHS - 1)
@@ -475,6 +476,7 @@ def test_else_the_message_says_which_to_give(outputs, y):
         (lambda net: net.fit([(X, LABELS)], Categorical(3)), TypeError, r"for batches .* likelihood=Categorical\("),
         (lambda net: net.fit((X, X), LABELS), TypeError, r"one input: join its arrays by np\.column_stack"),
         (lambda net: net.fit(X[:, 0], LABELS), ValueError, r"x has the shape \(61,\), and .* \(samples, 2\)"),
+        (lambda net: net.fit(np.where(X[40] == X, np.nan, X), LABELS), ValueError, "first in row 40, column 0; if NaN"),
         (lambda net: net.fit([], likelihood=Categorical(3)), ValueError, "the training data hold no batch"),
         (lambda net: nn.Sequential.load("a file"), TypeError, r"load is called on a network, as net\.load\(...\)"),
     ],
@@ -482,6 +484,18 @@ def test_else_the_message_says_which_to_give(outputs, y):
 def test_natural_mistakes(call, error, message):
     with pytest.raises(error, match=message):
         call(network())
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_few_epochs_of_a_linear_model_count_no_evidence_several_times(epochs):
+    """A step of one sample that counts fourfold would make variances 0, and leave weights where they are."""
+    rng, weights = np.random.default_rng(0), np.arange(1, 7) / 6
+    x = rng.normal(size=(60, 6))
+    y = x @ weights + 0.05 * rng.normal(size=60)
+    pytagi_ddp.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 1))
+    net.fit(x, y, Gaussian(0.05), epochs)
+    assert np.abs((net[0].mu_w.ravel() - weights) / np.sqrt(net[0].var_w.ravel())).max() < 4
 
 
 def test_sequences_of_a_network_that_takes_another_number_of_steps():
