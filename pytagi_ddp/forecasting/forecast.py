@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp import plot
-from pytagi_ddp.forecasting.series import Panel
+from pytagi_ddp.forecasting.series import Panel, times_of
 from pytagi_ddp.forecasting.times import Times
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
 
@@ -82,11 +82,21 @@ class Forecast(Prediction):
     def quantiles(self) -> dict[float, np.ndarray]:
         return {q: self.quantile(q) for q in self._quantiles}
 
+    def _at_steps(self, y: Any) -> Any:
+        """Observations y; raises ValueError if they are a column or table with other times than the steps ahead."""
+        times = times_of(y, "y")
+        if times is not None and self.times is not None and not np.array_equal(times.values, self.times):
+            raise ValueError(
+                f"y has the times {times.values[0]} to {times.values[-1]}, and the forecast is for {self.times[0]} to "
+                f"{self.times[-1]}: give the observations of these, such as y.loc[...], in their order"
+            )
+        return y
+
     def log_prob(self, y: Any) -> np.ndarray:
-        return self._each.log_prob(y)
+        return self._each.log_prob(self._at_steps(y))
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        return self._each.cdf(y)
+        return self._each.cdf(self._at_steps(y))
 
     def quantile(self, q: float) -> np.ndarray:
         return self._each.quantile(q)
@@ -99,7 +109,7 @@ class Forecast(Prediction):
 
         Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
         """
-        return self._each.crps(y)
+        return self._each.crps(self._at_steps(y))
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         """n paths for each series, (n, horizon) or (n, horizon, series).

@@ -56,7 +56,7 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
         values, index = _from_mapping(data, what)
         names, flat = list(data), False
     else:
-        values, index = to_numpy(data, what).astype(np.float64), _index(data)
+        values, index = to_numpy(data, what).astype(np.float64), _index(data, what)
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
             raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
@@ -74,6 +74,16 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     return Panel(values, names, flat, None if index is None else _times_of(index, what))
 
 
+def times_of(data: Any, what: str) -> Times | None:
+    """The times of the index of an object of pandas or xarray; None: it has none.
+
+    Raises:
+        ValueError: an index without times, or with irregular ones.
+    """
+    index = _index(data, what)
+    return None if index is None else _times_of(index, what)
+
+
 def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
     """(steps, series) values, and the index of the longest series, as `_index`."""
     columns = {name: to_numpy(column, f"{what}[{name!r}]") for name, column in data.items()}
@@ -83,10 +93,10 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
     if not columns:
         raise ValueError(f"{what} has no series")
     longest = max(columns, key=lambda name: len(columns[name]))
-    index = _index(data[longest])
+    index = _index(data[longest], f"{what}[{longest!r}]")
     values = np.full((len(columns[longest]), len(columns)), np.nan)
     for k, (name, column) in enumerate(columns.items()):
-        own, start = _index(data[name]), len(values) - len(column)
+        own, start = _index(data[name], f"{what}[{name!r}]"), len(values) - len(column)
         if (own is None) != (index is None) or (index is not None and not own.equals(index[start:])):
             raise ValueError(
                 f"{what}[{name!r}] and {what}[{longest!r}] must end at the same time step: their indices differ"
@@ -95,16 +105,30 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
     return values, index
 
 
-def _index(data: Any) -> Any:
+def _index(data: Any, what: str) -> Any:
     """The index of a pandas object, or of the first dimension of one of xarray.
 
     It is None if there is none, or it holds whole numbers.
+
+    Raises:
+        ValueError: whole numbers that do not grow by the same number from step to step.
     """
     index = getattr(data, "index", None)  # lists have a method of this name
     if hasattr(data, "indexes"):  # of xarray
         index = data.indexes.get(next(iter(data.dims), None))
     dtype = getattr(index, "dtype", None)
-    return None if dtype is None or dtype.kind in "iu" else index
+    if dtype is None or dtype.kind not in "iu":
+        return None if dtype is None else index
+    numbers = np.asarray(index).astype(np.int64)
+    between = np.diff(numbers)
+    if len(between) and (between[0] <= 0 or np.ptp(between) > 0):
+        k = int(np.flatnonzero(between != max(between[0], 1))[0])
+        raise ValueError(
+            f"the index of {what} holds {numbers[k]} before {numbers[k + 1]}, and {what} must have a row for each time "
+            f"step: sort it, insert missing ones with NaN ({what}.reindex), or, if no step is missing, number them by "
+            f"{what}.reset_index(drop=True)"
+        )
+    return None
 
 
 def _times_of(index: Any, what: str) -> Times:

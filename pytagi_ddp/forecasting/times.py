@@ -76,12 +76,7 @@ class Times:
         day, clock = local.astype("M8[D]"), local - local.astype("M8[D]")
         if np.is_busday(day).all() and (clock == clock[0]).all() and (np.diff(_business_days(day)) == 1).all():
             return cls(values, local, zone, BUSINESS_DAYS, 0, step)
-        k = int(np.flatnonzero(differences != differences[0])[0])
-        raise ValueError(
-            f"times must have one regular step, but {values[k]} and {values[k + 1]} are {_words(differences[k])} "
-            f"apart, and the first two {_words(differences[0])}. Insert the missing ones, with NaN as their values: "
-            "y.asfreq(...) or y.resample(...) of pandas; asfreq('B') for days of trade"
-        )
+        raise ValueError(_irregular(values, local))
 
     def first(self, steps: int) -> Times:
         """The first ones of these times."""
@@ -185,6 +180,26 @@ def _months(values: np.ndarray, end: bool) -> tuple[np.ndarray, np.ndarray]:
     """The month of each time as a number, and its distance from the beginning of that month, or of the next one."""
     months = values.astype("M8[M]") + np.timedelta64(int(end), "M")
     return months.astype(np.int64), values - months.astype("M8[us]")
+
+
+def _irregular(values: np.ndarray, local: np.ndarray) -> str:
+    """What is wrong with times that have no regular step: the first two that are not as far apart as most are."""
+    between, unit = np.diff(values), ""
+    day = local.astype("M8[D]")
+    of_months = [np.diff(months) for end in (False, True) for months, at in [_months(local, end)] if np.ptp(at) == 0]
+    if of_months:
+        between, unit = of_months[0], " month"
+    elif np.is_busday(day).all() and np.median(np.diff(_business_days(day))) == 1:
+        between, unit = np.diff(_business_days(day)), " business day"
+    kinds, counts = np.unique(between, return_counts=True)
+    usual = kinds[counts.argmax()]
+    k = int(np.flatnonzero(between != usual)[0])
+    apart, most = (f"{step}{unit}{'s' if step != 1 else ''}" if unit else _words(step) for step in (between[k], usual))
+    return (
+        f"times must have one regular step, but {values[k]} and {values[k + 1]} are {apart} apart, and most of them "
+        f"{most}. Insert the missing ones, with NaN as their values: y.asfreq(...) or y.resample(...) of pandas; "
+        "asfreq('B') for days of trade"
+    )
 
 
 def _business_days(days: np.ndarray) -> np.ndarray:

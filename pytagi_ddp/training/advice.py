@@ -44,7 +44,8 @@ FEW = (
     "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "
     "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
 )
-SMALL, LARGE = 0.01, 100.0  # root mean squares outside of which a column is not standardised
+SMALL, LARGE = 0.05, 100.0  # root mean squares outside of which a column is not standardised
+OFF_CENTRE = 3.0  # standard deviations of a column between 0 and its mean, from which errors are several times as large
 LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
@@ -104,6 +105,14 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}
     if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
         looked_at["y"] = y
+    columns = x.reshape(len(x), -1)
+    if isinstance(first, Linear) and columns.shape[1] == inputs and (k := off_centre(columns)) is not None:
+        mean, std = np.nanmean(columns[:, k]), np.nanstd(columns[:, k])
+        warn(
+            f"column {k} of x is about {mean:.3g}, give or take {std:.2g}, but the prior is for numbers around 0: "
+            "standardise x (subtract the mean, divide by the standard deviation), or predictions will be bad"
+        )
+        looked_at.pop("x")
     sizes = {name: sizes_of(values) for name, values in looked_at.items()}
     large = [name for name, size in sizes.items() if size.max(initial=0) > LARGE]
     small = [name for name, size in sizes.items() if 0 < size.max(initial=0) < SMALL]
@@ -127,6 +136,20 @@ def advise_batch_size(samples: int | None, parameters: int) -> None:
             "output: it would change them much too far, and be certain of wrong values. Give a smaller batch_size, or "
             "none"
         )
+
+
+def off_centre(values: np.ndarray) -> int | None:
+    """The column whose mean is the most standard deviations from 0, if these are more than `OFF_CENTRE`.
+
+    A column of two values (a yes or no, a category) may be so, and a constant one.
+    """
+    some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
+    some = np.where(np.isfinite(some), some, 0)
+    low, high = some.min(0), some.max(0)
+    many = ((some != low) & (some != high)).any(0)
+    ratios = np.where(many, np.abs(some.mean(0)), 0) / np.where(many, some.std(0), 1)
+    worst = int(ratios.argmax())
+    return worst if ratios[worst] > OFF_CENTRE else None
 
 
 def sizes_of(values: np.ndarray) -> np.ndarray:

@@ -126,3 +126,18 @@ def test_a_picture_has_the_times():
     ax = forecaster.fit(y[:66], times=months[:66]).predict().plot(plot.figure().add_subplot(), truth=y[66:69])
     for line, expected in zip(ax.lines, (months[57:66], months[66:69], months[66:69]), strict=True):
         np.testing.assert_array_equal(line.get_xdata(orig=True), expected)
+
+
+def test_observations_of_other_times_have_no_scores():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    times = pandas.date_range("2020-01-01", periods=13, freq="MS")
+    y = pandas.Series(np.arange(13.0), times)
+    panel = read(y[:10], "y")
+    found = Forecast(M[:, :1], STD[:, :1], CORRELATION, False, (), panel, 9, panel.times.extended(3))
+    np.testing.assert_array_equal(found.crps(y[10:]), found.crps(y[10:].to_numpy()))
+    assert found.coverage(y[10:]) == found.coverage(y[10:].to_numpy())
+    for score in (found.crps, found.coverage, found.log_prob, found.cdf):
+        with pytest.raises(ValueError, match=r"y has the times 2020-01.* to 2020-03.*, .* for 2020-11"):
+            score(y[:3])
+    with pytest.raises(ValueError, match="must increase"):
+        found.crps(y[:9:-1])

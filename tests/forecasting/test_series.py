@@ -91,3 +91,21 @@ def test_arrays_of_xarray_bring_their_times():
 def test_others_are_refused(data, error, message):
     with pytest.raises(error, match=message):
         read(data, "y")
+
+
+@pytest.mark.parametrize(
+    ("index", "place"),
+    [
+        ([3, 2, 1], "3 before 2"),
+        ([1, 2, 4, 5], "2 before 4"),
+        ([1, 1, 2], "1 before 1"),
+        ([10, 20, 25], "20 before 25"),
+    ],
+)
+def test_numbers_of_steps_with_gaps_are_refused(index, place):
+    with pytest.raises(ValueError, match=rf"the index of y holds {place}, .* y\.reset_index\(drop=True\)"):
+        read(pd.Series(np.zeros(len(index)), index), "y")
+    with pytest.raises(ValueError, match=rf"the index of y\['a'\] holds {place}"):
+        read({"a": pd.Series(np.zeros(len(index)), index)}, "y")
+    for regular in ([1925, 1926, 1927], [0, 5, 10]):
+        assert read(pd.Series(np.zeros(3), regular), "y").times is None

@@ -111,3 +111,22 @@ DAYS = pd.date_range("2020-01-01", periods=20, freq="D")
 def test_others_are_refused(times, error, message):
     with pytest.raises(error, match=message):
         Times.read(times, 20)
+
+
+@pytest.mark.parametrize(
+    ("frequency", "start", "found"),
+    [
+        (
+            "MS",
+            "2012-01-01",
+            "2020-07-01T.* and 2020-09-01T.* are 2 months apart, and most of them 1 month\\.",
+        ),
+        ("ME", "2012-01-31", "2020-07-31T.* and 2020-09-30T.* are 2 months apart, and most of them 1 month\\."),
+        ("B", "2020-01-01", "2020-05-22T.* and 2020-05-26T.* are 2 business days apart, .* 1 business day\\."),
+        ("D", "2020-01-01", "2020-04-12T.* and 2020-04-14T.* are 2 days, 0:00:00 apart, and most of them 1 day, 0"),
+    ],
+)
+def test_a_gap_is_named(frequency, start, found):
+    times = pd.date_range(start, periods=120, freq=frequency).delete(103)
+    with pytest.raises(ValueError, match=found):
+        Times.read(times, len(times))

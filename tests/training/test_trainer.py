@@ -656,6 +656,20 @@ def test_a_small_column_and_zeros_are_not_warned_about():
     assert advice(network(1), x, np.zeros_like(Y), Gaussian(0.1)) == []
 
 
+@pytest.mark.parametrize(("scale", "mean"), [(15, 50), (0.1, 0.5), (1, -4)])
+def test_numbers_that_are_not_around_0_are_warned_about(scale, mean):
+    x = X.copy()
+    x[:, 1] = scale * (X[:, 1] - X[:, 1].mean()) / X[:, 1].std() + mean
+    (message,) = advice(network(1), x, Y, Gaussian(0.1))
+    assert message.startswith(f"column 1 of x is about {mean}, give or take {scale}")
+
+
+def test_a_constant_a_yes_or_no_and_one_sign_are_not_warned_about():
+    rare = (np.arange(len(X)) > 0).astype(float)
+    for column in (rare, 100 * rare - 1, np.full(len(X), 7.0), np.abs(X[:, 0]), np.arange(len(X)) / len(X)):
+        assert advice(network(1), np.stack([X[:, 0], column], 1), Y, Gaussian(0.1)) == []
+
+
 def test_large_numbers_that_are_no_scale_are_not():
     assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 1)), np.arange(440, 500), Y[:60], Gaussian()) == []
     assert advice(network(1), X, 1000 * np.abs(Y).round(), Poisson()) == []
