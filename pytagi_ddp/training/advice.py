@@ -106,7 +106,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
         looked_at["y"] = y
     columns = x.reshape(len(x), -1)
-    if isinstance(first, Linear) and columns.shape[1] == inputs and (k := off_centre(columns)) is not None:
+    if isinstance(first, Linear) and x.ndim <= 2 and (k := off_centre(columns)) is not None:  # not images
         mean, std = np.nanmean(columns[:, k]), np.nanstd(columns[:, k])
         warn(
             f"column {k} of x is about {mean:.3g}, give or take {std:.2g}, but the prior is for numbers around 0: "
