@@ -46,6 +46,7 @@ FEW = (
 )
 SMALL, LARGE = 0.05, 100.0  # root mean squares outside of which a column is not standardised
 OFF_CENTRE = 3.0  # standard deviations of a column between 0 and its mean, from which errors are several times as large
+TABLE = 200  # columns at most; others are likely to be the pixels of images
 LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
@@ -106,7 +107,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
         looked_at["y"] = y
     columns = x.reshape(len(x), -1)
-    if isinstance(first, Linear) and x.ndim <= 2 and (k := off_centre(columns)) is not None:  # not images
+    is_table = isinstance(first, Linear) and x.ndim <= 2 and columns.shape[1] <= TABLE
+    if is_table and (k := off_centre(columns)) is not None:
         mean, std = np.nanmean(columns[:, k]), np.nanstd(columns[:, k])
         warn(
             f"column {k} of x is about {mean:.3g}, give or take {std:.2g}, but the prior is for numbers around 0: "
