@@ -1,5 +1,6 @@
 """Two nodes, each a network namespace: they train as one host does, and a node that is cut off ends the job."""
 
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -106,6 +107,7 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
         job.close()
 
 
+@pytest.mark.skipif(shutil.which("tc") is None, reason="tc is not installed (Debian: iproute2), or not in PATH")
 def test_the_recipe_limits_the_cable_and_gives_the_exit_code(nodes):
     nodes.close()
     recipe = [sys.executable, "-m", "benchmarks.nodes", "--mbit", "80", "-np", "2", "--"]

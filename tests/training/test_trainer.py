@@ -10,6 +10,7 @@ import pytest
 import pytagi_ddp
 from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, random_crop_flip, synthetic_images
+from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
@@ -354,6 +355,28 @@ def test_a_loader_of_pytorch():
     expected.fit(cut(X, LABELS), likelihood=Categorical(3), epochs=2)
     net.fit(torch.utils.data.DataLoader(data, 6), likelihood=Categorical(3), epochs=2)
     assert state_of(net) == state_of(expected)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("batch_size", [2, 6])
+def test_a_loader_of_pytorch_makes_lists_of_tuples(batch_size):
+    import torch
+
+    noise = np.where(np.arange(len(X)) % 2, 0.01, 1.0)
+    for y, likelihood, outputs in (
+        ((Y, noise), Gaussian(), 1),
+        ((Y, Y + 1), Censored(0.1), 1),
+        ((LABELS, (Y, noise)), Joint(Categorical(3), Gaussian()), 4),
+    ):
+        samples = [(X[k], each_part(lambda part, k=k: part[k], y)) for k in range(len(X))]
+        expected, net = network(outputs), network(outputs)
+        net.fit(torch.utils.data.DataLoader(samples, batch_size), likelihood=likelihood, epochs=2)
+        batches = [
+            (X[k : k + batch_size], each_part(lambda part, k=k: part[k : k + batch_size], y))
+            for k in range(0, len(X), batch_size)
+        ]
+        expected.fit(batches, likelihood=likelihood, epochs=2)
+        assert state_of(net) == state_of(expected)
 
 
 @pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
