@@ -96,15 +96,15 @@ class EarlyStopping(Callback):
 
     def _read(self, trainer: Any, state: dict[str, Any], folder: Path) -> bool:
         """Reads the best network of an earlier run, if the file is that of this state; collective."""
-        path, noise = folder / BEST, state["likelihood"]
-        found = trainer.ranks.rank == 0 and path.is_file() and crc32(path.read_bytes()) == state["checksum"]
+        path, noise, written = folder / BEST, state["likelihood"], state["checksum"]
+        found = trainer.ranks.rank == 0 and written is not None and checksum_of(path) == written
         if not trainer.ranks.broadcast_object(found, 0):
             return False
         now, likelihood = trainer.keep(), trainer.likelihood
         trainer.net.load(path)
+        self._checksum = written
         if trainer.folder is not None and trainer.folder != folder:
             self._write(trainer)
-        self._checksum = state["checksum"]
         self._kept = trainer.keep()[0], likelihood if noise is None else likelihood.with_state_dict(noise)
         trainer.put_back(now)
         trainer.likelihood = likelihood
@@ -113,7 +113,7 @@ class EarlyStopping(Callback):
     def _write(self, trainer: Any) -> None:
         path = trainer.folder / BEST
         trainer.net.save(path)
-        self._checksum = crc32(path.read_bytes()) if trainer.ranks.rank == 0 else None
+        self._checksum = checksum_of(path) if trainer.ranks.rank == 0 else None
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results
@@ -143,3 +143,11 @@ class EarlyStopping(Callback):
         if self._kept is not None and self.best_epoch < trainer.epoch:
             trainer.put_back(self._kept)
         self._kept = None
+
+
+def checksum_of(path: Path) -> int | None:
+    """The checksum of a file; None: it cannot be read, or is no file."""
+    try:
+        return crc32(path.read_bytes()) if path.is_file() else None
+    except OSError:
+        return None

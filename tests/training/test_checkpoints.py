@@ -137,6 +137,12 @@ def test_a_best_network_that_is_lost_is_warned_about(tmp_path, lost):
     assert (epochs, sigma, best) == (4, 0.5, 2)  # nothing is restored
 
 
+def test_what_was_not_kept_is_not_restored(tmp_path):
+    stopping_early(network(1), tmp_path, epochs=3, restore=False)
+    with pytest.warns(UserWarning, match="is not the network of epoch 2"):
+        assert stopping_early(network(1), tmp_path, epochs=4)[:3] == (4, 0.5, 2)
+
+
 def test_early_stopping_of_another_metric_begins_anew(tmp_path):
     stopping_early(network(1), tmp_path, epochs=2)
     callbacks = [Fits(), EarlyStopping(5, "val_nll"), Checkpoints(tmp_path, resume=True)]
