@@ -45,7 +45,8 @@ FEW = (
     "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
 )
 SMALL, LARGE = 0.05, 100.0  # root mean squares outside of which a column is not standardised
-OFF_CENTRE = 3.0  # standard deviations of a column between 0 and its mean, from which errors are several times as large
+# Standard deviations of a column between 0 and its mean, from which errors are several times as large, and such a mean.
+OFF_CENTRE, LARGE_MEAN = 3.0, 2.0
 TABLE = 200  # columns at most; others are likely to be the pixels of images
 LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
@@ -143,13 +144,16 @@ def advise_batch_size(samples: int | None, parameters: int) -> None:
 def off_centre(values: np.ndarray) -> int | None:
     """The column whose mean is the most standard deviations from 0, if these are more than `OFF_CENTRE`.
 
-    A column of two values (a yes or no, a category) may be so, and a constant one.
+    A column of two values (a yes or no, a category) may be so, and a constant one; and, unless all of them are, one of
+    numbers around 1, such as a pixel that is nearly always white.
     """
     some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
     some = np.where(np.isfinite(some), some, 0)
-    low, high = some.min(0), some.max(0)
+    low, high, size = some.min(0), some.max(0), np.abs(some.mean(0))
     many = ((some != low) & (some != high)).any(0)
-    ratios = np.where(many, np.abs(some.mean(0)), 0) / np.where(many, some.std(0), 1)
+    ratios = np.where(many, size, 0) / np.where(many, some.std(0), 1)
+    if not (ratios[many] > OFF_CENTRE).all():
+        ratios[size < LARGE_MEAN] = 0
     worst = int(ratios.argmax())
     return worst if ratios[worst] > OFF_CENTRE else None
 

@@ -679,9 +679,9 @@ def test_a_small_column_and_zeros_are_not_warned_about():
     assert advice(network(1), x, np.zeros_like(Y), Gaussian(0.1)) == []
 
 
-@pytest.mark.parametrize(("scale", "mean"), [(15, 50), (0.1, 0.5), (1, -4)])
-def test_numbers_that_are_not_around_0_are_warned_about(scale, mean):
-    x = X.copy()
+@pytest.mark.parametrize(("scale", "mean", "other"), [(15, 50, 1.0), (0.1, 0.5, 0.0), (1, -4, 1.0)])
+def test_numbers_that_are_not_around_0_are_warned_about(scale, mean, other):
+    x = other * X
     x[:, 1] = scale * (X[:, 1] - X[:, 1].mean()) / X[:, 1].std() + mean
     (message,) = advice(network(1), x, Y, Gaussian(0.1))
     assert message.startswith(f"column 1 of x is about {mean}, give or take {scale}")
@@ -689,7 +689,8 @@ def test_numbers_that_are_not_around_0_are_warned_about(scale, mean):
 
 def test_a_constant_a_yes_or_no_and_one_sign_are_not_warned_about():
     rare = (np.arange(len(X)) > 0).astype(float)
-    for column in (rare, 100 * rare - 1, np.full(len(X), 7.0), np.abs(X[:, 0]), np.arange(len(X)) / len(X)):
+    white = -0.8 + 0.01 * X[:, 1]  # a pixel
+    for column in (rare, 100 * rare - 1, np.full(len(X), 7.0), np.abs(X[:, 0]), np.arange(len(X)) / len(X), white):
         assert advice(network(1), np.stack([X[:, 0], column], 1), Y, Gaussian(0.1)) == []
 
 
