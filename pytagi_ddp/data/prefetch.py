@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import suppress
@@ -36,9 +37,10 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
         with suppress(Empty):
             while True:
                 queue.get_nowait()
-        # Refused in a garbage collection of the thread itself, and, from Python 3.14 on, at the end of the program.
-        with suppress(RuntimeError):
-            thread.join()
+        # At the end of the program the thread stands still, and from Python 3.13 on would be waited for without an end.
+        if not sys.is_finalizing():
+            with suppress(RuntimeError):  # in a garbage collection of the thread itself
+                thread.join()
 
 
 def _fill(items: Iterable[T], queue: Queue, stop: threading.Event) -> None:

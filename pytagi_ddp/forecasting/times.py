@@ -186,7 +186,9 @@ def _irregular(values: np.ndarray, local: np.ndarray) -> str:
     """What is wrong with times that have no regular step: the first two that are not as far apart as most are."""
     between, unit = np.diff(values), ""
     day = local.astype("M8[D]")
-    of_months = [np.diff(months) for end in (False, True) for months, at in [_months(local, end)] if np.ptp(at) == 0]
+    of_months = [
+        np.diff(months) for end in (False, True) for months, at in [_months(local, end)] if len(np.unique(at)) == 1
+    ]
     if of_months:
         between, unit = of_months[0], " month"
     elif np.is_busday(day).all() and np.median(np.diff(_business_days(day))) == 1:

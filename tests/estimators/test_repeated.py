@@ -51,7 +51,10 @@ def test_groups_are_kept_together(kind, monkeypatch):
         (np.where(np.arange(90) == 7, np.nan, 1.0), "no label in row 7"),
         (x, r"got the shape \(90, 2\)"),
         (np.ma.array(days, mask=np.arange(90) == 7), "no label in row 7"),
-        (np.where(np.arange(90) == 7, np.datetime64("NaT"), np.datetime64("2020-01-01", "ns")), "no label in row 7"),
+        (
+            np.where(np.arange(90) == 7, np.datetime64("NaT", "ns"), np.datetime64("2020-01-01", "ns")),
+            "no label in row 7",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             kind(**QUICK).fit(x, y, groups=bad)
