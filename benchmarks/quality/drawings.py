@@ -114,7 +114,3 @@ def main(argv: list[str] | None = None) -> None:
                 note(f"PyTorch, rate {rate:g}", seed, in_torch(folders, seed, seconds, rate), seconds)
     header = ("method", "seed", "test error", "NLL", "ECE", "foreign by entropy", "by density", "s")
     print("\n" + table(header, sorted(rows)))
-
-
-if __name__ == "__main__":
-    main()

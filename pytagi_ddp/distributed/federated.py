@@ -273,9 +273,9 @@ class FederatedPosterior:
         if not len(kept):
             return MergedRound(self.round, (), (), left_out)
         factors = np.minimum(1, CLIP / np.maximum(ratios, CLIP))
-        first = [begin % prior.shape[1] if row < 2 else -begin for row, begin in zip(rows, begins, strict=True)]
-        for place in set(first):  # means and variances of a tensor have one factor, a power of its evidence
-            same = np.flatnonzero(np.equal(first, place))
+        own = [(spec.kind, spec.begin) for spec in tensors]
+        for place in set(own):  # means and variances of a tensor have one factor, a power of its evidence
+            same = [k for k, other in enumerate(own) if other == place]
             factors[:, same] = factors[:, same].min(1, keepdims=True)
         total, power = np.zeros_like(units), min(1, self.evidence / len(kept))
         for k in kept:

@@ -71,7 +71,7 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
         raise ValueError(f"{what} is infinite at step {step} of {names[column]!r}: mark what is missing by NaN")
     if times is not None:
         return Panel(values, names, flat, Times.read(times, len(values)))
-    return Panel(values, names, flat, None if index is None else _times_of(index, what))
+    return Panel(values, names, flat, _times_of(index, what))
 
 
 def times_of(data: Any, what: str) -> Times | None:
@@ -80,8 +80,7 @@ def times_of(data: Any, what: str) -> Times | None:
     Raises:
         ValueError: an index without times, or with irregular ones.
     """
-    index = _index(data, what)
-    return None if index is None else _times_of(index, what)
+    return _times_of(_index(data, what), what)
 
 
 def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
@@ -117,8 +116,10 @@ def _index(data: Any, what: str) -> Any:
     if hasattr(data, "indexes"):  # of xarray
         index = data.indexes.get(next(iter(data.dims), None))
     dtype = getattr(index, "dtype", None)
-    if dtype is None or dtype.kind not in "iu":
-        return None if dtype is None else index
+    if dtype is None:
+        return None
+    if dtype.kind not in "iu":
+        return index
     numbers = np.asarray(index).astype(np.int64)
     between = np.diff(numbers)
     if len(between) and (between[0] <= 0 or np.ptp(between) > 0):
@@ -131,8 +132,10 @@ def _index(data: Any, what: str) -> Any:
     return None
 
 
-def _times_of(index: Any, what: str) -> Times:
-    """The times that an index of pandas holds, as dates or as text."""
+def _times_of(index: Any, what: str) -> Times | None:
+    """The times that an index of pandas holds, as dates or as text; None of None."""
+    if index is None:
+        return None
     if index.nlevels > 1:
         raise ValueError(
             f"the index of {what} has the levels {list(index.names)}, and one row is needed for each time step: make "

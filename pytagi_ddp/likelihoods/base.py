@@ -358,10 +358,15 @@ class Likelihood(ABC):
             raise ValueError(f"this is the state of a {kind}({', '.join(noise)}), and not of a {self!r}")
         return self._with(**noise) if noise else self
 
+    def _fits(self, y: Any) -> bool:
+        """Whether these observations depend on noise parameters."""
+        return bool(self.noise_parameters)
+
     def _fitted_to(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: ArrayLike) -> Self:
         """`fitted_to` for checked float64 moments."""
-        if not self.noise_parameters:
-            raise TypeError(f"{type(self).__name__} has no noise parameters that could be fitted")
+        if not self._fits(y):
+            to = " to observations (y, var)" if self.noise_parameters else ""
+            raise TypeError(f"{type(self).__name__} has no noise parameters that could be fitted{to}")
         nothing = f"there is no observation to fit {self!r} to"
         if not mu.size:
             raise ValueError(f"{nothing}: mu has the shape {mu.shape}")

@@ -60,23 +60,21 @@ class Gaussian(Likelihood):
         return get_kernels(states.device).output_update.express_update(states, y, self.sigma**2, deltas, weight)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        variances = self._var
+        if isinstance(y, tuple) and len(y) != 2:
+            raise ValueError(f"Gaussian observes y, or a tuple (y, var), and got a tuple of {len(y)}")
+        values, variances = outputs.numbers(y[0] if isinstance(y, tuple) else y), self._var
         if isinstance(y, tuple):
-            if len(y) != 2:
-                raise ValueError(f"Gaussian observes y, or a tuple (y, var), and got a tuple of {len(y)}")
-            y, given = outputs.numbers(y[0]), to_numpy(y[1], "var")
-            variances = np.where(np.isnan(y), 1, flat_float32(given, "var", outputs.rows * outputs.width))
+            given = to_numpy(y[1], "var")
+            variances = np.where(np.isnan(values), 1, flat_float32(given, "var", values.size))
             outputs.check_samples(given, "var")
             if not np.all(variances >= 0):
                 raise ValueError(
                     f"var holds variances, which must not be negative or NaN; the least is {variances.min()}"
                 )
-        outputs.observe("gaussian", outputs.numbers(y), variances, ONE, weight)
+        outputs.observe("gaussian", values, variances, ONE, weight)
 
-    def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
-        if isinstance(y, tuple):
-            raise ValueError("observations (y, var) do not depend on sigma, and it cannot be fitted to them: give y")
-        return super()._deviations(mu, y)
+    def _fits(self, y: Any) -> bool:
+        return not isinstance(y, tuple)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         return GaussianPrediction(mu, var + self.sigma**2, self.sigma**2)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs
-from pytagi_ddp.likelihoods.gaussian import Gaussian
 from pytagi_ddp.likelihoods.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -85,8 +84,7 @@ class Joint(Likelihood):
             raise TypeError(f"no part of {self!r} has noise parameters that could be fitted")
         parts = []
         for part, first, width, values in self._observed(y):
-            known = isinstance(part, Gaussian) and isinstance(values, tuple)  # variances, in (y, var)
-            if part.noise_parameters and values is not None and not known:
+            if values is not None and part._fits(values):
                 outputs = slice(first, first + width)
                 part = part._fitted_to(mu[..., outputs], var[..., outputs], values, weight)
             parts.append((part, width))

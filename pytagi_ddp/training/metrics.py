@@ -83,15 +83,13 @@ class Sums:
         self._sums = np.zeros((len(metrics), 2))  # of weighted values, and of their weights
         self._collected: list[tuple[np.ndarray, np.ndarray, Any, np.ndarray]] = []
         self._size = self.samples = 0
-        self.weights = np.zeros(2)  # the sum of weights, and the number of those above 0
+        self._weights = np.zeros(2)
 
     def add(self, mu: np.ndarray, var: np.ndarray, y: Any, weight: np.ndarray | None = None) -> None:
         """Adds a batch: means and variances of its outputs, a row for each sample, its observations and weights."""
         self.samples += len(mu)
         self._size += mu.size
-        weights = np.ones(len(mu)) if weight is None else weight
-        self.weights += weights.sum(), np.count_nonzero(weights)
-        self._collected.append((mu, var, y, weights))
+        self._collected.append((mu, var, y, np.ones(len(mu)) if weight is None else weight))
         if self._size >= AT_ONCE or isinstance(y, tuple):
             self._settle()
 
@@ -101,6 +99,7 @@ class Sums:
             return
         collected, self._collected, self._size = self._collected, [], 0
         mu, var, y, weight = collected[0] if len(collected) == 1 else map(np.concatenate, zip(*collected, strict=True))
+        self._weights += weight.sum(), np.count_nonzero(weight)
         prediction = self._prediction(mu, var)
         for sums, (name, metric) in zip(self._sums, self._metrics.items(), strict=True):
             values = np.asarray(metric(prediction, y), np.float64)
@@ -114,6 +113,12 @@ class Sums:
             weights = np.repeat(weight, values.size // len(mu)).reshape(values.shape)
             known = ~np.isnan(values) & (weights > 0)
             sums += weights[known] @ values[known], weights[known].sum()
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The sum of the weights so far, of this rank, and the number of those above 0."""
+        self._settle()
+        return self._weights
 
     def means(self) -> dict[str, float]:
         """The metrics so far, of this rank."""

@@ -191,7 +191,7 @@ def test_scores_of_observations_with_a_noise_of_their_own():
             np.testing.assert_allclose(getattr(prediction, score)((y, var))[k], expected[0], rtol=1e-9)
         assert prediction.coverage((np.where(np.arange(3)[:, None] == k, y, np.nan), var)) == one.coverage(y[k : k + 1])
     assert np.isnan(prediction.log_prob((y, var))[1])
-    with pytest.raises(ValueError, match=r"\(y, var\) do not depend on sigma"):
+    with pytest.raises(TypeError, match=r"no noise parameters that could be fitted to observations \(y, var\)"):
         lk.Gaussian().fitted_to(M, S, (y, var))
 
 
