@@ -358,6 +358,8 @@ def test_an_index_is_not_read_that_is_longer_than_one_is(tmp_path):
     content["checkpoints"][0] |= {"bytes": len(data), "sha256": checksum(data)}
     manifest.write_text(json.dumps(content))
     refused(tmp_path, DamagedCheckpointError, f"shards.json with {len(data)} bytes")
+    with pytest.raises(DamagedCheckpointError, match=f"shards.json with {len(data)} bytes"):
+        load(tmp_path, 2)  # the newest one
 
 
 def test_an_index_is_read_as_it_was_written(tmp_path):

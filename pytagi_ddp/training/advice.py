@@ -50,6 +50,7 @@ OFF_CENTRE, LARGE_MEAN = 3.0, 2.0
 TABLE = 200  # columns at most; others are likely to be the pixels of images
 LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
+FAR = 1e100  # limit of values
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
 LINKS: dict[type, tuple[type, ...]] = {
     Categorical: (Softmax, Remax, ClosedFormSoftmax),
@@ -61,7 +62,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     """Warns about a last layer that the likelihood has already, and about arrays that do not fit it.
 
     Raises:
-        ValueError: all parameters or all weights are 0, or samples are numbers and the network has several inputs.
+        ValueError: all parameters have the variance 0; all weights are 0; inputs that are NaN, infinite or no rows.
     """
     leaves = [leaf for leaf in network.arena.leaves if leaf.parameters]
     if leaves and not network.arena.in_shards and not any(leaf.var_w.any() or leaf.var_b.any() for leaf in leaves):
@@ -69,7 +70,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
             "all parameters have the variance 0, as those of a draw of net.sample(), and learn nothing: train the "
             "network itself"
         )
-    first, last = network.layers[0], network.layers[-1]
+    last = network.layers[-1]
     if isinstance(last, LINKS.get(type(likelihood), ())):
         warn(f"{type(likelihood).__name__} takes linear outputs: leave out {type(last).__name__}, the last layer")
     if not isinstance(batches, ArrayLoader):
@@ -81,14 +82,20 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         check_finite(x, "x", REMEDY)
     if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
         y = y[0]  # of (y, var)
-    if isinstance(y, np.ndarray) and batches.weight is not None:
-        y = y[batches.weight > 0]
+    if isinstance(y, np.ndarray):
+        y = y if batches.weight is None else y[batches.weight > 0]
         if not len(y):
             raise ValueError("weight: all weights are 0, and no sample is left to learn from")
-    limits = (likelihood.lower, likelihood.upper) if isinstance(likelihood, Censored) else (0, 0)
-    if np.isinf(limits).all() and isinstance(y, np.ndarray):
+        advise_observations(y, likelihood)
+    numbers = isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray)
+    advise_scales(x if isinstance(network.layers[0], Linear | Conv2d | LSTM) else None, y if numbers else None)
+
+
+def advise_observations(y: np.ndarray, likelihood: Any) -> None:
+    """Warns about observations that are likely to mean something else than this likelihood takes them for."""
+    if isinstance(likelihood, Censored) and np.isinf([likelihood.lower, likelihood.upper]).all():
         warn("Censored without limits sees each y as it is: give Censored(lower=...), or y as a tuple (low, high)")
-    if isinstance(likelihood, Categorical) and isinstance(y, np.ndarray) and y.min() == -1:
+    if isinstance(likelihood, Categorical) and y.min() == -1:
         if (np.abs(y) == 1).all():
             warn("-1 is a missing label, which is not learnt: for labels -1 and 1 give (y + 1) // 2")
         elif y.max() == likelihood.n - 2:
@@ -96,27 +103,25 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
                 f"-1 is a missing label, which is not learnt, and the class {likelihood.n - 1} does not occur: if -1 "
                 "is a class here, give y + 1"
             )
-    if isinstance(likelihood, Poisson | NegativeBinomial) and isinstance(y, np.ndarray):
-        known = y[np.isfinite(y)]
-        count = float(np.mean(known)) / float(np.mean(likelihood.exposure)) if known.size else 0.0
+    if isinstance(likelihood, Poisson | NegativeBinomial) and (known := y[np.isfinite(y)]).size:
+        count = float(np.mean(known)) / float(np.mean(likelihood.exposure))
         if count > LARGE_COUNT:
             warn(
                 f"counts are about {count:.0f} for an exposure of 1, but the prior is for rates around 1: give "
                 f"{type(likelihood).__name__} exposure={count:.0f}, or error bars will be too small"
             )
-    looked_at = {"x": x} if isinstance(first, Linear | Conv2d | LSTM) else {}
-    if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
-        looked_at["y"] = y
-    columns = x.reshape(len(x), -1)
-    is_table = isinstance(first, Linear) and x.ndim <= 2 and columns.shape[1] <= TABLE
-    if is_table and (k := off_centre(columns)) is not None:
-        mean, std = np.nanmean(columns[:, k]), np.nanstd(columns[:, k])
+
+
+def advise_scales(x: np.ndarray | None, y: np.ndarray | None) -> None:
+    """Warns about inputs, or observed numbers, that are not standardised. None: they are not looked at."""
+    named = {name: rows_of(values) for name, values in (("x", x), ("y", y)) if values is not None}
+    if x is not None and x.ndim <= 2 and named["x"].shape[1] <= TABLE and (found := off_centre(named["x"])):
         warn(
-            f"column {k} of x is about {mean:.3g}, give or take {std:.2g}, but the prior is for numbers around 0: "
-            "standardise x (subtract the mean, divide by the standard deviation), or predictions will be bad"
+            "column {} of x is about {:.3g}, give or take {:.2g}, but the prior is for numbers around 0: standardise x "
+            "(subtract the mean, divide by the standard deviation), or predictions will be bad".format(*found)
         )
-        looked_at.pop("x")
-    sizes = {name: sizes_of(values) for name, values in looked_at.items()}
+        del named["x"]
+    sizes = {name: np.sqrt(np.square(rows).mean(0)) for name, rows in named.items()}
     large = [name for name, size in sizes.items() if size.max(initial=0) > LARGE]
     small = [name for name, size in sizes.items() if 0 < size.max(initial=0) < SMALL]
     for names, size in ((large, f"{LARGE:g} or more"), (small, f"{SMALL:g} or less")):
@@ -141,26 +146,22 @@ def advise_batch_size(samples: int | None, parameters: int) -> None:
         )
 
 
-def off_centre(values: np.ndarray) -> int | None:
-    """The column whose mean is the most standard deviations from 0, if these are more than `OFF_CENTRE`.
+def off_centre(rows: np.ndarray) -> tuple[int, float, float] | None:
+    """The column whose mean is the most standard deviations from 0, if these are more than `OFF_CENTRE`, and both.
 
     A column of two values (a yes or no, a category) may be so, and a constant one; and, unless all of them are, one of
     numbers around 1, such as a pixel that is nearly always white.
     """
-    some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
-    some = np.where(np.isfinite(some), some, 0)
-    low, high, size = some.min(0), some.max(0), np.abs(some.mean(0))
-    many = ((some != low) & (some != high)).any(0)
-    ratios = np.where(many, size, 0) / np.where(many, some.std(0), 1)
+    low, high, mean, std = rows.min(0), rows.max(0), rows.mean(0), rows.std(0)
+    many = ((rows != low) & (rows != high)).any(0)
+    ratios = np.where(many, np.abs(mean), 0) / np.where(many, std, 1)
     if not (ratios[many] > OFF_CENTRE).all():
-        ratios[size < LARGE_MEAN] = 0
-    worst = int(ratios.argmax())
-    return worst if ratios[worst] > OFF_CENTRE else None
+        ratios[np.abs(mean) < LARGE_MEAN] = 0
+    k = int(ratios.argmax())
+    return (k, mean[k], std[k]) if ratios[k] > OFF_CENTRE else None
 
 
-def sizes_of(values: np.ndarray) -> np.ndarray:
-    """The root mean square of each column, of some rows."""
-    some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64)
-    with np.errstate(over="ignore"):
-        squares = np.where(np.isfinite(some), some, 0) ** 2
-    return np.sqrt(squares.mean(0)) if len(squares) else np.zeros(1)
+def rows_of(values: np.ndarray) -> np.ndarray:
+    """Some rows of an array, float64; numbers that are not finite are 0, and all have finite squares."""
+    some = np.asarray(values[:: max(1, values.size // LOOKED_AT)], np.float64).reshape(-1, values[0].size)
+    return np.clip(np.where(np.isfinite(some), some, 0), -FAR, FAR)

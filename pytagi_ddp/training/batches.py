@@ -134,10 +134,12 @@ def choose_likelihood(batches: Iterable[Any], outputs: int) -> Likelihood:
     if isinstance(y, np.ndarray):
         if y.dtype.kind == "b" and y.size == len(y) * outputs:
             return Bernoulli()
-        if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(outputs)):
-            return Categorical(outputs)
-        if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1 and np.array_equal(np.unique(y), range(1, outputs + 1)):
-            raise ValueError(f"y holds the classes 1 to {outputs}, and classes count from 0: give y - 1")
+        if y.dtype.kind in "iu" and y.ndim == 1 and outputs > 1:
+            classes = np.unique(y)
+            if np.array_equal(classes, range(outputs)):
+                return Categorical(outputs)
+            if np.array_equal(classes, range(1, outputs + 1)):
+                raise ValueError(f"y holds the classes 1 to {outputs}, and classes count from 0: give y - 1")
         what = f"y is {y.dtype} of the shape {y.shape}, and the network has {outputs} outputs"
     else:
         what = f"the observations are not known before the training, and the network has {outputs} outputs"

@@ -78,11 +78,11 @@ def on_ranks(
     return mark
 
 
-def check(results: Sequence[dict], least: int):
-    """Asserts that each rank returned checks by name, this many at least, and that all of them hold."""
+def check(results: Sequence[dict], count: int | None = None, at_least: int = 1):
+    """Asserts that each rank returned checks by name, as many as these, and that all of them hold."""
     for result in results:
         assert [name for name, passed in result.items() if not passed] == []
-        assert len(result) >= least
+        assert len(result) == count if count is not None else len(result) >= at_least
 
 
 def backend_of(np: int | str) -> str:

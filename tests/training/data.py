@@ -1,5 +1,7 @@
 """Small data and networks that trainings of the tests share."""
 
+import warnings
+
 import numpy as np
 
 import pytagi_ddp
@@ -65,3 +67,11 @@ def trained(**options) -> nn.Sequential:
     net = network()
     Trainer(net, **options).fit((X, LABELS))
     return net
+
+
+def advice(net, x, y, likelihood) -> list[str]:
+    """The warnings of a training."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        net.fit(x, y, likelihood, epochs=1)
+    return [str(warning.message) for warning in found]
