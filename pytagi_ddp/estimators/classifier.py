@@ -23,6 +23,7 @@ from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 
+COUNT = 16.0  # of the schedule; the temperature corrects probabilities that are too certain
 TEMPERATURES = np.geomspace(0.1, 8, 53)
 SIGMA_V = 0.5  # default for networks with a hierarchical softmax
 LEAST = 1e-12  # probability
@@ -32,7 +33,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     """Classification by an ensemble of TAGI networks with a `Categorical` likelihood.
 
     1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
-       folds, with the evidence-weighted step (`nn.EvidenceSchedule`): repeated epochs do not count as new evidence.
+       folds, with the evidence-weighted step (`nn.EvidenceSchedule` with `count=16`): repeated epochs do not count as new
+       evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
     3. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If their classes have more
@@ -301,7 +303,7 @@ def fit_classes(
     net, rng = training.network(x.shape[1], seed), np.random.default_rng(seed)
     observe, *targets = labels(numbers, weights, classes, sigma_v)
     if sigma_v is None:
-        EvidenceSchedule(net, max(len(x) // training.batch_size, 1), training.epochs)
+        EvidenceSchedule(net, max(len(x) // training.batch_size, 1), training.epochs, count=COUNT)
     for epoch in range(training.epochs):
         if sigma_v is not None:
             training.prepare(net, epoch)

@@ -23,7 +23,7 @@ from pytagi_ddp.forecasting.series import Panel, check_times, read
 from pytagi_ddp.forecasting.windows import Layout, Windows
 
 SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # seasons that a network sees, and limits on the number of time steps
-HIDDEN = (50,)
+HIDDEN, FEW = (50,), 2  # units, and number of past values, that are tried
 SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
 LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
 WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
@@ -43,7 +43,8 @@ class Forecaster(BaseEstimator):
         (y_(t+h) - y_t)/scale = f_h(y_(t-lags+1) ... y_t, calendar_t, covariates) + e_h,  e_h ~ N(0, noise_h),  h = 1..H
 
     f is linear, or has a hidden layer. The forecaster starts with a linear f. Then it tries, one after the other, the
-    last value itself as an input, logarithms of all values, and a hidden layer. It keeps a change if forecasts improve.
+    last value itself as an input, only two values of the past, covariates of earlier steps, logarithms of all values,
+    and a hidden layer. It keeps a change if forecasts improve.
 
     To compare, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
     score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
@@ -52,9 +53,10 @@ class Forecaster(BaseEstimator):
     All series are learnt by the same networks, and each is standardised separately. Networks are trained with an
     `nn.EvidenceSchedule`, in which each window counts once.
 
-    **Missing values** are NaN, in the series and in covariates. In a window they are replaced by the mean of the input.
-    The error bars include what this costs: for values at the end, the noise is that of forecasts of held-out stretches
-    without as many values at the end; other inputs add the variance of f over their values.
+    **Missing values** are NaN, in the series and in covariates. In a window they are interpolated between two values of
+    the past, or else replaced by the mean of the input. The error bars include what this costs: for values at the end,
+    the noise is that of forecasts of held-out stretches without as many values at the end; other inputs add the
+    variance of f over their values.
 
     **Threads** may share a forecaster; predictions wait for each other.
 
@@ -67,7 +69,7 @@ class Forecaster(BaseEstimator):
         season: time steps of a season. None: the shortest cycle of the calendar that has three steps or more (a day for
             hourly data, a week for daily data, a year for monthly data); without times 1 (no season).
         lags: time steps of the past that a network sees; None: three seasons, at least 8, at most 400 and a third of
-            the series.
+            the series; fewer if the series is too short for these.
         hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
         transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
@@ -80,7 +82,8 @@ class Forecaster(BaseEstimator):
 
     Attributes:
         season_, lags_: the values that are used.
-        kind_: what was chosen: `log`, `level` (whether the last value is an input) and `hidden` (the layers).
+        kind_: what was chosen: `past` (number of past values that are inputs), `log`, `level` (whether the last value
+            itself is one), `earlier` (whether covariates before it are), and `hidden` (the layers).
         score_: the CRPS by which it was chosen, in units of each series' standard deviation.
         noise_: (horizon,) or, of many series, (series, horizon) variances of the noise, in units of `scale` squared.
 
@@ -134,9 +137,9 @@ class Forecaster(BaseEstimator):
                 same time step. Columns and tables of pandas and arrays of xarray bring their times as the index: dates,
                 or text such as 2020-01-31. An index of whole numbers brings none.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
-                of the last `lags` steps and of the horizon. They may be longer than y: `predict` uses the rest.
+                of the last step and of the horizon, and of the last `lags` steps if this improves forecasts. They may be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
-                of the last `lags` steps.
+                of the last step, or of the last `lags` steps.
             times: dates of the steps, instead of an index.
 
         Raises:
@@ -248,7 +251,7 @@ class Forecaster(BaseEstimator):
                 raise ValueError(
                     f"series {name!r} has no value that is followed by another one within {self.horizon} time steps"
                 )
-        if not self._long_enough(panel):
+        if not self._long_enough(panel, layout):
             raise ValueError(self._too_short(panel))
         if self.transform == "log":
             _check_positive(panel)
@@ -260,19 +263,21 @@ class Forecaster(BaseEstimator):
         self.noise_ = model.noise[0] if panel.width > 1 else model.noise[0, 0]
         return self
 
-    def _long_enough(self, panel: Panel) -> bool:
+    def _long_enough(self, panel: Panel, layout: Layout) -> bool:
         """Whether enough windows are left to learn from when each stretch is held out."""
-        _, origin = self._layout_of(panel, {}).to_learn(panel, WINDOWS)
+        _, origin = layout.to_learn(panel, WINDOWS)
         return all(stretches(origin, self.horizon, number) for number in (self.n_folds, self.n_networks))
 
     def _too_short(self, panel: Panel) -> str:
         """Says that a series is too short, and which changes would be enough."""
 
         def enough(more: int) -> bool:  # time steps before the first, all with values
-            return self._long_enough(panel._replace(values=np.pad(panel.values, ((more, 0), (0, 0)))))
+            longer = panel._replace(values=np.pad(panel.values, ((more, 0), (0, 0))))
+            return self._long_enough(longer, self._layout_of(longer, {}))
 
         def fails(name: str, value: int) -> bool:
-            return not clone(self).set_params(**{name: value})._long_enough(panel)
+            other = clone(self).set_params(**{name: value})
+            return not other._long_enough(panel, other._layout_of(panel, {}))
 
         most = 1
         while not enough(most):
@@ -288,19 +293,26 @@ class Forecaster(BaseEstimator):
         )
 
     def _layout_of(self, panel: Panel, covariates: dict[str, Panel]) -> Layout:
+        """The layout of windows. Of short series it includes those with a shorter future, and has fewer lags."""
         season, times = self.season or _season(panel), panel.times
         cycles = {} if times is None else times.cycles()
         in_calendar = any(round(steps) == season for steps in cycles.values())
-        lags = min(max(SEASONS * season, LEAST_LAGS), MOST_LAGS, max((panel.steps - self.horizon) // 3, 1))
-        return Layout(
+        most = min(max(SEASONS * season, LEAST_LAGS), MOST_LAGS, max((panel.steps - self.horizon) // 3, 1))
+        layout = Layout(
             names=panel.names,
-            lags=self.lags or lags,
+            lags=self.lags or most,
             horizon=self.horizon,
+            shortest=self.horizon,
             season=1 if in_calendar or (times is not None and self.season is None) else season,
             cycles=cycles,
             step=None if times is None else times.step_in_words(),
             columns={name: covariate.names for name, covariate in covariates.items()},
         )
+        fewer = range(layout.lags, 0, -1) if self.lags is None else [layout.lags]
+        for tried in (layout, *(layout._replace(lags=lags, shortest=1) for lags in fewer)):
+            if self._long_enough(panel, tried):
+                return tried
+        return tried
 
     def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
         """The best model: each choice is tried in turn, and kept if the score improves."""
@@ -311,9 +323,11 @@ class Forecaster(BaseEstimator):
             seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
             return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
 
-        parts = stretches(windows.origin, self.horizon, self.n_folds)
-        best = trained(Kind(self.transform == "log", False, self._layers() or ()), None, parts)
+        parts, lags = stretches(windows.origin, self.horizon, self.n_folds), windows.past.shape[1]
+        best = trained(Kind(lags, self.transform == "log", False, False, self._layers() or ()), None, parts)
         others: list[dict[str, Any]] = [{"level": True}]
+        others += [{"past": FEW}] if lags > FEW else []
+        others += [{"earlier": True}] if windows.earlier.size else []
         others += [{"log": True}] if self.transform == "auto" and positive else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
         for other in others:

@@ -31,11 +31,14 @@ class Kind(NamedTuple):
     """The choices of a forecaster.
 
     Attributes:
-        log: whether it learns logarithms. level: whether the last value itself is an input. hidden: units of layers.
+        past: number of the last values that are inputs. log: whether it learns logarithms. level: whether the last value itself is an input. earlier: whether covariates
+            of time steps before the last one are. hidden: units of layers.
     """
 
+    past: int
     log: bool
     level: bool
+    earlier: bool
     hidden: tuple[int, ...]
 
 
@@ -77,7 +80,7 @@ class Scaling:
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
         inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
-        x = np.nan_to_num((x - inputs[0]) / inputs[1])
+        x = filled((x - inputs[0]) / inputs[1], kind.past)
         values, axes = np.linalg.eigh(x.T @ x / len(x))
         some = values >= LEAST_VARIANCE * values.max()
         return cls(kind, raw.series, center, inputs, axes[:, some], np.sqrt(values[some]))
@@ -96,23 +99,28 @@ class Scaling:
     def _inputs(self, windows: Windows) -> np.ndarray:
         last, (mean, std, scale) = self._last(windows), self.series[:3, windows.series, None]
         level = [(last - mean) / std] if self.kind.level else []
-        return np.concatenate([(self._values(windows.past) - last) / scale, windows.more, *level], 1)
+        earlier = [windows.earlier] if self.kind.earlier else []
+        past = self._values(windows.past[:, -self.kind.past :])
+        return np.concatenate([(past - last) / scale, windows.more, *earlier, *level], 1)
 
     def x(self, windows: Windows, rng: np.random.Generator | None = None) -> np.ndarray:
         """(n, k) principal components of the standardised inputs.
 
-        Missing inputs are replaced by their mean or, if there is a generator, the `missing` ones are drawn.
+        Missing inputs are replaced by their mean, or between two values of the past by linear interpolation. If there
+        is a generator, the errors of this are drawn for the `missing` ones: those of random inputs with the same gaps.
         """
         mean, std = self.inputs
-        inputs = np.nan_to_num((self._inputs(windows) - mean) / std)
+        found = (self._inputs(windows) - mean) / std
+        inputs = filled(found, self.kind.past)
         if rng is not None:
             drawn = rng.standard_normal((len(inputs), len(self.spreads))) * self.spreads @ self.axes.T
-            inputs = np.where(self.missing(windows), drawn, inputs)
+            errors = drawn - filled(np.where(np.isfinite(found), drawn, np.nan), self.kind.past)
+            inputs = inputs + np.where(self.missing(windows), errors, 0)
         return (inputs @ self.axes).astype(np.float32)
 
     def missing(self, windows: Windows) -> np.ndarray:
         """(n, inputs): whether an input is missing, except values after the last known one: they are in the noise."""
-        found, lags = np.isnan(self._inputs(windows)), windows.past.shape[1]
+        found, lags = np.isnan(self._inputs(windows)), self.kind.past
         found[:, :lags] &= np.arange(lags) < lags - windows.age[:, None]
         return found
 
@@ -302,6 +310,20 @@ def ages(windows: Windows) -> np.ndarray:
     """The ages of the last known value at which the noise is estimated: 0, 1, 2, 4 ... lags - 1."""
     lags = windows.past.shape[1]
     return np.unique([0, lags - 1, *(2 ** np.arange(lags.bit_length() - 1))])
+
+
+def filled(inputs: np.ndarray, past: int) -> np.ndarray:
+    """The standardised inputs without NaN: interpolated between two of the first `past` ones, and else 0, the mean."""
+    found, steps = inputs[:, :past], np.arange(past)
+    known = np.isfinite(found)
+    before = np.maximum.accumulate(np.where(known, steps, -1), 1)
+    after = np.minimum.accumulate(np.where(known, steps, past)[:, ::-1], 1)[:, ::-1]
+    row, step = np.nonzero(~known & (before >= 0) & (after < past))
+    first, last = before[row, step], after[row, step]
+    low, high = inputs[row, first], inputs[row, last]
+    complete = np.nan_to_num(inputs)
+    complete[row, step] = low + (high - low) * (step - first) / (last - first)
+    return complete
 
 
 def evenly(number: int, most: int) -> np.ndarray:

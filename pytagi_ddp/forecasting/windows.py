@@ -14,13 +14,15 @@ class Windows(NamedTuple):
     """The known values at some origins, and the values that followed. NaN: missing.
 
     Attributes:
-        past: (n, lags) values up to the origin. more: (n, k) calendar, covariates and which series it is.
+        past: (n, lags) values up to the origin. more: (n, k) calendar, covariates from the origin on, and which series
+            it is. earlier: (n, k) covariates before the origin.
         series, origin: (n,) numbers of the series, and of the last time step that is known.
         future: (n, horizon) values after the origin.
     """
 
     past: np.ndarray
     more: np.ndarray
+    earlier: np.ndarray
     series: np.ndarray
     origin: np.ndarray
     future: np.ndarray
@@ -44,6 +46,7 @@ class Layout(NamedTuple):
 
     Attributes:
         names: of the series. lags, horizon: numbers of values up to an origin and after it.
+        shortest: least number of time steps after the origin of a window that is learnt.
         season: time steps of a season that is not a cycle of the calendar; 1: there is none.
         cycles: {name: time steps} of the calendar's cycles. step: the time of a step, in words; None: there is none.
         columns: {"known", "observed": names of the columns} of the covariates.
@@ -52,6 +55,7 @@ class Layout(NamedTuple):
     names: list[Any]
     lags: int
     horizon: int
+    shortest: int
     season: int
     cycles: dict[str, float]
     step: str | None
@@ -91,9 +95,9 @@ class Layout(NamedTuple):
     def to_learn(self, panel: Panel, most: int) -> tuple[np.ndarray, np.ndarray]:
         """(series, origin) of at most this number of windows, spread evenly, with a value in past and future."""
         counts = np.concatenate([np.zeros((1, panel.width)), np.cumsum(np.isfinite(panel.values), 0)])
-        origins = np.arange(self.lags - 1, panel.steps - self.horizon)
+        origins = np.arange(self.lags - 1, panel.steps - self.shortest)
         past = counts[origins + 1] > counts[origins + 1 - self.lags]
-        future = counts[origins + 1 + self.horizon] > counts[origins + 1]
+        future = counts[np.minimum(origins + 1 + self.horizon, panel.steps)] > counts[origins + 1]
         series, place = np.nonzero((past & future).T)
         some = np.unique(np.linspace(0, len(series) - 1, min(most, len(series))).astype(int))
         return series[some], origins[place[some]]
@@ -101,16 +105,19 @@ class Layout(NamedTuple):
     def cut(self, panel: Panel, covariates: dict[str, Panel], series: np.ndarray, origin: np.ndarray) -> Windows:
         """The windows at these origins; their future is NaN after the end of the series."""
         before, ahead = origin[:, None] + np.arange(1 - self.lags, 1), origin[:, None] + np.arange(1, self.horizon + 1)
-        more = [self._calendar(panel)[origin]]
+        more, earlier = [self._calendar(panel)[origin]], [np.empty((len(origin), 0))]
         for name, covariate in covariates.items():
             steps = np.concatenate([before, ahead], 1) if name == "known" else before
-            more.append(covariate.values[steps].reshape(len(origin), -1))
+            found = covariate.values[steps]
+            more.append(found[:, self.lags - 1 :].reshape(len(origin), -1))
+            earlier.append(found[:, : self.lags - 1].reshape(len(origin), -1))
         if len(self.names) > 1:
             more.append(np.eye(len(self.names))[series])
         future = panel.values[np.minimum(ahead, panel.steps - 1), series[:, None]]
         return Windows(
             panel.values[before, series[:, None]],
             np.concatenate(more, 1),
+            np.concatenate(earlier, 1),
             series,
             origin,
             np.where(ahead < panel.steps, future, np.nan),

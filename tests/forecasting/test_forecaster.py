@@ -154,6 +154,34 @@ def test_gaps_are_bridged():
         assert np.isnan(numbers[:, 1]).all()
 
 
+def test_gaps_cost_little():
+    """Values between two others are interpolated."""
+    months, rng = np.arange(180), np.random.default_rng(0)
+    y = 10 * np.sin(2 * np.pi * months / 12) + 0.2 * months + rng.normal(size=180)
+    gappy = np.where(rng.random(180) < 0.2, np.nan, y)
+    found = Forecaster(6, season=12, random_state=0).backtest(gappy, start=0.8, stride=2)
+    errors = y[[forecast.steps for forecast in found.forecasts]] - [forecast.mean for forecast in found.forecasts]
+    assert np.sqrt(np.mean(errors**2)) < 1.4
+
+
+def test_forecasts_stay_near_a_new_level():
+    months, rng = np.arange(212), np.random.default_rng(3)
+    y = 100 + 10 * np.sin(2 * np.pi * months / 12) + 2 * rng.normal(size=212) + 25 * (months >= 182)
+    forecast = Forecaster(12, season=12, random_state=0).fit(y[:200]).predict()
+    assert np.abs(forecast.mean - y[200:]).mean() < 5 and forecast.coverage(y[200:], 0.9) > 0.8
+
+
+@pytest.mark.parametrize("width", [1, 20])
+def test_four_years_of_months_are_enough_for_one_ahead(width):
+    months, rng = np.arange(60)[:, None], np.random.default_rng(2)
+    y = 10 * np.sin(2 * np.pi * (months + rng.integers(0, 12, width)) / 12) + 2 * rng.normal(size=(60, width))
+    forecaster = Forecaster(12, season=12, random_state=0).fit(y[:48])
+    forecast = forecaster.predict()
+    assert forecaster.lags_ < 12 or width == 20
+    assert np.mean((forecast.mean - y[48:]) ** 2) < np.mean((y[36:48] - y[48:]) ** 2)
+    assert forecast.coverage(y[48:], 0.9) > 0.8
+
+
 def test_missing_values_widen_the_error_bars():
     walk = np.cumsum(np.random.default_rng(0).normal(size=800))
     forecaster = quick(2).fit(walk)
@@ -192,6 +220,16 @@ def test_covariates_known_in_advance_help():
         np.testing.assert_array_equal(other.mean, forecast.mean)
     scores = quick(4).backtest(y, known=price)
     assert scores.rmse() < 0.4 * quick(4).backtest(y).rmse()
+
+
+def test_covariates_of_a_short_series_help():
+    """Few values of the past are sufficient, and there are 168 inputs otherwise."""
+    rng = np.random.default_rng(5)
+    prices = rng.normal(size=(156, 3))
+    y = 20 * prices[:, 0] + rng.normal(size=156)
+    forecaster = Forecaster(6, season=12, random_state=0)
+    assert forecaster.backtest(y, known=prices, stride=2).rmse() < 2.5
+    assert forecaster.fit(y[:150], known=prices).kind_.past == 2
 
 
 def test_covariates_observed_so_far_help():
@@ -276,7 +314,7 @@ def test_a_fit_that_is_refused_changes_nothing():
 
 def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
     """No observation of a stretch that is held back lies in a window from which its networks learn."""
-    layout = Layout([0], 5, 7, 1, {}, None, {})
+    layout = Layout([0], 5, 7, 7, 1, {}, None, {})
     panel = read(np.arange(200.0), "y")
     windows = layout.cut(panel, {}, *layout.to_learn(panel, 10_000))
     parts = model.stretches(windows.origin, 7, 4)
@@ -287,7 +325,7 @@ def test_networks_learn_nothing_of_the_stretch_that_they_forecast():
 
 
 def test_windows_are_thinned_before_they_are_made():
-    layout = Layout([0, 1], 3, 2, 1, {}, None, {})
+    layout = Layout([0, 1], 3, 2, 2, 1, {}, None, {})
     values = np.random.default_rng(0).normal(size=(1000, 2))
     values[100:900, 0] = np.nan
     series, origin = layout.to_learn(read(values, "y"), 50)
@@ -298,12 +336,12 @@ def test_windows_are_thinned_before_they_are_made():
 
 Y = seasonal(100)
 REFUSED = [
-    ({}, (Y[:6],), {}, "y is too short: it has 6 time steps, and 39 are needed with horizon=6, lags=None, n_folds=2"),
+    ({}, (Y[:6],), {}, "y is too short: it has 6 time steps, and 27 are needed with horizon=6, lags=None, n_folds=2"),
     (
         {"lags": 90},
         (Y,),
         {},
-        "y is too short: .* and 121 are .*; give more of the past, or set lags=69 or less",
+        "y is too short: .* and 116 are .*; give more of the past, or set lags=74 or less",
     ),
     ({}, (np.where(np.arange(100) == 3, np.inf, Y),), {}, "y is infinite at step 3"),
     ({}, (np.full(100, np.nan),), {}, "series 0 has no value that is followed by another one within 6 time steps"),
