@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtr
 
 from pytagi_ddp import plot
+from pytagi_ddp.forecasting.counts import CountPrediction
 from pytagi_ddp.forecasting.series import Panel, times_of
 from pytagi_ddp.forecasting.times import Times
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
@@ -20,17 +22,16 @@ if TYPE_CHECKING:
 SHOWN = 3  # horizons of the past that a picture shows
 
 
-def distribution(m: np.ndarray, std: np.ndarray, log: bool) -> GaussianPrediction | LogNormalPrediction:
-    """N(m, std^2) or, if `log`, the distribution of values whose logarithms are N(m, std^2)."""
-    return LogNormalPrediction(m, std**2) if log else GaussianPrediction(m, std**2)
+FAMILIES = {"Gaussian": GaussianPrediction, "log-normal": LogNormalPrediction, "negative binomial": CountPrediction}
 
 
 class Forecast(Prediction):
     """Forecasts of one or more series for the next time steps.
 
-    Each step ahead has a Gaussian distribution, or a log-normal one if the forecaster has learnt logarithms. Arrays
-    have the shape (horizon,) for one series that was given as a column, and (horizon, series) for a table. If all of
-    the last `lags_` values of a series are missing, its forecast is NaN.
+    Each step ahead has a Gaussian distribution, a log-normal one if the forecaster has learnt logarithms, or a negative
+    binomial one if it has chosen that for counts. Arrays have the shape (horizon,) for one series that was given as a
+    column, and (horizon, series) for a table. If all of the last `lags_` values of a series are missing, its forecast
+    is NaN.
 
     Attributes:
         mean, std: of the observations, in the unit of the series. variance: the square of std.
@@ -46,19 +47,20 @@ class Forecast(Prediction):
         m: np.ndarray,
         std: np.ndarray,
         correlation: np.ndarray,
-        log: bool,
+        family: str,
         quantiles: Sequence[float],
         panel: Panel,
         origin: int,
         times: Times | None,
     ):
-        """m, std: (horizon, series), of the logarithm if `log`; correlation: (horizon, horizon).
+        """m, std: (horizon, series), of the logarithm if "log-normal"; correlation: (horizon, horizon).
 
         panel: the series, of which the steps up to `origin` are known. times: of all steps, to the last one ahead.
         """
-        self._m, self._std, self._correlation, self._log = m, std, correlation, log
+        self._m, self._std, self._correlation = m, std, correlation
         self._flat, self._quantiles, self._times = panel.flat, tuple(quantiles), times
-        self._each = distribution(self._shaped(m), self._shaped(std), log)
+        self._each: Prediction = FAMILIES[family](self._shaped(m), self._shaped(std**2))
+        self.discrete = self._each.discrete
         self.names, self.history = panel.names, self._shaped(panel.values[: origin + 1])
         self.steps = np.arange(origin + 1, origin + 1 + len(m))
         self.times = None if times is None else times.values[self.steps]
@@ -119,8 +121,11 @@ class Forecast(Prediction):
         """
         rng, (horizon, series) = np.random.default_rng(seed), self._m.shape
         drawn = rng.standard_normal((n, series, horizon)) @ np.linalg.cholesky(self._correlation).T
-        paths = self._m + self._std * drawn.swapaxes(1, 2)
-        return self._shaped(np.exp(paths) if self._log else paths)
+        drawn = self._shaped(drawn.swapaxes(1, 2))
+        if isinstance(self._each, CountPrediction):
+            return self._each.at(ndtr(drawn))
+        paths = self._shaped(self._m) + self._shaped(self._std) * drawn
+        return np.exp(paths) if isinstance(self._each, LogNormalPrediction) else paths
 
     def to_frame(self) -> Any:
         """A table of pandas: mean, standard deviation and quantiles of each step, with one block for each series.

@@ -21,11 +21,13 @@ from pytagi_ddp.forecasting.forecast import Forecast
 from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
 from pytagi_ddp.forecasting.series import Panel, check_times, read
 from pytagi_ddp.forecasting.windows import Layout, Windows
+from pytagi_ddp.warn import warn
 
 SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # seasons that a network sees, and limits on the number of time steps
 HIDDEN, FEW = (50,), 2  # units, and number of past values, that are tried
 SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
 LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
+MOST_COUNTED = 100  # mean of counts up to which their forecasts may be negative binomial
 WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
 
 
@@ -71,7 +73,9 @@ class Forecaster(BaseEstimator):
         lags: time steps of the past that a network sees; None: three seasons, at least 8, at most 400 and a third of
             the series; fewer if the series is too short for these.
         hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
-        transform: "log" learns logarithms of values, which must be above 0; None: values; "auto" chooses.
+        transform: "log" learns logarithms of values, which must be above 0. None: values, with Gaussian forecasts.
+            "auto" chooses: logarithms of values that are all above 0; or, of whole numbers from 0 on with a mean of at
+            most 100, whether forecasts are negative binomial.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
         epochs: None: 150,000 divided by the number of windows, from 10 to 100, or more if there are less than 200
         windows.
@@ -83,7 +87,8 @@ class Forecaster(BaseEstimator):
     Attributes:
         season_, lags_: the values that are used.
         kind_: what was chosen: `past` (number of past values that are inputs), `log`, `level` (whether the last value
-            itself is one), `earlier` (whether covariates before it are), and `hidden` (the layers).
+            itself is one), `earlier` (whether covariates before it are), `hidden` (the layers) and `counts` (whether
+            forecasts are negative binomial).
         score_: the CRPS by which it was chosen, in units of each series' standard deviation.
         noise_: (horizon,) or, of many series, (series, horizon) variances of the noise, in units of `scale` squared.
 
@@ -137,14 +142,16 @@ class Forecaster(BaseEstimator):
                 same time step. Columns and tables of pandas and arrays of xarray bring their times as the index: dates,
                 or text such as 2020-01-31. An index of whole numbers brings none.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
-                of the last step and of the horizon, and of the last `lags` steps if this improves forecasts. They may be longer than y: `predict` uses the rest.
+                of the last step and of the horizon, and of the last `lags` steps if this improves forecasts. They may
+                be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
                 of the last step, or of the last `lags` steps.
             times: dates of the steps, instead of an index.
 
         Raises:
             ValueError: too few time steps, wrong shapes, irregular times, an index without dates, two series of the
-                same name, infinite values, values that are not above 0 for logarithms, or a parameter out of its range.
+                same name, infinite values, values that are not above 0 with transform="log", or a parameter out of its
+                range.
             TypeError: data that are not numbers or dates.
         """
         self._check()
@@ -162,7 +169,10 @@ class Forecaster(BaseEstimator):
 
         Raises:
             ValueError: other series or covariates than in `fit`, too few time steps, no value among the last `lags_` of
-                any series, or values that are not above 0 where logarithms were learnt. NotFittedError: before `fit`.
+                any series, or values that are not above 0 with transform="log". NotFittedError: before `fit`.
+
+        Warns:
+            UserWarning: values that are not above 0, which count as missing because logarithms were chosen.
         """
         check_is_fitted(self, "_model")
         if y is not None:
@@ -256,7 +266,7 @@ class Forecaster(BaseEstimator):
         if self.transform == "log":
             _check_positive(panel)
         windows = layout.cut(panel, covariates, series, origin)
-        model = self._chosen(windows, panel.width, not (panel.values <= 0).any())
+        model = self._chosen(windows, panel)
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
         self.lags_, self.season_ = layout.lags, self.season or _season(panel)
         self.kind_, self.score_ = model.scaling.kind, model.score
@@ -314,22 +324,24 @@ class Forecaster(BaseEstimator):
                 return tried
         return tried
 
-    def _chosen(self, windows: Windows, number: int, positive: bool) -> Model:
+    def _chosen(self, windows: Windows, panel: Panel) -> Model:
         """The best model: each choice is tried in turn, and kept if the score improves."""
+        automatic, counts = self.transform == "auto", _are_counts(panel)
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
 
         def trained(kind: Kind, noise: np.ndarray | None, parts: list[Stretch]) -> Model:
             seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
-            return fit(kind, windows, number, parts, noise, epochs, seeds, self._run)
+            return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run)
 
         parts, lags = stretches(windows.origin, self.horizon, self.n_folds), windows.past.shape[1]
         best = trained(Kind(lags, self.transform == "log", False, False, self._layers() or ()), None, parts)
         others: list[dict[str, Any]] = [{"level": True}]
         others += [{"past": FEW}] if lags > FEW else []
         others += [{"earlier": True}] if windows.earlier.size else []
-        others += [{"log": True}] if self.transform == "auto" and positive else []
+        others += [{"log": True}] if automatic and not counts and not (panel.values <= 0).any() else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
+        others += [{"counts": True}] if automatic and counts else []
         for other in others:
             tried = trained(best.scaling.kind._replace(**other), best.noise[0], parts)
             best = tried if tried.better_than(best) else best
@@ -361,9 +373,18 @@ class Forecaster(BaseEstimator):
         layout, model = self._layout, self._model
         layout.check(panel, covariates, int(origins[-1]))
         log, number = model.scaling.kind.log, panel.width
+        past = panel
         if log:
-            _check_positive(panel.first(int(origins[-1]) + 1))
-        windows = layout.cut(panel, covariates, np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
+            known = panel.first(int(origins[-1]) + 1)
+            if self.transform == "log":
+                _check_positive(known)
+            elif (low := known.values <= 0).any():
+                warn(
+                    f"{np.count_nonzero(low)} values of y are not above 0, and the forecaster has chosen to learn "
+                    "logarithms: they count as missing; transform=None learns values"
+                )
+            past = panel._replace(values=np.where(panel.values > 0, panel.values, np.nan))
+        windows = layout.cut(past, covariates, np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
         with lock_of(self):
             both = model.moments(windows)
         m, std = (moments.reshape(len(origins), number, -1).swapaxes(1, 2) for moments in both)
@@ -371,7 +392,9 @@ class Forecaster(BaseEstimator):
         times = None if panel.times is None else panel.times.extended(layout.horizon)
         named = panel if panel.names == self._panel.names else panel._replace(names=self._panel.names)
         return [
-            Forecast(m[k], std[k], model.correlation, log, self.quantiles, named, int(origin), times)
+            Forecast(
+                m[k], std[k], model.correlation, model.scaling.kind.family, self.quantiles, named, int(origin), times
+            )
             for k, origin in enumerate(origins)
         ]
 
@@ -399,6 +422,11 @@ def default_epochs(windows: int) -> int:
 def _season(panel: Panel) -> int:
     """Time steps of the season according to the calendar."""
     return 1 if panel.times is None else panel.times.season()
+
+
+def _are_counts(panel: Panel) -> bool:
+    known = panel.values[np.isfinite(panel.values)]
+    return bool((known >= 0).all() and (known % 1 == 0).all() and known.mean() <= MOST_COUNTED)
 
 
 def _check_positive(panel: Panel) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytagi_ddp.estimators.members import DRAWS, PREDICTED, Training, observe_values, run_epoch
-from pytagi_ddp.forecasting.forecast import distribution
+from pytagi_ddp.forecasting.forecast import FAMILIES
 from pytagi_ddp.forecasting.windows import Windows
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 
@@ -31,8 +31,9 @@ class Kind(NamedTuple):
     """The choices of a forecaster.
 
     Attributes:
-        past: number of the last values that are inputs. log: whether it learns logarithms. level: whether the last value itself is an input. earlier: whether covariates
-            of time steps before the last one are. hidden: units of layers.
+        past: number of the last values that are inputs. log: whether it learns logarithms. level: whether the last
+            value itself is an input. earlier: whether covariates of time steps before the last one are. hidden: units
+            of layers. counts: whether forecasts are negative binomial.
     """
 
     past: int
@@ -40,6 +41,11 @@ class Kind(NamedTuple):
     level: bool
     earlier: bool
     hidden: tuple[int, ...]
+    counts: bool = False
+
+    @property
+    def family(self) -> str:
+        return "log-normal" if self.log else "negative binomial" if self.counts else "Gaussian"
 
 
 @dataclass(frozen=True)
@@ -259,8 +265,8 @@ def fit(
     most, inside = np.array(squares), np.array(within)
     found = np.maximum(most - inside, LEAST_NOISE * most) + NO_NOISE
     factor = np.minimum(most / (inside + found), 1)
-    moments = scaling.back(windows, m, factor[0, windows.series] * v, found[0, windows.series])
-    scores = distribution(*moments, kind.log).crps(windows.future)
+    mean, std = scaling.back(windows, m, factor[0, windows.series] * v, found[0, windows.series])
+    scores = FAMILIES[kind.family](mean, std**2).crps(windows.future)
     for k in range(number):
         rows = windows.series == k
         scores[rows] /= spread(windows.future[rows], 1.0)

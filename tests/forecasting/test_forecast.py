@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.forecasting import Forecaster
-from pytagi_ddp.forecasting.forecast import Forecast
+from pytagi_ddp.forecasting.counts import CountPrediction
+from pytagi_ddp.forecasting.forecast import FAMILIES, Forecast
 from pytagi_ddp.forecasting.model import correlations
 from pytagi_ddp.forecasting.series import read
 
@@ -13,24 +14,53 @@ M, STD = np.array([[1.0, 2.0], [1.5, 0.0], [2.0, -1.0]]), np.array([[0.5, 1.0], 
 CORRELATION = np.array([[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]])
 
 
-def forecast(log=False, flat=False):
+def forecast(family="Gaussian", flat=False):
     panel = read(np.arange(10.0) if flat else np.arange(20.0).reshape(10, 2), "y")
     m, std = (M[:, :1], STD[:, :1]) if flat else (M, STD)
-    return Forecast(m, std, CORRELATION, log, (0.1, 0.9), panel, 9, None)
+    return Forecast(m, std, CORRELATION, family, (0.1, 0.9), panel, 9, None)
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_paths_have_the_stated_moments(log):
-    found = forecast(log, flat=True)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_paths_have_the_stated_moments(family):
+    found = forecast(family, flat=True)
     paths = found.sample(100_000, seed=0)
     assert paths.shape == (100_000, 3)
     np.testing.assert_allclose(paths.mean(0), found.mean, rtol=0.02)
     np.testing.assert_allclose(paths.std(0), found.std, rtol=0.05)
-    np.testing.assert_allclose(np.corrcoef((np.log(paths) if log else paths).T), CORRELATION, atol=0.01)
+    discrete, log = found.discrete, family == "log-normal"
+    np.testing.assert_allclose(
+        np.corrcoef((np.log(paths) if log else paths).T), CORRELATION, atol=0.02 + 0.1 * discrete
+    )
     for q in (0.05, 0.5, 0.9):
         np.testing.assert_allclose(np.quantile(paths, q, 0), found.quantile(q), rtol=0.03, atol=0.02)
-        np.testing.assert_allclose(found.cdf(found.quantile(q)), q)
+        if discrete:
+            assert (found.cdf(found.quantile(q)) >= q).all() and (found.cdf(found.quantile(q) - 1) < q).all()
+        else:
+            np.testing.assert_allclose(found.cdf(found.quantile(q)), q)
     np.testing.assert_array_equal(found.sample(5, seed=3), found.sample(5, seed=3))
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.45, 1.5), (20, 25), (3, 3.05), (90, 2000), (500, 505.5), (2, 400)])
+def test_counts_are_negative_binomial(mean, variance):
+    from scipy.stats import nbinom  # here, as it takes half a second
+
+    p = mean / variance
+    true, found = nbinom(mean * p / (1 - p), p), CountPrediction(np.full(3, mean * 1.0), np.full(3, variance * 1.0))
+    y, all_counts = np.array([0, mean // 1, 3 * mean // 1 + 2]), np.arange(100_000)
+    np.testing.assert_allclose(found.log_prob(y), true.logpmf(y), rtol=1e-9)
+    np.testing.assert_allclose(found.cdf(y), true.cdf(y), rtol=1e-9)
+    np.testing.assert_array_equal(found.log_prob([-1, 0.5, np.nan]), [-np.inf, -np.inf, np.nan])
+    for q in (1e-6, 0.3, 0.9, 1 - 1e-6):
+        np.testing.assert_array_equal(found.quantile(q), true.ppf(q))
+    scores = [((true.cdf(all_counts) - (all_counts >= value)) ** 2).sum() for value in y]
+    np.testing.assert_allclose(found.crps(y), scores, rtol=2e-3)
+
+
+def test_counts_have_a_mean_above_0_and_more_variance_than_a_poisson_distribution():
+    found = CountPrediction(np.array([-1.0, 4.0, np.nan]), np.array([4.0, 1.0, np.nan]))
+    np.testing.assert_allclose(found.mean, [0.1, 4, np.nan])
+    np.testing.assert_allclose(found.variance, [4, 4.04, np.nan])
+    assert np.isnan([found.quantile(0.5)[2], found.sample(1, 0)[0, 2], found.crps([0, 0, 0])[2]]).all()
 
 
 def test_paths_of_series_are_independent():
@@ -41,9 +71,9 @@ def test_paths_of_series_are_independent():
     assert abs(np.corrcoef(paths[:, 0, 0], paths[:, 0, 1])[0, 1]) < 0.02
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_the_ranked_score_is_that_of_the_quantiles(log):
-    found, levels = forecast(log, flat=True), (np.arange(4000) + 0.5) / 4000
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_ranked_score_is_that_of_the_quantiles(family):
+    found, levels = forecast(family, flat=True), (np.arange(4000) + 0.5) / 4000
     for y in ([0.5, 1.5, 9], [-1, 0, 3]):
         errors = np.array(y) - np.stack([found.quantile(q) for q in levels])
         pinball = np.where(errors > 0, levels[:, None] * errors, (levels[:, None] - 1) * errors)
@@ -133,7 +163,7 @@ def test_observations_of_other_times_have_no_scores():
     times = pandas.date_range("2020-01-01", periods=13, freq="MS")
     y = pandas.Series(np.arange(13.0), times)
     panel = read(y[:10], "y")
-    found = Forecast(M[:, :1], STD[:, :1], CORRELATION, False, (), panel, 9, panel.times.extended(3))
+    found = Forecast(M[:, :1], STD[:, :1], CORRELATION, "Gaussian", (), panel, 9, panel.times.extended(3))
     np.testing.assert_array_equal(found.crps(y[10:]), found.crps(y[10:].to_numpy()))
     assert found.coverage(y[10:]) == found.coverage(y[10:].to_numpy())
     for score in (found.crps, found.coverage, found.log_prob, found.cdf):

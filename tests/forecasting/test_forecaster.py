@@ -253,10 +253,26 @@ def test_logarithms_are_chosen_where_they_help():
     assert np.all(forecast.quantile(0.001) > 0)
     np.testing.assert_allclose(forecast.mean, y[294:], rtol=0.3)
     assert not quick(6, transform=None).fit(y).kind_.log and quick(6, transform="log").fit(3 + seasonal(99)).kind_.log
+    negative, missing = (np.where(np.arange(294) == 290, value, y[:294]) for value in (-1, np.nan))
+    with pytest.warns(UserWarning, match="1 values of y are not above 0, .*they count as missing"):
+        found = forecaster.predict(negative)
+    np.testing.assert_array_equal(found.mean, forecaster.predict(missing).mean)
+    assert found.history[290] == -1
     with pytest.raises(ValueError, match=r"logarithms need values above 0, but series 0 has -1 at step 290"):
-        forecaster.predict(np.where(np.arange(294) == 290, -1, y[:294]))
+        quick(6, transform="log").fit(y).predict(negative)
     with pytest.raises(ValueError, match=r"logarithms need .* at step 0; transform=None"):
         quick(6, transform="log").fit(np.arange(99.0))
+
+
+def test_counts_that_are_mostly_0_have_no_negative_forecasts():
+    rng = np.random.default_rng(0)
+    y = rng.poisson(3, 400) * (rng.random(400) < 0.15)
+    found = quick(7).backtest(y)
+    assert found.crps() < 0.8 * quick(7, transform=None).backtest(y).crps()
+    forecast = quick(7).fit(y).predict()
+    assert forecast.discrete and (forecast.quantile(0.01) == 0).all() and (forecast.mean > 0).all()
+    paths = forecast.sample(1000, 0)
+    assert (paths >= 0).all() and (paths % 1 == 0).all() and 0.7 < (paths == 0).mean() < 0.95
 
 
 def test_an_outlier_at_the_end_leaves_forecasts_of_logarithms_finite():
