@@ -33,7 +33,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     """Classification by an ensemble of TAGI networks with a `Categorical` likelihood.
 
     1. Inputs are standardised. For each of `n_folds` folds, `n_seeds` networks are trained on the samples of the other
-       folds, with the evidence-weighted step (`nn.EvidenceSchedule`, `count=16`): repeated epochs are no new evidence.
+       folds, with the evidence-weighted step (`nn.EvidenceSchedule`, `count=16`): so epochs do not add evidence.
     2. The probability p of a class is the mean over the networks. Probabilities are tempered, p^(1/T) / sum p^(1/T). T
        makes the samples most likely under the networks that have not seen them, with the prior ln T ~ N(0, 1/4).
     3. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If their classes have more

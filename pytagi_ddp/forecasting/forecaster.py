@@ -19,7 +19,7 @@ from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
 from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
-from pytagi_ddp.forecasting.series import Panel, check_times, read
+from pytagi_ddp.forecasting.series import Panel, check_times, read, read_covariates
 from pytagi_ddp.forecasting.windows import Layout, Windows
 from pytagi_ddp.warn import warn
 
@@ -148,6 +148,10 @@ class Forecaster(BaseEstimator):
                 of the last step, or of the last `lags` steps.
             times: dates of the steps, instead of an index.
 
+        Of many series with names, each may have covariates of its own: a mapping from the names to arrays or tables
+        that end at the same time step, or for one covariate a table with the columns of y. Otherwise all series have
+        the same covariates.
+
         Raises:
             ValueError: too few time steps, wrong shapes, irregular times, an index without dates, two series of the
                 same name, infinite values, values that are not above 0 with transform="log", or a parameter out of its
@@ -178,9 +182,9 @@ class Forecaster(BaseEstimator):
         if y is not None:
             panel, covariates = _read(y, known, observed, times)
         else:
-            panel, covariates = self._panel, self._covariates | _covariates(observed=observed)
+            panel, covariates = self._panel, self._covariates | _covariates(self._panel, observed=observed)
             if known is not None:
-                covariates |= {"known": self._with_past(read(known, "known"))}
+                covariates |= {"known": self._with_past(read_covariates(known, "known", panel))}
             if observed is not None:
                 check_times(covariates["observed"], "observed", panel.times)
         (found,) = self._at(panel, covariates, np.array([panel.steps - 1]))
@@ -317,6 +321,7 @@ class Forecaster(BaseEstimator):
             cycles=cycles,
             step=None if times is None else times.step_in_words(),
             columns={name: covariate.names for name, covariate in covariates.items()},
+            own=frozenset(name for name, covariate in covariates.items() if covariate.values.ndim == 3),
         )
         fewer = range(layout.lags, 0, -1) if self.lags is None else [layout.lags]
         for tried in (layout, *(layout._replace(lags=lags, shortest=1) for lags in fewer)):
@@ -356,7 +361,8 @@ class Forecaster(BaseEstimator):
     def _with_past(self, known: Panel) -> Panel:
         """Covariates of the past and of the horizon, from those of the horizon alone or of both."""
         before, times, horizon = self._covariates.get("known"), self._panel.times, self._layout.horizon
-        if before is None or known.width != before.width or known.steps >= self._panel.steps + horizon:
+        alike = before is not None and before.values.shape[1:] == known.values.shape[1:]
+        if before is None or not alike or known.steps >= self._panel.steps + horizon:
             check_times(known, "known", times)
             return known
         if known.steps != horizon:
@@ -401,7 +407,8 @@ class Forecaster(BaseEstimator):
 
 def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[str, Panel]]:
     """The series, and the covariates that are given, which begin at the same time step."""
-    panel, covariates = read(y, "y", times), _covariates(known=known, observed=observed)
+    panel = read(y, "y", times)
+    covariates = _covariates(panel, known=known, observed=observed)
     if twice := [name for k, name in enumerate(panel.names) if name in panel.names[:k]]:
         raise ValueError(f"y has more than one series {twice[0]!r}: give each its own name")
     for name, covariate in covariates.items():
@@ -411,8 +418,8 @@ def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[st
     return panel, covariates
 
 
-def _covariates(**given: Any) -> dict[str, Panel]:
-    return {name: read(data, name) for name, data in given.items() if data is not None}
+def _covariates(panel: Panel, **given: Any) -> dict[str, Panel]:
+    return {name: read_covariates(data, name, panel) for name, data in given.items() if data is not None}
 
 
 def default_epochs(windows: int) -> int:

@@ -15,7 +15,8 @@ class Panel(NamedTuple):
     """One or many series, or covariates, over the same time steps.
 
     Attributes:
-        values: (steps, columns) float64; NaN: missing. names: of the columns. flat: whether it was given as one column.
+        values: (steps, columns) float64, or (steps, series, columns) if each series has covariates for itself; NaN:
+            missing. names: of the columns. flat: whether it was given as one column.
         times: of the steps; None: there are none.
     """
 
@@ -30,7 +31,7 @@ class Panel(NamedTuple):
 
     @property
     def width(self) -> int:
-        return self.values.shape[1]
+        return self.values.shape[-1]
 
     def first(self, steps: int) -> Panel:
         """The first ones of the time steps."""
@@ -72,6 +73,34 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     if times is not None:
         return Panel(values, names, flat, Times.read(times, len(values)))
     return Panel(values, names, flat, _times_of(index, what))
+
+
+def read_covariates(data: Any, what: str, series: Panel) -> Panel:
+    """Covariates of all series, or of each for itself: a mapping from their names, or a table with their columns.
+
+    Raises:
+        TypeError, ValueError: as `read`; or series that have different columns or numbers of them.
+    """
+    names = series.names
+    if series.width == 1 or names == list(range(series.width)):
+        return read(data, what)
+    if not isinstance(data, Mapping) or set(data) != set(names):
+        found = read(data, what)
+        if found.flat or sorted(map(str, found.names)) != sorted(map(str, names)):
+            return found
+        order = [found.names.index(name) for name in names]
+        return found._replace(values=found.values[:, order, None], names=[what])
+    parts = [read(data[name], f"{what}[{name!r}]") for name in names]
+    parts = [part._replace(names=[what]) if part.flat else part for part in parts]
+    longest = max(parts, key=lambda part: part.steps)
+    values = np.full((longest.steps, len(parts), longest.width), np.nan)
+    for k, part in enumerate(parts):
+        if part.names != longest.names:
+            raise ValueError(f"{what} must have the same columns for each series, got {longest.names} and {part.names}")
+        begin = longest.steps - part.steps
+        check_times(part, f"{what}[{names[k]!r}]", longest.times, begin)
+        values[begin:, k] = part.values
+    return longest._replace(values=values)
 
 
 def times_of(data: Any, what: str) -> Times | None:

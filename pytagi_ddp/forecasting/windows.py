@@ -49,7 +49,8 @@ class Layout(NamedTuple):
         shortest: least number of time steps after the origin of a window that is learnt.
         season: time steps of a season that is not a cycle of the calendar; 1: there is none.
         cycles: {name: time steps} of the calendar's cycles. step: the time of a step, in words; None: there is none.
-        columns: {"known", "observed": names of the columns} of the covariates.
+        columns: {"known", "observed": names of the columns} of the covariates. own: those of them that each series has
+            for itself.
     """
 
     names: list[Any]
@@ -60,6 +61,7 @@ class Layout(NamedTuple):
     cycles: dict[str, float]
     step: str | None
     columns: dict[str, list[Any]]
+    own: frozenset[str] = frozenset()
 
     def check(self, panel: Panel, covariates: dict[str, Panel], last: int) -> None:
         """Checks that these can be divided into windows, up to the origin `last`.
@@ -82,6 +84,10 @@ class Layout(NamedTuple):
         for name, covariate in covariates.items():
             needed = last + 1 + (self.horizon if name == "known" else 0)
             columns = self.columns[name]
+            if (covariate.values.ndim == 3) != (name in self.own):
+                each, every = "for each series", "for all series"
+                now, then = (each, every) if covariate.values.ndim == 3 else (every, each)
+                raise ValueError(f"{name} has covariates {now}, and those of fit were {then}")
             if covariate.width != len(columns):
                 raise ValueError(f"{name} has {covariate.width} columns, and had {len(columns)} in fit")
             if covariate.names != columns and list(range(len(columns))) not in (covariate.names, columns):
@@ -108,7 +114,7 @@ class Layout(NamedTuple):
         more, earlier = [self._calendar(panel)[origin]], [np.empty((len(origin), 0))]
         for name, covariate in covariates.items():
             steps = np.concatenate([before, ahead], 1) if name == "known" else before
-            found = covariate.values[steps]
+            found = covariate.values[steps, series[:, None]] if name in self.own else covariate.values[steps]
             more.append(found[:, self.lags - 1 :].reshape(len(origin), -1))
             earlier.append(found[:, : self.lags - 1].reshape(len(origin), -1))
         if len(self.names) > 1:

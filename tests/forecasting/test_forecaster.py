@@ -232,6 +232,35 @@ def test_covariates_of_a_short_series_help():
     assert forecaster.fit(y[:150], known=prices).kind_.past == 2
 
 
+def test_each_series_has_covariates_of_its_own():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng, names = np.random.default_rng(0), [f"store {k}" for k in range(8)]
+    promotion = pd.DataFrame((rng.random((206, 8)) < 0.3).astype(float), columns=names)
+    sales = 20 * promotion + rng.normal(size=(206, 8))
+    found = quick(6).backtest(sales, known=promotion, stride=12)
+    assert found.rmse() < 1.5 < 5 < quick(6).backtest(sales, known=promotion.to_numpy(), stride=12).rmse()
+    forecaster = quick(6).fit(sales[:200], known=promotion)
+    mean = forecaster.predict().mean
+    each = {name: promotion[name].to_numpy()[:, None] for name in reversed(names)}
+    np.testing.assert_array_equal(quick(6).fit(sales[:200], known=each).predict().mean, mean)
+    np.testing.assert_array_equal(
+        forecaster.predict(known={name: rows[200:] for name, rows in each.items()}).mean, mean
+    )
+    begun = {name: column[50 * (name == names[1]) :] for name, column in each.items()}
+    series = {name: sales[name][50 * (name == names[1]) : 200].to_numpy() for name in names}
+    assert np.isfinite(quick(6).fit(series, known=begun, observed=begun).predict().mean).all()
+    for known, message in (
+        (promotion.to_numpy()[200:], "known has covariates for all series, and those of fit were for each series"),
+        (
+            each | {names[2]: np.ones((206, 2))},
+            r"known must have the same columns for each series, got \[0\] and \[0, 1\]",
+        ),
+        ({name: np.ones((6, 2)) for name in names}, "known has 2 columns, and had 1 in fit"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            forecaster.predict(known=known)
+
+
 def test_covariates_observed_so_far_help():
     rng = np.random.default_rng(1)
     weather = rng.normal(size=(400, 2))
