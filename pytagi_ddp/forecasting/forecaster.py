@@ -19,7 +19,7 @@ from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
 from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
-from pytagi_ddp.forecasting.series import Panel, check_times, read, read_covariates
+from pytagi_ddp.forecasting.series import Panel, aligned, continued, read, read_covariates
 from pytagi_ddp.forecasting.windows import Layout, Windows
 from pytagi_ddp.warn import warn
 
@@ -62,9 +62,10 @@ class Forecaster(BaseEstimator):
 
     **Threads** may share a forecaster; predictions wait for each other.
 
-    **Times** must have a constant step: a fixed time, months, or business days from Monday to Friday. Inputs include
-    sines and cosines of the calendar's day, week and year, if the series covers at least two of these periods. If there
-    is a time zone, the calendar is that of local time.
+    **Times** must have a constant step: a fixed time, months, or business days from Monday to Friday. Whole numbers
+    with a constant distance name the steps, too, without a calendar. Inputs include sines and cosines of the calendar's
+    day, week and year, if the series covers at least two of these periods. If there is a time zone, the calendar is
+    that of local time.
 
     Args:
         horizon: H, time steps of a forecast.
@@ -140,13 +141,14 @@ class Forecaster(BaseEstimator):
         Args:
             y: (steps,) or (steps, series) numbers, NaN where missing; or a mapping from names to arrays that end at the
                 same time step. Columns and tables of pandas and arrays of xarray bring their times as the index: dates,
-                or text such as 2020-01-31. An index of whole numbers brings none.
+                text such as 2020-01-31, or whole numbers of the steps, which have no calendar.
             known: (steps, k) or (steps,) covariates that are known in advance (holidays, prices). A network sees those
                 of the last step and of the horizon, and of the last `lags` steps if this improves forecasts. They may
                 be longer than y: `predict` uses the rest.
             observed: (steps, k) or (steps,) covariates that are known only for the past (weather). A network sees those
                 of the last step, or of the last `lags` steps.
-            times: dates of the steps, instead of an index.
+            times: dates or whole numbers of the steps, instead of an index. Covariates may have an index, too: those of
+                the same times are taken. Arrays begin at the first step of y, and so do numbers if y has dates.
 
         Of many series with names, each may have covariates of its own: a mapping from the names to arrays or tables
         that end at the same time step, or for one covariate a table with the columns of y. Otherwise all series have
@@ -165,15 +167,17 @@ class Forecaster(BaseEstimator):
         """The forecast of the `horizon` time steps after y.
 
         Args:
-            y: the past of the same series as in `fit`; None: that of `fit`. Without times, its first step must be that
-                of `fit`, or whole seasons away from it.
+            y: the past of the same series as in `fit`; None: that of `fit`. Without times or numbers, its first step
+                must be that of `fit`, or whole seasons away from it.
             known: (steps + horizon, k), of the past and of the forecast steps. With y=None, (horizon, k) of the
-                forecast steps are sufficient; it can be left out if those of `fit` include them.
+                forecast steps are sufficient; it can be left out if those of `fit` include them. With an index it may
+                have more.
             observed: (steps, k) of the past; None with y=None: those of `fit`. times: as in `fit`.
 
         Raises:
-            ValueError: other series or covariates than in `fit`, too few time steps, no value among the last `lags_` of
-                any series, or values that are not above 0 with transform="log". NotFittedError: before `fit`.
+            ValueError: other series, time zones or covariates than in `fit`, too few time steps, no value among the
+                last `lags_` of any series, or values that are not above 0 with transform="log". NotFittedError: before
+                `fit`.
 
         Warns:
             UserWarning: values that are not above 0, which count as missing because logarithms were chosen.
@@ -181,12 +185,13 @@ class Forecaster(BaseEstimator):
         check_is_fitted(self, "_model")
         if y is not None:
             panel, covariates = _read(y, known, observed, times)
+            panel = continued(panel, self._panel)
         else:
             panel, covariates = self._panel, self._covariates | _covariates(self._panel, observed=observed)
             if known is not None:
                 covariates |= {"known": self._with_past(read_covariates(known, "known", panel))}
             if observed is not None:
-                check_times(covariates["observed"], "observed", panel.times)
+                covariates["observed"] = aligned(covariates["observed"], "observed", panel.times)
         (found,) = self._at(panel, covariates, np.array([panel.steps - 1]))
         if not np.isfinite(found.mean).any():
             raise ValueError(f"y has no value among the last {self.lags_} time steps, from which a forecast begins")
@@ -361,18 +366,19 @@ class Forecaster(BaseEstimator):
     def _with_past(self, known: Panel) -> Panel:
         """Covariates of the past and of the horizon, from those of the horizon alone or of both."""
         before, times, horizon = self._covariates.get("known"), self._panel.times, self._layout.horizon
-        alike = before is not None and before.values.shape[1:] == known.values.shape[1:]
-        if before is None or not alike or known.steps >= self._panel.steps + horizon:
-            check_times(known, "known", times)
-            return known
-        if known.steps != horizon:
+        whole, dated = known.steps >= self._panel.steps + horizon, False
+        if known.times is not None and times is not None and known.times.comparable(times):
+            whole, dated = known.times.covers(times), True
+        if before is None or before.values.shape[1:] != known.values.shape[1:] or whole:
+            return aligned(known, "known", times)
+        ahead = aligned(known, "known", times, self._panel.steps)
+        if ahead.steps < horizon or (ahead.steps > horizon and not dated):
             raise ValueError(
                 f"known must have the {horizon} time steps of the horizon, or {self._panel.steps + horizon} with those "
-                f"of y before it, got {known.steps}"
+                f"of y before it, got {ahead.steps}"
             )
         past = before.first(self._panel.steps)
-        check_times(known, "known", times, past.steps)
-        return past._replace(values=np.concatenate([past.values, known.values]), names=known.names)
+        return past._replace(values=np.concatenate([past.values, ahead.values[:horizon]]), names=known.names)
 
     def _at(self, panel: Panel, covariates: dict[str, Panel], origins: np.ndarray) -> list[Forecast]:
         """Forecasts from each of the origins, the numbers of the last time steps that are known."""
@@ -412,7 +418,7 @@ def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[st
     if twice := [name for k, name in enumerate(panel.names) if name in panel.names[:k]]:
         raise ValueError(f"y has more than one series {twice[0]!r}: give each its own name")
     for name, covariate in covariates.items():
-        check_times(covariate, name, panel.times)
+        covariates[name] = covariate = aligned(covariate, name, panel.times)
         if covariate.steps < panel.steps:
             raise ValueError(f"{name} has {covariate.steps} time steps, and y has {panel.steps}")
     return panel, covariates

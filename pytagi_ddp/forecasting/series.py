@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.forecasting.times import Times
+from pytagi_ddp.arrays import is_table, to_numpy
+from pytagi_ddp.forecasting.times import NUMBERS, Times
 
 
 class Panel(NamedTuple):
@@ -17,7 +17,7 @@ class Panel(NamedTuple):
     Attributes:
         values: (steps, columns) float64, or (steps, series, columns) if each series has covariates for itself; NaN:
             missing. names: of the columns. flat: whether it was given as one column.
-        times: of the steps; None: there are none.
+        times: of the steps, or their numbers; None: there are none.
     """
 
     values: np.ndarray
@@ -38,16 +38,22 @@ class Panel(NamedTuple):
         times = None if self.times is None else self.times.first(steps)
         return self._replace(values=self.values[:steps], times=times)
 
+    def without(self, steps: int) -> Panel:
+        """The time steps without the first ones."""
+        times = None if self.times is None else self.times.without(steps)
+        return self._replace(values=self.values[steps:], times=times)
+
 
 def read(data: Any, what: str, times: Any = None) -> Panel:
     """A panel from an array, a column, a table, or a mapping from names to arrays of any length.
 
-    Arrays of a mapping end at the same time step. Values before the beginning of a shorter array are missing.
+    Arrays of a mapping end at the same time step, and so must their indices. Values before the beginning of a shorter
+    array are missing.
 
     Args:
         data: (steps,) or (steps, columns) numbers; NaN, None and masked ones are missing.
-        what: the name of `data` in messages. times: of the steps; None: those of the index of an object of pandas or
-            xarray, if it does not hold whole numbers.
+        what: the name of `data` in messages. times: of the steps, dates or whole numbers; None: those of the index of
+            an object of pandas or xarray.
 
     Raises:
         TypeError: no numbers. ValueError: no steps, infinite numbers, more than two dimensions, irregular times, or an
@@ -57,7 +63,7 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
         values, index = _from_mapping(data, what)
         names, flat = list(data), False
     else:
-        values, index = to_numpy(data, what).astype(np.float64), _index(data, what)
+        values, index = _numbers(data, what), _index(data)
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
             raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
@@ -98,8 +104,7 @@ def read_covariates(data: Any, what: str, series: Panel) -> Panel:
         if part.names != longest.names:
             raise ValueError(f"{what} must have the same columns for each series, got {longest.names} and {part.names}")
         begin = longest.steps - part.steps
-        check_times(part, f"{what}[{names[k]!r}]", longest.times, begin)
-        values[begin:, k] = part.values
+        values[begin:, k] = aligned(part, f"{what}[{names[k]!r}]", longest.times, begin).values
     return longest._replace(values=values)
 
 
@@ -109,7 +114,20 @@ def times_of(data: Any, what: str) -> Times | None:
     Raises:
         ValueError: an index without times, or with irregular ones.
     """
-    return _times_of(_index(data, what), what)
+    return _times_of(_index(data), what)
+
+
+def _numbers(data: Any, what: str) -> np.ndarray:
+    """The numbers of an array, a column or a table; a table with a column of dates is told where these belong."""
+    try:
+        return to_numpy(data, what).astype(np.float64)
+    except TypeError as error:
+        if not is_table(data) or len(getattr(data, "shape", ())) != 2:
+            raise
+        raise TypeError(
+            f"{error}. Dates are the index, as {what}.set_index('ds')['y'], or are passed as times=; many series are "
+            f"the columns of {what}.pivot(index='ds', columns='unique_id', values='y')"
+        ) from None
 
 
 def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
@@ -120,49 +138,34 @@ def _from_mapping(data: Mapping, what: str) -> tuple[np.ndarray, Any]:
             raise ValueError(f"{what}[{name!r}] must have one dimension, got the shape {column.shape}")
     if not columns:
         raise ValueError(f"{what} has no series")
-    longest = max(columns, key=lambda name: len(columns[name]))
-    index = _index(data[longest], f"{what}[{longest!r}]")
-    values = np.full((len(columns[longest]), len(columns)), np.nan)
+    longest, indices = max(map(len, columns.values())), {name: _index(data[name]) for name in columns}
+    dated = [name for name, index in indices.items() if index is not None]
+    first = max(dated, key=lambda name: len(columns[name]), default=None)
+    index = indices.get(first)
+    values = np.full((longest, len(columns)), np.nan)
     for k, (name, column) in enumerate(columns.items()):
-        own, start = _index(data[name], f"{what}[{name!r}]"), len(values) - len(column)
-        if (own is None) != (index is None) or (index is not None and not own.equals(index[start:])):
+        own = indices[name]
+        if index is not None and not (
+            index.dtype.kind in "iu" if own is None else own.equals(index[len(index) - len(own) :])
+        ):
             raise ValueError(
-                f"{what}[{name!r}] and {what}[{longest!r}] must end at the same time step: their indices differ"
+                f"{what}[{name!r}] and {what}[{first!r}] must end at the same time step, but their indices differ: "
+                "insert missing steps with NaN (pd.concat(..., axis=1)), or give arrays that end together (.to_numpy())"
             )
-        values[start:, k] = column
-    return values, index
+        values[longest - len(column) :, k] = column
+    return values, index if index is not None and len(index) == longest else None
 
 
-def _index(data: Any, what: str) -> Any:
-    """The index of a pandas object, or of the first dimension of one of xarray.
-
-    It is None if there is none, or it holds whole numbers.
-
-    Raises:
-        ValueError: whole numbers that do not grow by the same number from step to step.
-    """
+def _index(data: Any) -> Any:
+    """The index of a pandas object, or of the first dimension of one of xarray; None: there is none."""
     index = getattr(data, "index", None)  # lists have a method of this name
     if hasattr(data, "indexes"):  # of xarray
         index = data.indexes.get(next(iter(data.dims), None))
-    dtype = getattr(index, "dtype", None)
-    if dtype is None:
-        return None
-    if dtype.kind not in "iu":
-        return index
-    numbers = np.asarray(index).astype(np.int64)
-    between = np.diff(numbers)
-    if len(between) and (between[0] <= 0 or np.ptp(between) > 0):
-        k = int(np.flatnonzero(between != max(between[0], 1))[0])
-        raise ValueError(
-            f"the index of {what} holds {numbers[k]} before {numbers[k + 1]}, and {what} must have a row for each time "
-            f"step: sort it, insert missing ones with NaN ({what}.reindex), or, if no step is missing, number them by "
-            f"{what}.reset_index(drop=True)"
-        )
-    return None
+    return index if hasattr(index, "dtype") else None
 
 
 def _times_of(index: Any, what: str) -> Times | None:
-    """The times that an index of pandas holds, as dates or as text; None of None."""
+    """The times that an index of pandas holds, as dates, text or whole numbers; None of None."""
     if index is None:
         return None
     if index.nlevels > 1:
@@ -171,7 +174,7 @@ def _times_of(index: Any, what: str) -> Times | None:
             f"many series the columns of a table ({what}.unstack(level)), or pass times="
         )
     try:
-        return Times.read(index, len(index))
+        return Times.read(index, len(index), f"the index of {what}")
     except TypeError as error:
         raise ValueError(
             f"the index of {what}, {type(index).__name__} from {index[0]!r}, holds no dates ({error}): convert it by "
@@ -179,20 +182,66 @@ def _times_of(index: Any, what: str) -> Times | None:
         ) from None
 
 
-def check_times(covariate: Panel, what: str, times: Times | None, first: int = 0) -> None:
-    """Checks that covariates with times of their own have these times from step `first` on, and those that follow.
+def aligned(covariate: Panel, what: str, times: Times | None, first: int = 0) -> Panel:
+    """The covariates of the time steps of a series from step `first` on, and of those that follow.
+
+    Earlier ones are left out if both have dates, or both have numbers. Else the covariates begin at this step.
 
     Raises:
-        ValueError: they have not.
+        ValueError: they have other times than the series, or only one of them has a time zone.
     """
-    if covariate.times is None or times is None:
-        return
-    found, end = covariate.times.values, first + covariate.steps
+    own = covariate.times
+    if own is None or times is None or not own.comparable(times):
+        return covariate
+    check_zones(own, what, times, "y")
+    begin = times.extended(1).values[first]
+    earlier = int((own.values < begin).sum())
+    found, advice = covariate.without(earlier), "; give an array (.to_numpy()) if its numbers mean nothing"
+    advice = advice if own.unit == NUMBERS else ""
+    if not found.steps:
+        raise ValueError(f"{what} must begin at {begin}, got {own.values[0]} to {own.values[-1]}{advice}")
+    end = first + found.steps
     needed = times.extended(max(0, end - len(times.values))).values[first:end]
-    different = np.flatnonzero(found != needed)
+    different = np.flatnonzero(own.values[earlier:] != needed)
     if len(different):
         k = different[0]
+        at = k + earlier
+        place = f"have the times of y, and be at {needed[k]} at its step {at}" if at else f"begin at {begin}"
+        raise ValueError(f"{what} must {place}, got {own.values[at]}{advice}")
+    return found
+
+
+def check_zones(found: Times, what: str, times: Times, of: str) -> None:
+    """Checks that both have a time zone, or none.
+
+    Raises:
+        ValueError: only one has.
+    """
+    if (found.zone is None) != (times.zone is None):
         raise ValueError(
-            f"{what} must {'have the times of y, and be' if k else 'begin'} at {needed[k]}"
-            f"{f' at its step {k}' if k else ''}, got {found[k]}"
+            f"the times of {what} have {found.zone_in_words()}, and those of {of} have {times.zone_in_words()}: use "
+            "tz_localize"
         )
+
+
+def continued(panel: Panel, learnt: Panel) -> Panel:
+    """A past of the series that were learnt; steps without numbers have those of these series.
+
+    Raises:
+        ValueError: another time zone, or numbers with another distance.
+    """
+    times, known = panel.times, learnt.times
+    if known is None or (times is not None and not times.comparable(known)):
+        return panel
+    if times is None:
+        more = max(0, panel.steps - learnt.steps)
+        return panel._replace(times=known.extended(more).first(panel.steps)) if known.unit == NUMBERS else panel
+    check_zones(times, "y", known, "fit")
+    if str(times.zone) != str(known.zone):
+        raise ValueError(
+            f"the times of y have {times.zone_in_words()}, and those of fit have {known.zone_in_words()}: use "
+            "tz_convert"
+        )
+    if known.unit == NUMBERS and times.step != known.step and panel.steps > 1:
+        raise ValueError(f"the numbers of y grow by {times.step}, and those of fit by {known.step}")
+    return panel

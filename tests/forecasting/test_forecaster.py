@@ -479,8 +479,10 @@ def test_times_of_covariates_must_fit():
     y, holiday = pd.Series(Y, index[:100]), pd.Series(np.arange(106) % 7 == 0, index)
     forecaster = quick(6).fit(y, known=holiday[:100])
     np.testing.assert_array_equal(forecaster.predict(known=holiday[100:]).mean, forecaster.predict(known=holiday).mean)
-    with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01"):
+    with pytest.raises(ValueError, match=r"known must begin at 2020-04-10T.*, got 2020-01-01T.* to 2020-01-06T"):
         forecaster.predict(known=holiday[:6])
+    with pytest.raises(ValueError, match="times of known have the time zone UTC, and those of y have no time zone"):
+        forecaster.predict(known=holiday.tz_localize("UTC"))
     with pytest.raises(ValueError, match=r"known must have the 6 time steps of the horizon, .* got 4"):
         forecaster.predict(known=holiday[100:104])
     for index in (holiday.index, holiday.index.astype(str)):
@@ -507,3 +509,85 @@ def test_threads_share_a_forecaster():
         found = list(pool.map(lambda k: forecaster.predict(Y[: 90 + k % 5]).mean, range(40)))
     for k, mean in enumerate(found):
         np.testing.assert_array_equal(mean, found[k % 5])
+
+
+def test_covariates_are_taken_by_their_times():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    for index in (pd.date_range("2019-12-22", periods=130, freq="D"), pd.RangeIndex(-10, 120)):
+        table = pd.DataFrame({"holiday": np.arange(130) % 7 == 0, "rain": np.arange(130) % 5}, index)
+        y, part = pd.Series(Y, index[10:110]), table[10:116]
+        forecaster = quick(6, season=7).fit(y, known=part[:100], observed=part[:100])
+        expected = forecaster.predict(known=part[100:]).mean
+        for other in (
+            forecaster.predict(known=table),
+            forecaster.predict(known=table[90:]),
+            forecaster.predict(known=table[110:], observed=table),
+            forecaster.predict(y, known=table, observed=table),
+            quick(6, season=7).fit(y, known=table, observed=table).predict(),
+        ):
+            np.testing.assert_array_equal(other.mean, expected)
+        later = forecaster.predict(y[30:], known=table, observed=table)
+        np.testing.assert_allclose(later.mean, expected, rtol=1e-5)
+        with pytest.raises(ValueError, match=r"known must have the 6 time steps of the horizon, .* got 5"):
+            forecaster.predict(known=table[90:115])
+        with pytest.raises(ValueError, match="known must begin at"):
+            quick(6).fit(y, known=table[11:])
+
+
+def test_an_index_of_numbers_says_which_steps_these_are():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    y = pd.Series(seasonal(240), name="y")
+    known = pd.DataFrame({"price": np.arange(240) % 3})
+    forecaster = quick(6, season=12).fit(y[15:228], known=known)
+    found = forecaster.predict()
+    np.testing.assert_array_equal(found.times, range(228, 234))
+    np.testing.assert_array_equal(found.steps, range(213, 219))
+    np.testing.assert_array_equal(found.to_frame().index, found.times)
+    for other in (
+        quick(6, season=12).fit(y[15:228], known=known[15:]).predict(),
+        forecaster.predict(y[15:228], known=known),
+        forecaster.predict(y[15:228].to_numpy(), known=known[15:].to_numpy()),
+        forecaster.predict(y[110:228], known=known),
+    ):
+        np.testing.assert_allclose(other.mean, found.mean, rtol=1e-5)
+        np.testing.assert_array_equal(other.times, found.times)
+    np.testing.assert_array_equal(found.crps(y[228:234]), found.crps(y[228:234].to_numpy()))
+    with pytest.raises(ValueError, match=r"y has the times 100 to 105, and the forecast is for 228 to 233.*to_numpy"):
+        found.crps(y[100:106])
+    with pytest.raises(ValueError, match=r"known must begin at 228, got 0.*to_numpy"):
+        forecaster.predict(known=known[228:].reset_index(drop=True))
+    with pytest.raises(ValueError, match="the numbers of y grow by 2, and those of fit by 1"):
+        forecaster.predict(y[::2], known=known[::2])
+    with pytest.raises(ValueError, match="y must have times if that of fit had them"):
+        forecaster.predict(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
+    array = quick(6, season=12).fit(y[:216].to_numpy(), known=known)  # steps of arrays count from 0
+    np.testing.assert_allclose(array.predict(y[105:216], known=known).mean, array.predict().mean, rtol=1e-5)
+    years = pd.Series(seasonal(60), range(1964, 2024))
+    assert quick(3).fit(years).predict().to_frame().index.tolist() == [2024, 2025, 2026]
+    np.testing.assert_array_equal(quick(3).fit(years.to_numpy(), times=years.index).predict().times, [2024, 2025, 2026])
+    beside = quick(6).fit(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
+    assert np.isfinite(beside.predict(known=known[:6]).mean).all()  # numbers say nothing of dates
+
+
+@pytest.mark.parametrize(
+    ("learnt", "given", "message"),
+    [
+        (None, "UTC", "the times of y have the time zone UTC, and those of fit have no time zone: use tz_localize"),
+        ("UTC", None, "the times of y have no time zone, and those of fit have the time zone UTC: use tz_localize"),
+        ("UTC", "Asia/Tokyo", "the times of y have the time zone Asia/Tokyo, and those of fit .* UTC: use tz_convert"),
+    ],
+)
+def test_another_time_zone_is_refused(learnt, given, message):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    y = pd.Series(Y, pd.date_range("2020-01-01", periods=100, freq="D"))
+    with pytest.raises(ValueError, match=message):
+        quick(6, epochs=2).fit(y.tz_localize(learnt)).predict(y.tz_localize(given))
+
+
+def test_a_season_that_networks_cannot_see_is_named():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    y = pd.Series(Y, pd.date_range("2020-01-01", periods=100, freq="min"))
+    with pytest.warns(UserWarning, match="season has 1440 time steps, .* see the last .* shorter season="):
+        quick(6, epochs=2).fit(y)
+    quick(6, epochs=2, season=60).fit(y)
+    quick(6, epochs=2, lags=10).fit(y)
