@@ -12,8 +12,8 @@ from scipy.special import ndtr
 
 from pytagi_ddp import plot
 from pytagi_ddp.forecasting.counts import CountPrediction
-from pytagi_ddp.forecasting.series import Panel, times_of
-from pytagi_ddp.forecasting.times import Times
+from pytagi_ddp.forecasting.series import Panel, check_zones, times_of
+from pytagi_ddp.forecasting.times import NUMBERS, Times
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ class Forecast(Prediction):
         mean, std: of the observations, in the unit of the series. variance: the square of std.
         quantiles: {q: values} for each q in the `quantiles` of the forecaster.
         names: of the series.
-        times: (horizon,) datetime64 of the time steps, in UTC if the times of the series have a time zone; None: the
-            series have no times. steps: (horizon,) numbers of the time steps, counted from the first of the history.
+        times: (horizon,) datetime64 of the time steps, in UTC if the times of the series have a time zone; their
+            numbers if the index of the series holds whole numbers; None: the series have neither.
+        steps: (horizon,) numbers of the time steps, counted from the first of the history, which is 0.
         history: (steps,) or (steps, series) values up to the origin.
     """
 
@@ -87,10 +88,16 @@ class Forecast(Prediction):
     def _at_steps(self, y: Any) -> Any:
         """Observations y; raises ValueError if they are a column or table with other times than the steps ahead."""
         times = times_of(y, "y")
-        if times is not None and self.times is not None and not np.array_equal(times.values, self.times):
+        if times is None or self._times is None or not times.comparable(self._times):
+            return y
+        check_zones(times, "y", self._times, "the forecast")
+        ahead = self._times.values[self.steps]
+        if not np.array_equal(times.values, ahead):
             raise ValueError(
-                f"y has the times {times.values[0]} to {times.values[-1]}, and the forecast is for {self.times[0]} to "
-                f"{self.times[-1]}: give the observations of these, such as y.loc[...], in their order"
+                f"y has the times {times.values[0]} to {times.values[-1]}, and the forecast is for {ahead[0]} to "
+                f"{ahead[-1]}: give the observations of these, such as y.loc[...], in their order"
+                + ", or an array (.to_numpy()) if its numbers mean nothing"
+                * (times.unit == NUMBERS)
             )
         return y
 
@@ -130,16 +137,13 @@ class Forecast(Prediction):
     def to_frame(self) -> Any:
         """A table of pandas: mean, standard deviation and quantiles of each step, with one block for each series.
 
-        The index contains the times, in their time zone, or the numbers of the steps.
+        The index contains the times, in their time zone, or as periods if those of the series are; or the numbers of
+        the steps.
 
         Raises:
             ModuleNotFoundError: pandas is not installed.
         """
-        pandas = import_module("pandas")  # here, because it is not a requirement
-        index = pandas.Index(self.steps if self.times is None else self.times)
-        if self._times is not None and self._times.zone is not None:
-            index = index.tz_localize("UTC").tz_convert(self._times.zone)
-        columns = {"mean": self.mean, "std": self.std} | {f"{q:g}": values for q, values in self.quantiles.items()}
+        pandas, index, columns = import_module("pandas"), self._index(), self._columns()  # it is not a requirement
         if self._flat:
             return pandas.DataFrame(columns, index)
         one = {
@@ -147,6 +151,21 @@ class Forecast(Prediction):
             for k, name in enumerate(self.names)
         }
         return pandas.concat(one, axis=1)
+
+    def _index(self) -> Any:
+        """The times of the steps, or their numbers, as an index of pandas."""
+        pandas, times = import_module("pandas"), self._times
+        if times is None:
+            return pandas.Index(self.steps)
+        index = pandas.Index(self.times, name=times.name)
+        if times.period is not None:
+            return index.to_period(times.period)
+        return index if times.zone is None else index.tz_localize("UTC").tz_convert(times.zone)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """The numbers that a table contains, in the shape of `mean`."""
+        quantiles = {f"{q:.10g}": values for q, values in self.quantiles.items()}
+        return {"mean": self.mean, "std": self.std} | quantiles
 
     def plot(
         self,
@@ -177,7 +196,7 @@ class Forecast(Prediction):
             column(self.mean),
             column(low),
             column(high),
-            truth=None if truth is None else column(truth),
+            truth=None if truth is None else column(self._at_steps(truth)),
             past=(x[first : self.steps[0]], column(self.history)[first:]),
             label=f"{level:.0%} interval",
         )

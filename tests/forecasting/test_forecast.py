@@ -171,3 +171,29 @@ def test_observations_of_other_times_have_no_scores():
             score(y[:3])
     with pytest.raises(ValueError, match="must increase"):
         found.crps(y[:9:-1])
+    with pytest.raises(ValueError, match="y have the time zone UTC, and those of the forecast have no time zone"):
+        found.crps(y[10:].tz_localize("UTC"))
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from pytagi_ddp import plot
+
+    ax = plot.figure().add_subplot()
+    np.testing.assert_array_equal(found.plot(ax, y[10:]).lines[2].get_ydata(), y[10:])
+    with pytest.raises(ValueError, match=r"y has the times 2020-01.* to 2020-03.*, .* for 2020-11"):
+        found.plot(ax, y[:3])
+
+
+def test_a_table_has_the_index_of_the_series():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    for index in (
+        pandas.date_range("2020-01-01", periods=13, freq="MS", name="month"),
+        pandas.date_range("2020-01-01", periods=13, freq="D", tz="Asia/Tokyo", name="day"),
+        pandas.period_range("2020-01", periods=13, freq="M", name="month"),
+        pandas.period_range("2020-01", periods=13, freq="Q", name="quarter"),
+        pandas.RangeIndex(1964, 1977, name="year"),
+    ):
+        panel = read(pandas.Series(np.arange(10.0), index[:10]), "y")
+        options = CORRELATION, False, (0.5, 0.9999999, 0.99999999, 0.1 + 0.2), panel, 9, panel.times.extended(3)
+        table = Forecast(M[:, :1], STD[:, :1], *options).to_frame()
+        assert table.index.name == index.name and table.index.inferred_type == index.inferred_type
+        assert (table.index == index[10:]).all()
+        assert list(table.columns) == ["mean", "std", "0.5", "0.9999999", "0.99999999", "0.3"]
