@@ -204,7 +204,7 @@ class Forecaster(BaseEstimator):
         known: Any = None,
         observed: Any = None,
         times: Any = None,
-        start: float = 0.7,
+        start: Any = 0.7,
         stride: int | None = None,
         refit: int | None = None,
     ) -> Backtest:
@@ -212,7 +212,8 @@ class Forecaster(BaseEstimator):
 
         Args:
             y, known, observed, times: as in `fit`; y includes the observations after each origin.
-            start: the part of y that is learnt first, between 0 and 1.
+            start: the part of y that is learnt first, between 0 and 1; or, if y has times or numbers, the first one
+                that is forecast.
             stride: time steps from an origin to the next; None: `horizon`.
             refit: number of origins after which the forecaster is trained again; None: it is trained once.
 
@@ -223,12 +224,19 @@ class Forecaster(BaseEstimator):
             ValueError: as `fit`; or no origin is left.
         """
         self._check()
-        if not (isinstance(start, Real) and 0 < start < 1):
-            raise ValueError(f"start is the part of y that is learnt first, between 0 and 1; got {start!r}")
         stride = self.horizon if stride is None else _count("stride", stride)
         panel, covariates = _read(y, known, observed, times)
-        begin = round(start * panel.steps)
-        origins = np.arange(begin - 1, panel.steps - self.horizon, stride)
+        part = isinstance(start, Real) and not isinstance(start, Integral)
+        if part and 0 < start < 1:
+            begin = round(start * panel.steps)
+        elif part or panel.times is None:
+            raise ValueError(
+                "start is the part of y that is learnt first, between 0 and 1, or a time, if y has times; got "
+                f"{start!r}"
+            )
+        else:
+            begin = panel.times.number_before(start)
+        origins = np.arange(max(begin, 1) - 1, panel.steps - self.horizon, stride)
         if not len(origins):
             raise ValueError(
                 f"no forecast of {self.horizon} steps fits after the first {begin} of {panel.steps} time steps"
@@ -239,9 +247,10 @@ class Forecaster(BaseEstimator):
             some = origins[k : k + size]
             seen = int(some[0]) + 1
             past = {name: covariate.first(seen) for name, covariate in covariates.items()}
-            forecasts += clone(self)._learn(panel.first(seen), past)._at(panel, covariates, some)
+            learnt = clone(self)._learn(panel.first(seen), past)
+            forecasts += learnt._at(panel, covariates, some)
         truth = panel.values[origins[:, None] + np.arange(1, self.horizon + 1)]
-        return Backtest(forecasts, truth[..., 0] if panel.flat else truth)
+        return Backtest(forecasts, truth[..., 0] if panel.flat else truth, learnt.season_)
 
     def _check(self) -> None:
         _count("horizon", self.horizon)

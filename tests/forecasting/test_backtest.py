@@ -66,6 +66,70 @@ def test_scores():
         quick().backtest(Y).rmse("series")
 
 
+def test_scaled_errors_have_no_unit():
+    y = np.stack([Y, 1e6 * Y, np.full(160, 3.0)], 1)
+    y[[20, 150], 0] = np.nan
+    found = quick(season=12).backtest(y, stride=4)
+    past = y[:112]
+    scale = np.nanmean(np.abs(past[12:] - past[:-12]), 0)
+    assert found.season == 12 and scale[2] == 0
+    errors = np.abs(found.errors)
+    np.testing.assert_allclose(found.mae("series"), np.nanmean(errors, (0, 1)))
+    np.testing.assert_allclose(found.mase("series")[:2], found.mae("series")[:2] / scale[:2])
+    assert np.isnan(found.mase("series")[2])
+    assert found.mase() == pytest.approx(np.nanmean(errors[..., :2] / scale[:2])) and found.mase("step").shape == (4,)
+    one = quick(season=12).backtest(Y)
+    assert one.mase() == pytest.approx(one.mae() / np.abs(Y[12:112] - Y[:100]).mean())
+    assert np.isnan(quick(season=120).backtest(Y).mase())  # the past is shorter than a season
+
+
+def test_a_table_of_all_forecasts():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    index = pd.date_range("2020-01-01", periods=160, freq="h", tz="Europe/Berlin")
+    found = quick().backtest(pd.Series(Y, index), stride=10)
+    table = found.to_frame()
+    assert list(table.columns) == ["origin", "step", "time", "observed", "mean", "std", "0.05", "0.5", "0.95"]
+    assert len(table) == found.truth.size and table["origin"].tolist()[:5] == [111] * 4 + [121]
+    assert table["step"].tolist()[:5] == [1, 2, 3, 4, 1]
+    assert (table["time"] == index[table["origin"] + table["step"]]).all()
+    np.testing.assert_array_equal(table["observed"], Y[table["origin"] + table["step"]])
+    np.testing.assert_array_equal(table["mean"], np.ravel([forecast.mean for forecast in found.forecasts]))
+    two = quick().backtest(np.stack([Y, -Y], 1), stride=10)
+    table = two.to_frame()
+    assert list(table.columns)[:4] == ["origin", "step", "series", "observed"] and len(table) == two.truth.size
+    second = table[table["series"] == 1]
+    np.testing.assert_array_equal(second["observed"], -Y[second["origin"] + second["step"]])
+    np.testing.assert_array_equal(second["0.95"], np.ravel([f.quantiles[0.95][:, 1] for f in two.forecasts]))
+
+
+def test_the_first_forecast_is_at_a_time():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    index = pd.date_range("2020-01-01", periods=160, freq="D")
+    zoned, periods = index.tz_localize("Asia/Tokyo"), index.to_period()
+    for times, start in (
+        (index, "2020-05-20"),
+        (index, index[140]),
+        (index, index[140].date()),
+        (periods, index[140]),
+        (zoned, "2020-05-20"),
+        (zoned, zoned[140]),
+        (zoned, zoned[140].tz_convert("UTC")),
+        (pd.RangeIndex(1000, 1160), 1140),
+    ):
+        found = quick(epochs=2).backtest(pd.Series(Y, times), start=start)
+        assert [forecast.steps[0] for forecast in found.forecasts] == [140, 144, 148, 152, 156]
+    for times, start, message in (
+        (index, 140, "start must be a date, as the times of y; got 140"),
+        (index, "soon", "start must be a date, as the times of y: "),
+        (index, zoned[140], "start has the time zone Asia/Tokyo, and the times of y have none"),
+        (pd.RangeIndex(160), "2020-05-20", "start must be a whole number, as the times of y; got '2020-05-20'"),
+        (index, "2021-01-01", "no forecast of 4 steps fits after the first 160 of 160"),
+        (index, "2019-01-01", "y is too short"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quick().backtest(pd.Series(Y, times), start=start)
+
+
 def test_origins_without_a_value_before_them_do_not_count():
     y = Y.copy()
     y[115:135] = np.nan
@@ -86,7 +150,8 @@ def test_a_forecaster_is_not_changed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1; got 1.5"),
+        ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1, or a time, .* got 1.5"),
+        ({"start": 140}, "start is the part of y .*, or a time, if y has times; got 140"),
         ({"start": 0.99}, "no forecast of 4 steps fits after the first 158 of 160 time steps"),
         ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
         ({"refit": 0}, "refit must be a whole number of at least 1, got 0"),
