@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -83,7 +84,7 @@ class Forecaster(BaseEstimator):
         n_folds: number of held-out stretches by which the model is chosen, at least 2.
         n_networks: networks of the chosen model, each trained without one stretch of time; at least 2.
         n_jobs: networks trained at once, as in scikit-learn.
-        random_state: seed or generator of all random numbers, as in scikit-learn.
+        random_state: seed or `np.random.RandomState` of all random numbers, as in scikit-learn.
 
     Attributes:
         season_, lags_: the values that are used.
@@ -161,7 +162,14 @@ class Forecaster(BaseEstimator):
             TypeError: data that are not numbers or dates.
         """
         self._check()
-        return self._learn(*_read(y, known, observed, times))
+        self._learn(*_read(y, known, observed, times))
+        if self.lags is None and self.season_ > MOST_LAGS:
+            warnings.warn(
+                f"a season has {self.season_} time steps, and the networks see the last {self.lags_}: take means "
+                "of longer steps, as y.resample('h').mean(), or set a shorter season= or more lags=",
+                stacklevel=2,
+            )
+        return self
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
         """The forecast of the `horizon` time steps after y.
