@@ -192,7 +192,7 @@ def test_a_table_has_the_index_of_the_series():
         pandas.RangeIndex(1964, 1977, name="year"),
     ):
         panel = read(pandas.Series(np.arange(10.0), index[:10]), "y")
-        options = CORRELATION, False, (0.5, 0.9999999, 0.99999999, 0.1 + 0.2), panel, 9, panel.times.extended(3)
+        options = CORRELATION, "Gaussian", (0.5, 0.9999999, 0.99999999, 0.1 + 0.2), panel, 9, panel.times.extended(3)
         table = Forecast(M[:, :1], STD[:, :1], *options).to_frame()
         assert table.index.name == index.name and table.index.inferred_type == index.inferred_type
         assert (table.index == index[10:]).all()
