@@ -43,7 +43,7 @@ def write_folder(network: ShardedNetwork, folder: Path, name: str, metadata: dic
                     "that all nodes share; save(..., gather=True) writes one file on rank 0 instead"
                 )
             shard = write_shard(hidden / FILE.format(rank, ranks), network.slices(), network.to_host)
-        shards = communicator.all_gather_object(shard)
+        shards = communicator.all_gather_object(shard, "the save of a checkpoint")
         return hidden, on_rank_0(communicator, write_index)
     except BaseException:
         if rank == 0:

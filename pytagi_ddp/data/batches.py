@@ -54,7 +54,7 @@ class RankBatches(ABC):
                 )
         self._order = {"shuffle": int(shuffle and not evaluation), "drop_last": int(drop_last)}
         self.batch_size = batch_size
-        self.world_size = world_size
+        self.rank, self.world_size = rank, world_size
         self.seed = seed
         self.prefetch = prefetch
         self._num_samples = len(dataset)

@@ -25,7 +25,9 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
         "the list of frozen layers": [key for key, leaf in model.named_leaves() if leaf.frozen],
         "the schedule": repr(model.schedule),
     }
-    everyone = communicator.all_gather_object((architecture(model), {**of_network, **options}))
+    everyone = communicator.all_gather_object(
+        (architecture(model), {**of_network, **options}), "the construction of a network of ranks"
+    )
     first, first_options = everyone[0]
     for rank, (theirs, their_options) in enumerate(everyone):
         if difference := first_difference(first, theirs):
@@ -38,7 +40,7 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
 
 def compare_arguments(communicator: Communicator, call: str, arguments: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank if the `arguments` of some rank to `call` differ from rank 0. Collective."""
-    everyone = communicator.all_gather_object(arguments)
+    everyone = communicator.all_gather_object(arguments, call)
     for rank, theirs in enumerate(everyone):
         _compare(rank, f"call {call} with different arguments", everyone[0], theirs)
 
@@ -57,7 +59,7 @@ def compare_parameters(communicator: Communicator, model: Sequential) -> None:
     digests = []
     for key, values in model.state_dict().items():
         digests.append((key, hashlib.blake2b(b"".join(array.tobytes() for array in values), digest_size=16).digest()))
-    everyone = communicator.all_gather_object(digests)
+    everyone = communicator.all_gather_object(digests, "a comparison of parameters")
     for rank, theirs in enumerate(everyone):
         for ours, other in zip(everyone[0], theirs, strict=True):
             if ours != other:

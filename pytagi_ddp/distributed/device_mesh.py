@@ -80,7 +80,7 @@ def init_device_mesh(shape: Sequence[int], names: Sequence[str], backend: Backen
     if min(lengths) < 1 or prod(lengths) != ranks:
         problem = f"a mesh of {_product(lengths)} does not fit {ranks} ranks; {_advice(lengths, ranks)}"
         raise ValueError(f"init_device_mesh: {problem}")
-    everyone = communicator.all_gather_object((lengths, labels))
+    everyone = communicator.all_gather_object((lengths, labels), "init_device_mesh")
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
             raise ValueError(

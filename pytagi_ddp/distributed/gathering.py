@@ -297,7 +297,7 @@ class Gathering(Exchange):
         self.communicator.all_reduce(any_bad)
         if array.to_host(any_bad).any():
             self.arena.undo_step()
-            bad = np.array(self.communicator.all_gather_object(mine))
+            bad = np.array(self.communicator.all_gather_object(mine, "step"))
             self.arena.refuse(int(bad[:, 0].sum()), int(bad[:, 1].min()))
 
     def barrier(self, call: str) -> None:

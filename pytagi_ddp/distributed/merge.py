@@ -181,7 +181,7 @@ class PosteriorMerge(Exchange):
         array, counters = self.model.kernels.array, self._tail(buffer)[:HEADER]
         if np.isnan(array.to_host(counters)[0]):
             self.model.arena.drop_sums()
-            whose = [rank for rank, was_bad in enumerate(ranks.all_gather_object(bad)) if was_bad]
+            whose = [rank for rank, was_bad in enumerate(ranks.all_gather_object(bad, "merge")) if was_bad]
             raise FloatingPointError(
                 f"merge refused: rank {', '.join(map(str, whose))} has parameters that are not finite, or negative "
                 "variances. No rank has changed: give that rank other parameters, by load() or, from rank 0, by "

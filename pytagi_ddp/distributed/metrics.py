@@ -30,7 +30,8 @@ def all_reduce_metrics(
     """
     if op not in OPS:
         raise ValueError(f"all_reduce_metrics: unknown op {op!r}; known are {', '.join(map(repr, OPS))}")
-    everyone = get_distributed_backend(backend).all_gather_object({name: _plain(metrics[name]) for name in metrics})
+    own = {name: _plain(metrics[name]) for name in metrics}
+    everyone = get_distributed_backend(backend).all_gather_object(own, "all_reduce_metrics")
     for rank, theirs in enumerate(everyone):
         for name, value in theirs.items():
             if isinstance(value, str):

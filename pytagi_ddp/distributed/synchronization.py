@@ -53,7 +53,7 @@ def synchronize(backend: Backend, tree: Any, root: int = 0) -> Any:
         raise ValueError(f"synchronize: root must be a rank from 0 to {communicator.world_size - 1}, got {root}")
     walk = _Walk()
     walk.visit(tree, "tree", ())
-    _compare(communicator.all_gather_object((walk.found, walk.problem)))
+    _compare(communicator.all_gather_object((walk.found, walk.problem), "synchronize"))
     for array in walk.arrays:
         _broadcast(communicator, array, root)
     for prepare in walk.after:

@@ -241,7 +241,8 @@ class TrainedOnRanks(Wrapper):
         waits = self.model.passes.waiting > 0 or self.steps_since_merge > 0
         compare_arguments(self.communicator, "forget_evidence()", {"factor": repr(factor)})
         number = check_factor(factor)
-        if ranks := [rank for rank, does in enumerate(self.communicator.all_gather_object(waits)) if does]:
+        everyone = self.communicator.all_gather_object(waits, "forget_evidence()")
+        if ranks := [rank for rank, does in enumerate(everyone) if does]:
             raise RuntimeError(
                 f"forget_evidence() while rank {ranks[0]} has deltas or steps that the other ranks do not have: call "
                 "step() first, and with every=k merge(), on every rank"

@@ -32,17 +32,18 @@ def as_batches(
     """The batches (x, y) or (x, y, weight) of one share of `data`. Arrays are divided here.
 
     Raises:
-        TypeError: not one of `KINDS`. ValueError: a loader that was made for another number of ranks.
+        TypeError: not one of `KINDS`. ValueError: a loader that was made for another rank, or another number of ranks.
     """
     if isinstance(data, tuple):
         if len(data) not in (2, 3):
             raise TypeError(f"data are {KINDS}; got a tuple of {len(data)}")
         x, y, *weight = data
         return ArrayLoader(x, y, batch_size, share, shares, seed=seed, evaluation=evaluation, weight=[*weight, None][0])
-    if isinstance(data, RankBatches) and data.world_size != shares:
+    if isinstance(data, RankBatches) and (data.rank, data.world_size) != (share, shares):
         raise ValueError(
-            f"the {type(data).__name__} is for {data.world_size} ranks, and {shares} train: make it with rank={share} "
-            f"and world_size={shares}, those of net (of a pipeline, those of net.data_group)"
+            f"the {type(data).__name__} is for rank {data.rank} of {data.world_size}, and this is rank {share} of "
+            f"{shares}: make it with rank={share} and world_size={shares}, those of net (of a pipeline, those of "
+            "net.data_group)"
         )
     if evaluation and isinstance(data, RankBatches):
         augments = getattr(data, "augment", False) or getattr(data, "transform", None) is not None

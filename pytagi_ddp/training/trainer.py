@@ -429,7 +429,7 @@ class Trainer:
         if steps is None:
             every = [length(self._train)]
             if not isinstance(self._train, RankBatches):  # ranks may have different numbers of batches
-                every = self.ranks.all_gather_object(every[0])
+                every = self.ranks.all_gather_object(every[0], "fit")
             if None in every:
                 raise ValueError(
                     "the training data have no length, and an EvidenceSchedule needs the steps of an epoch: give "
@@ -458,7 +458,7 @@ class Trainer:
         """Whether a rank has asked to stop after this epoch; collective."""
         if self.ranks.world_size == 1 or self.stopped:
             return self._stop or self.stopped
-        return any(self.ranks.all_gather_object(self._stop))
+        return any(self.ranks.all_gather_object(self._stop, "fit"))
 
     def _run_epoch(self, validation: Iterable[Any] | None) -> None:
         """One epoch, or the rest of one: training, evaluation, callbacks."""
@@ -478,7 +478,8 @@ class Trainer:
             return
         if self.ranks.world_size > 1:
             own = (seconds - waited) / max(steps, 1)
-            self.step_seconds = self.ranks.all_gather_object((f"rank {self.ranks.rank} on {platform.node()}", own))
+            place = f"rank {self.ranks.rank} on {platform.node()}"
+            self.step_seconds = self.ranks.all_gather_object((place, own), "fit")
         share = reduced / seconds
         sums = self._sums
         found, (seen, seconds, share, *weights) = sums.over_ranks(
@@ -538,7 +539,7 @@ class Trainer:
                     break
         self.stopped = self._watches and self._is_asked()
         if not self.in_step:  # the rank with the most batches determines their number
-            batch = max(self.ranks.all_gather_object(self.batch))
+            batch = max(self.ranks.all_gather_object(self.batch, "fit"))
             self.batch, self.step = batch, self.step + batch - self.batch
 
     def _is_asked(self) -> bool:

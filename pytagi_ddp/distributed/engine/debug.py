@@ -61,6 +61,16 @@ def compare(number: int, everyone: Sequence[dict[str, Any]]) -> None:
                 )
 
 
+def compare_names(names: Sequence[str]) -> None:
+    """Raises CollectiveMismatchError with the first rank that is in another call than rank 0, on every rank."""
+    for rank, name in enumerate(names):
+        if name != names[0]:
+            raise CollectiveMismatchError(
+                f"ranks 0 and {rank} are in different calls: rank 0 in {names[0]}, rank {rank} in {name}. Every rank "
+                "has to make the same collective calls in the same order"
+            )
+
+
 def heading(array: Any) -> np.ndarray:
     """The heading of a message: dtype and shape of the array that is sent or received."""
     text = f"{array.dtype} of shape {tuple(array.shape)}".encode()[:HEADING_BYTES]

@@ -18,18 +18,18 @@ class Ranks(Protocol):
 
     rank: int
 
-    def all_gather_object(self, obj: Any) -> list: ...
+    def all_gather_object(self, obj: Any, name: str = ...) -> list: ...
     def broadcast_object(self, obj: Any, root: int = 0) -> Any: ...
 
 
 OUT_OF_STEP = (*FOLLOWED, CollectiveMismatchError)  # after these, ranks cannot exchange errors
 
 
-def raise_on_all_ranks(communicator: Ranks, problem: Exception | None) -> None:
-    """Raises the error of the first rank that has one, on every rank; collective."""
+def raise_on_all_ranks(communicator: Ranks, problem: Exception | None, call: str = "an exchange of errors") -> None:
+    """Raises the error of the first rank that has one, on every rank; collective. `call` is its name in messages."""
     if isinstance(problem, OUT_OF_STEP):
         raise problem
-    for rank, theirs in enumerate(communicator.all_gather_object(_portable(problem))):
+    for rank, theirs in enumerate(communicator.all_gather_object(_portable(problem), call)):
         if theirs is not None:
             raise theirs if problem is None or rank != communicator.rank else problem  # its own has a traceback
 
@@ -44,7 +44,7 @@ def _portable(problem: Exception | None) -> Exception | None:
 
 
 @contextmanager
-def errors_of_all_ranks(communicator: Ranks) -> Iterator[None]:
+def errors_of_all_ranks(communicator: Ranks, call: str = "an exchange of errors") -> Iterator[None]:
     """At the end of the block, every rank raises the error of the first rank that failed in it; collective.
 
     In the block, ranks may communicate only where none of them can fail, except by errors of communication.
@@ -54,7 +54,7 @@ def errors_of_all_ranks(communicator: Ranks) -> Iterator[None]:
         yield
     except Exception as error:
         problem = error
-    raise_on_all_ranks(communicator, problem)
+    raise_on_all_ranks(communicator, problem, call)
 
 
 def on_rank_0(communicator: Ranks, work: Callable[[], Result]) -> Result:

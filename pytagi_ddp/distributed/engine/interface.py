@@ -337,10 +337,20 @@ class Communicator(CommunicatorBase, ABC):
         self._prepare("broadcast_object", root=root)
         return self._engine_of()._broadcast_object(obj, root)
 
-    def all_gather_object(self, obj: Any) -> list:
-        """Returns the ``obj`` (anything that pickles) of every rank, in the order of the ranks, on every rank."""
+    def all_gather_object(self, obj: Any, name: str = "all_gather_object") -> list:
+        """Returns the ``obj`` of every rank, in the order of the ranks, on every rank.
+
+        Args:
+            obj: anything that pickles.
+            name: the call in error messages, the same on every rank.
+
+        Raises:
+            CollectiveMismatchError: another rank has given another name; raised on every rank.
+        """
         self._prepare("all_gather_object")
-        return self._engine_of()._all_gather_object(obj)
+        everyone = self._engine_of()._all_gather_object((name, obj))
+        debug.compare_names([theirs for theirs, _ in everyone])
+        return [theirs for _, theirs in everyone]
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when every rank has called it.
