@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.files.architecture import architecture, first_difference
 from pytagi_ddp.nn.sequential import Sequential
@@ -52,6 +54,48 @@ def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str
             raise ValueError(
                 f"ranks 0 and {rank} {what}: {name} is {value!r} on rank 0 and {theirs[name]!r} on rank {rank}"
             )
+
+
+def compare_replicas(communicator: Communicator, model: Sequential, part: int, whole: bool, call: str) -> None:
+    """Raises ReplicaMismatchError on every rank if ranks have different parameters, frozen layers or schedules.
+
+    Collective. It takes a pass over the parameters, and sends a number for each tensor.
+
+    Args:
+        communicator: of all ranks. model: this rank's replica. part: index of the stage that `model` is, or 0.
+        whole: whether parameters are to be equal: they are neither in shards nor, on any rank, between two merges.
+        call: its name in messages.
+    """
+    schedule = model.schedule
+    own: dict[str, Any] = {"the list of frozen layers": [key for key, leaf in model.named_leaves() if leaf.frozen]}
+    own["the EvidenceSchedule"] = None if schedule is None else schedule.state_dict() | {"steps": None}
+    everyone = communicator.all_gather_object((part, own, _checksums(model) if whole else None), call)
+    compares = all(checksums is not None for _, _, checksums in everyone)
+    firsts: dict[int, tuple[int, dict[str, Any]]] = {}
+    for rank, (theirs, values, checksums) in enumerate(everyone):
+        values |= checksums if compares else {}
+        first, expected = firsts.setdefault(theirs, (rank, values))
+        for name, value in expected.items():
+            if values[name] != value:
+                raise ReplicaMismatchError(
+                    f"ranks {first} and {rank} have different networks in {call}: {name} is {value} on rank {first} "
+                    f"and {values[name]} on rank {rank}. One of them was changed alone: a callback that changes the "
+                    "network needs on_all_ranks = True, and load(), freeze() and assignments belong on every rank. "
+                    "synchronize() makes parameters equal again"
+                )
+
+
+def _checksums(model: Sequential) -> dict[str, int]:
+    """A checksum of each tensor that ranks have in common: the sum of its bits as integers, faster than a CRC."""
+    arena, on_host = model.arena, model.device == "cpu"
+    learned, running = (a if on_host else model.kernels.array.to_host(a) for a in (arena.theta, arena.statistics))
+    found = {}
+    for spec in arena.tensors:
+        if spec.kind != "carried":
+            row = running if spec.kind == "running" else learned[int(spec.variance)]
+            bits = row[spec.begin : spec.end].view(f"u{row.itemsize}")
+            found[f"the checksum of {spec.name}"] = int(bits.sum(dtype=np.uint64))
+    return found
 
 
 def compare_parameters(communicator: Communicator, model: Sequential) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from numbers import Number
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -94,6 +96,27 @@ def parts_of(batch: Any) -> tuple[Any, Any, np.ndarray | None]:
 def counts_samples(batches: Iterable[Any]) -> TypeIs[RankBatches]:
     """Whether a position can be counted in samples: for arrays and the library's loaders."""
     return isinstance(batches, RankBatches) and batches.trains
+
+
+def summary(batches: Iterable[Any] | None, what: str) -> dict[str, Any]:
+    """What has to be equal on all ranks: the number of samples, and for arrays their first and last sample."""
+    ends: list[bytes] = []
+    weighted = None
+    if isinstance(batches, ArrayLoader):
+        weighted = batches.weight is not None
+        each_part(lambda part: ends.append(part[[0, -1]].tobytes()), (batches.x, batches.y, batches.weight))
+    return {
+        f"num_samples of the {what}": batches.num_samples if isinstance(batches, RankBatches) else None,
+        f"weight of the {what} is given": weighted,
+        f"the checksum of the first and last sample of the {what} (each rank is given those of all ranks)": crc32(
+            b"".join(ends)
+        ),
+    }
+
+
+def described(likelihood: Any) -> str:
+    """A likelihood with its settings, without addresses of functions, which differ between ranks."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(likelihood))
 
 
 def observed(y: Any, several: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,10 @@ def call(callback: Callback, moment: str, trainer: Any) -> None:
     if not runs_here(callback, trainer):
         return
     method: Callable[[Any], None] = getattr(callback, moment)
+    alone = trainer.ranks.world_size > 1 and not callback.on_all_ranks
     try:
-        method(trainer)
+        with trainer.alone_in(type(callback).__name__) if alone else nullcontext():
+            method(trainer)
     except (*OUT_OF_STEP, CallbackError):
         raise
     except Exception as error:

@@ -6,22 +6,21 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
-from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_arguments
+from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint, Likelihood
@@ -37,15 +36,17 @@ from pytagi_ddp.training.batches import (
     choose_likelihood,
     classes_of,
     counts_samples,
+    described,
     epoch_of,
     length,
     observed,
     other_class,
     parts_of,
+    summary,
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
-from pytagi_ddp.warn import warn
+from pytagi_ddp.warn import silent, warn
 from pytagi_ddp.weights import warn_of_sum
 
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
@@ -186,6 +187,7 @@ class Trainer:
         self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
+        self._alone_in: str | None = None  # the callback that only this rank runs now
         self.history, self.results = [], {}
         self.step_seconds: list[tuple[str, float]] = []
 
@@ -340,20 +342,11 @@ class Trainer:
         self._share_of_data, self._shares = share_of(self.net)
         outputs = self._outputs()
         size = self.batch_size or self._default_batch_size(outputs)
-        self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
-        own = None if validation is None else self._for_evaluation(validation)
-        for batches in (self._train, own):
-            if self.epochs > 1 and isinstance(batches, Iterator):
-                raise ValueError(
-                    f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
-                    "batches, or an object whose __iter__ starts again"
-                )
-        if own is not None and (other := other_class(self.classes, classes_of(own))):
-            raise ValueError(
-                "class {} is {!r} in the training data, and {!r} in the validation data: make the latter with the "
-                "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
-            )
-        self._refuse_differences(validation is not None)
+        with errors_of_all_ranks(self.ranks, "fit"), self._first_rank_warns():
+            self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
+            own = None if validation is None else self._for_evaluation(validation)
+            self._check_data(own)
+        self._refuse_differences(own)
         if self._share and not self.in_step:
             raise ValueError(
                 "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
@@ -362,12 +355,13 @@ class Trainer:
             self.likelihood = self.first_likelihood = choose_likelihood(self._train, outputs)
         self._scored_with: Any = self.likelihood
         self._find_metrics(outputs)
-        if self._pipeline is None:
-            advise(self._train, self.likelihood, self.network)
-            if "error" not in self._all_metrics:
-                advise_batch_size(self.global_batch, self.num_parameters // outputs)
-        self._sums = self._new_sums()
-        self._plan(outputs)
+        with self._first_rank_warns():
+            if self._pipeline is None:
+                advise(self._train, self.likelihood, self.network)
+                if "error" not in self._all_metrics:
+                    advise_batch_size(self.global_batch, self.num_parameters // outputs)
+            self._sums = self._new_sums()
+            self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None
         with ExitStack() as self.stack:
             for loader in (self._train, own):
@@ -386,6 +380,8 @@ class Trainer:
                 if sys.version_info >= (3, 11):
                     error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
                 raise
+            if self.step:
+                self._compare_replicas()
             if self._evaluated is not None and not self.stopped:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
@@ -400,20 +396,41 @@ class Trainer:
             return BATCH
         return max(1, min(BATCH, self.num_parameters // (PARAMETERS_OF_A_SAMPLE * outputs * self._shares)))
 
-    def _refuse_differences(self, validates: bool) -> None:
-        """Raises ValueError on all ranks if their options or arrays differ; collective."""
+    def _check_data(self, validation: Iterable[Any] | None) -> None:
+        """Raises ValueError for data that cannot be read in each epoch, and for other classes in the validation."""
+        for batches in (self._train, validation):
+            if self.epochs > 1 and isinstance(batches, Iterator):
+                raise ValueError(
+                    f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
+                    "batches, or an object whose __iter__ starts again"
+                )
+        if validation is not None and (other := other_class(self.classes, classes_of(validation))):
+            raise ValueError(
+                "class {} is {!r} in the training data, and {!r} in the validation data: make the latter with the "
+                "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
+            )
+
+    def _first_rank_warns(self) -> AbstractContextManager[None]:
+        """The context of what all ranks check alike: only one of them warns."""
+        return silent(self.ranks.rank > 0)
+
+    def _refuse_differences(self, validation: Iterable[Any] | None) -> None:
+        """Raises ValueError on all ranks if their options, likelihoods or arrays differ; collective."""
         train = self._train
         own: dict[str, Any] = {"epochs": self.epochs, "evidence": self._evidence, "forget": self._forget}
-        own |= {"bn_batches": self._bn_batches, "average_last": self._share, "validation is given": validates}
+        own |= {"bn_batches": self._bn_batches, "average_last": self._share}
+        own |= {"validation is given": validation is not None, "likelihood": described(self.likelihood)}
         own |= {"metrics": list(self._metrics), "callbacks": [type(callback).__name__ for callback in self.callbacks]}
-        for name in ("batch_size", "seed", "num_samples"):
+        for name in ("batch_size", "seed"):
             own[f"{name} of the data"] = getattr(train, name) if isinstance(train, RankBatches) else None
-        ends: list[bytes] = []
-        if isinstance(train, ArrayLoader):
-            own["weight is given"] = train.weight is not None
-            each_part(lambda part: ends.append(part[[0, -1]].tobytes()), (train.x, train.y, train.weight))
-        own["the checksum of the first and last sample (each rank is given those of all ranks)"] = crc32(b"".join(ends))
-        compare_arguments(self.ranks, "fit", own)
+        compare_arguments(self.ranks, "fit", own | summary(train, "data") | summary(validation, "validation data"))
+
+    def _compare_replicas(self) -> None:
+        """Raises ReplicaMismatchError on all ranks if one of them has changed its network alone; collective."""
+        if isinstance(self.net, TrainedOnRanks) and self.ranks.world_size > 1:
+            whole = not (self.net.steps_since_merge or self.network.arena.in_shards)
+            stage = 0 if self._pipeline is None else self._pipeline.pipe_group.rank
+            compare_replicas(self.ranks, self.network, stage, whole, "fit")
 
     def _plan(self, outputs: int) -> None:
         """Makes a schedule, or adds these epochs to the schedule of the network."""
@@ -470,6 +487,7 @@ class Trainer:
                 self.average.reset()
         self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
+        self._compare_replicas()
         before = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
         self._learn_all()
         after = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
@@ -486,7 +504,7 @@ class Trainer:
             self.ranks, sums.samples, seconds, share, *sums.weights
         )
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
-        if seen and not self.history:
+        if seen and not self.history and self.ranks.rank == 0:
             warn_of_sum("weight", *weights)
             if np.isnan(found["nll"]):
                 warn("there was no observation in this epoch: all were missing, have the weight 0, or have no score")
@@ -615,12 +633,33 @@ class Trainer:
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def alone_in(self, callback: str) -> Iterator[None]:
+        """Inside, only this rank runs, in a callback of that name, and the other ranks wait."""
+        before, self._alone_in = self._alone_in, callback
+        try:
+            yield
+        finally:
+            self._alone_in = before
+
+    def _refuse_alone(self, call: str) -> None:
+        """Raises RuntimeError in a callback that only this rank runs: the other ranks would not make this call."""
+        if self._alone_in is not None:
+            raise RuntimeError(
+                f"{call} is collective, and the callback {self._alone_in} runs on rank 0 only: give it on_all_ranks = "
+                "True"
+            )
+
     def refresh_statistics(self) -> dict[str, float]:
         """Computes the statistics of BatchNorm2d for the current parameters, by `update_bn`; collective.
 
         Returns:
             The time, and the errors of the previous statistics; empty without BatchNorm2d or `bn_batches`.
+
+        Raises:
+            RuntimeError: a callback of rank 0 only has called it. Others as `update_bn`.
         """
+        self._refuse_alone("refresh_statistics")
         start = time.perf_counter()
         changes = self.net.update_bn(self._train, self._bn_batches) if self._bn_batches else []
         if not changes:
@@ -637,7 +676,7 @@ class Trainer:
 
     def _validate(self, batches: Iterable[Any] | None) -> None:
         if batches is not None:
-            self.results |= {f"val_{name}": value for name, value in self.evaluate(batches).items()}
+            self.results |= {f"val_{name}": value for name, value in self._evaluate(batches).items()}
 
     def evaluate(self, data: Any) -> dict[str, float]:
         """The metrics of the current network on data, over all ranks: "nll", "error" or "rmse", and `metrics`.
@@ -646,13 +685,23 @@ class Trainer:
             data: as for `fit`. Every rank evaluates its share of arrays, and every sample counts once. Collective.
 
         Raises:
-            ValueError: no likelihood was given, and `fit` has not chosen one. Others as `fit`.
+            ValueError: no likelihood was given, and `fit` has not chosen one; ranks have different arrays. Others as
+                `fit`. RuntimeError: a callback of rank 0 only has called it.
         """
+        self._refuse_alone("evaluate")
         if self.likelihood is None:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
+        with errors_of_all_ranks(self.ranks, "evaluate"), self._first_rank_warns():
+            batches = self._for_evaluation(data)
+        own = {"likelihood": described(self.likelihood)}
+        compare_arguments(self.ranks, "evaluate", own | summary(batches, "data"))
+        return self._evaluate(batches)
+
+    def _evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
+        """`evaluate` of batches that all ranks have compared."""
         self._find_metrics(self._outputs())
         sums = self._new_sums()
-        for x, y, weights in map(parts_of, self._for_evaluation(data)):
+        for x, y, weights in map(parts_of, batches):
             samples = len(x)
             if samples:
                 mu, var = self.net.predict(x, samples)

@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Categorical, Gaussian
+from pytagi_ddp.data import ArrayLoader
+from pytagi_ddp.distributed import CollectiveMismatchError, ReplicaMismatchError, all_reduce_metrics, run_threads
+from pytagi_ddp.likelihoods import Categorical, Gaussian, StudentT
 from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
@@ -123,21 +124,141 @@ def test_all_ranks_get_what_a_callback_of_rank_0_changes():
         (lambda rank: {"data": (X[rank:], X[rank:, 0])}, "num_samples of the data"),
         (lambda rank: {"data": (X + rank, X[:, 0])}, "the checksum of the first and last sample"),
         (lambda rank: {"data": (X, X[:, 0] + rank)}, "the checksum of the first and last sample"),
-        (lambda rank: {"data": (X, X[:, 0], *[np.ones(len(X))] * rank)}, "weight is given"),
+        (lambda rank: {"data": (X, X[:, 0], *[np.ones(len(X))] * rank)}, "weight of the data is given"),
         (lambda rank: {"data": (X, X[:, 0], np.full(len(X), 1 + rank))}, "the checksum of the first and last sample"),
         (lambda rank: {"validation": [None, (X, X[:, 0])][rank]}, "validation is given"),
+        (lambda rank: {"validation": (X[rank * 30 :][:30], X[:30, 0])}, "the checksum .* of the validation data"),
+        (lambda rank: {"likelihood": Gaussian(0.3 + rank)}, r"likelihood is 'Gaussian\(sigma=0.3"),
+        (lambda rank: {"likelihood": [Gaussian(), StudentT()][rank]}, "likelihood is 'Gaussian"),
     ],
 )
 def test_ranks_with_other_arrays_or_options_are_refused(differ, name):
     def train():
         net = DDPSequential(Sequential(Linear(2, 4), ReLU(), Linear(4, 1)), average=False)
-        options = {"epochs": 1, "callbacks": [], "data": (X, X[:, 0]), "validation": None} | differ(net.rank)
+        options = {"epochs": 1, "likelihood": Gaussian(1.0), "data": (X, X[:, 0]), "validation": None}
+        options |= differ(net.rank)
         data, validation = options.pop("data"), options.pop("validation")
         with pytest.raises(ValueError, match=rf"ranks 0 and 1 call fit with different arguments: {name}.* on rank 1"):
-            Trainer(net, Gaussian(1.0), **options).fit(data, validation)
+            Trainer(net, **options).fit(data, validation)
         return True
 
     assert run_threads(train, 2) == [True, True]
+
+
+def test_ranks_with_other_arrays_are_refused_in_evaluate():
+    def evaluate():
+        net = DDPSequential(network(1), average=False)
+        with pytest.raises(ValueError, match="call evaluate with different arguments: the checksum of the first and"):
+            Trainer(net, Gaussian()).evaluate((X[net.rank :][:30], Y[:30]))
+        return True
+
+    assert run_threads(evaluate, 2) == [True, True]
+
+
+@pytest.mark.parametrize("for_validation", [False, True])
+def test_a_loader_for_another_rank_is_refused_on_all(for_validation):
+    """Its rank is 0 if it is left out."""
+
+    def train():
+        net = DDPSequential(network(1), average=False)
+        wrong = ArrayLoader(X, Y, 8, world_size=2, evaluation=for_validation)
+        data = ((X, Y), wrong) if for_validation else (wrong,)
+        with pytest.raises(
+            ValueError, match=r"for rank 0 of 2, and this is rank 1 of 2: make it with rank=1 and world"
+        ):
+            Trainer(net, Gaussian(), epochs=1).fit(*data)
+        net.barrier()
+        return True
+
+    assert run_threads(train, 2) == [True, True]
+
+
+class Freezes(Callback):
+    def epoch_begin(self, trainer):
+        if trainer.epoch == 1:
+            trainer.network[0].freeze()
+
+
+class Assigns(Callback):
+    def batch_end(self, trainer):
+        if trainer.batch == 3:
+            trainer.network[2].var_b *= np.float32(0.5)
+
+
+@pytest.mark.parametrize(
+    ("way", "callback", "name"),
+    [
+        ("ddp", Freezes, "the list of frozen layers is"),
+        ("ddp", Assigns, "the checksum of Linear.2/mu_b is"),
+        ("fsdp", Freezes, "the list of frozen layers is"),
+    ],
+)
+def test_a_network_that_one_rank_changes_is_refused(way, callback, name):
+    def train(net):
+        trainer = Trainer(net, Gaussian(), epochs=2, callbacks=[callback()])
+        with pytest.raises(ReplicaMismatchError, match=rf"ranks 0 and 1 have .* {name} .* needs on_all_ranks = True"):
+            trainer.fit((X, Y))
+        return trainer.epoch
+
+    assert on_ranks(way, 2, train, 1) == [1, 1]
+    callback.on_all_ranks = True
+    try:
+        on_ranks(way, 2, lambda net: net.fit(X, Y, Gaussian(), epochs=2, callbacks=[callback()]), 1)
+    finally:
+        callback.on_all_ranks = False
+
+
+def test_a_network_that_one_rank_has_loaded_is_refused():
+    def train():
+        net = DDPSequential(network(1), average=False)
+        net.fit(X, Y, Gaussian(), epochs=1)
+        if net.rank == 0:
+            net.load_state_dict(network(1).state_dict())
+        with pytest.raises(ReplicaMismatchError, match=r"the checksum of Linear.0/mu_w is .*load\(\), freeze\(\) and"):
+            net.fit(X, Y, Gaussian(), epochs=1, evidence=None)
+        net.synchronize()
+        return net.fit(X, Y, Gaussian(), epochs=1, evidence=None)[-1]["epoch"]
+
+    assert run_threads(train, 2) == [1, 1]
+
+
+@pytest.mark.parametrize("call", ["evaluate", "refresh_statistics"])
+def test_a_collective_call_on_rank_0_only_is_refused_at_once(call):
+    class Evaluates(Callback):
+        def epoch_end(self, trainer):
+            trainer.evaluate(TEST) if call == "evaluate" else trainer.refresh_statistics()
+
+    def train(net):
+        own = Evaluates()
+        with pytest.raises(
+            CallbackError, match=f"{call} is collective, and the callback Evaluates runs on rank 0 only"
+        ):
+            net.fit(X, LABELS, epochs=2, callbacks=[own])
+        own.on_all_ranks = True
+        return len(net.fit(X, LABELS, epochs=2, callbacks=[own]))
+
+    assert on_ranks("ddp", 2, train) == [2, 2]
+
+
+def test_one_rank_in_fit_and_another_in_another_call():
+    def train():
+        net = DDPSequential(network(1))
+        if net.rank == 0:
+            net.fit(X, Y, Gaussian())
+        else:
+            all_reduce_metrics(net.communicator, {"rmse": 1.0})
+
+    with pytest.raises(CollectiveMismatchError, match="rank 0 in fit, rank 1 in all_reduce_metrics. Every rank has to"):
+        run_threads(train, 2)
+
+
+def test_only_rank_0_warns_about_the_data():
+    def train():
+        DDPSequential(network(1)).fit(1000 * X, Y, Gaussian(), epochs=1)
+
+    with pytest.warns(UserWarning, match="numbers in x are about 100 or more") as found:
+        run_threads(train, 3)
+    assert len(found) == 1
 
 
 def test_an_error_within_an_epoch_names_the_callback():

@@ -304,7 +304,7 @@ def test_batches_of_a_loader_are_those_of_the_ranks():
     for ours, one in zip(without_times(train(3)), without_times(train(1)), strict=True):
         assert ours == pytest.approx(one, rel=1e-3)
     net = network()
-    with pytest.raises(ValueError, match=r"the BatchLoader is for 3 ranks, and 1 train: make it with rank=0 and world"):
+    with pytest.raises(ValueError, match=r"is for rank 1 of 3, and this is rank 0 of 1: make it with rank=0 and world"):
         net.fit(BatchLoader(images, 4, 1, 3), likelihood=Categorical(3))
 
 
