@@ -38,6 +38,7 @@ def compare_networks(communicator: Communicator, model: Sequential, options: Map
                 f"ranks 0 and {rank} have different networks: {what} is {a} on rank 0 and {b} on rank {rank}"
             )
         _compare(rank, "have different options", first_options, their_options)
+    model.passes.new_schedule = False
 
 
 def compare_arguments(communicator: Communicator, call: str, arguments: Mapping[str, Any]) -> None:

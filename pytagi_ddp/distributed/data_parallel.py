@@ -279,8 +279,8 @@ def _follow_schedule(first: Sequential, own: Sequential) -> None:
     if first.schedule is None or own.schedule is None:
         if first.schedule is not own.schedule:
             own.schedule = copy.copy(first.schedule)
-    else:
-        own.schedule.load_state_dict(first.schedule.state_dict())
+    elif (state := first.schedule.state_dict()) != own.schedule.state_dict():
+        own.schedule.load_state_dict(state)
 
 
 def _trained(replica: Sequential, devices: list[str], average: bool, sync_batch_norm: bool) -> DataParallelReplica:

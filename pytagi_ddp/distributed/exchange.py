@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.compare import compare_arguments, compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.arena import HEADER
@@ -52,7 +52,10 @@ def exchange_deltas(
         reduce: adds the arena's buffer over all ranks; None: one all-reduce.
 
     Returns:
-        The reduced counters: (samples, ranks with samples, votes), summed over all ranks.
+        The reduced counters: (samples, ranks with samples, votes, new schedules), summed over all ranks.
+
+    Raises:
+        ValueError: ranks have different `EvidenceSchedule`s, of which one is new since the last exchange.
     """
     if model.passes.average is not None:
         raise RuntimeError("the deltas of all ranks are there already: call model.step() before the next exchange")
@@ -61,7 +64,7 @@ def exchange_deltas(
     if not samples:
         array.clear(arena.buffer)
     counters = arena.tail[:HEADER]
-    array.copy(np.array([samples, samples > 0, vote], np.float32), counters)
+    array.copy(np.array([samples, samples > 0, vote, model.passes.new_schedule], np.float32), counters)
     try:
         communicator.all_reduce(arena.buffer) if reduce is None else reduce()
     except NonFiniteError as error:
@@ -74,7 +77,27 @@ def exchange_deltas(
     model.passes.exchanged(average)
     for leaf in arena.running:
         leaf.update_running()
-    return array.snapshot(counters)
+    pooled = array.snapshot(counters)
+    if model.passes.new_schedule and communicator.world_size > 1:
+        _compare_schedules(communicator, model, pooled)
+    return pooled
+
+
+def _compare_schedules(communicator: Communicator, model: Sequential, pooled: Array) -> None:
+    """Raises ValueError if ranks have different schedules. Those with a new one call it, after they are counted.
+
+    If all ranks have one, it is collective; otherwise the others do not wait for it.
+    """
+    ranks, have = communicator.world_size, round(float(model.kernels.array.to_host(pooled)[3]))
+    if have < ranks:
+        raise ValueError(
+            f"the EvidenceSchedule, or a setting of it, is new on {have} of {ranks} ranks, also on rank "
+            f"{communicator.rank}: make the same one on every rank, with the same steps_per_epoch (the largest, if "
+            "ranks have different numbers of batches)"
+        )
+    state = None if model.schedule is None else model.schedule.state_dict()
+    compare_arguments(communicator, "step()", {"the EvidenceSchedule": state})
+    model.passes.new_schedule = False
 
 
 class Options(NamedTuple):
@@ -110,8 +133,8 @@ class Exchange(ABC):
     Attributes:
         option: the options that select the strategy, in words; empty for the default. merges: whether replicas differ
             between exchanges, so that `DDPSequential.merge` has something to do.
-        pooled: the reduced counters of the last exchange (samples, ranks with samples, ranks that ask to stop); None
-            before the first.
+        pooled: the reduced counters of the last exchange (samples, ranks with samples, ranks that ask to stop, ranks
+            with a new schedule); None before the first.
         steps: local steps of this rank since the last exchange.
     """
 

@@ -12,7 +12,7 @@ from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
-from pytagi_ddp.nn.core.arena import HEADER
+from pytagi_ddp.nn.core.arena import HEADER, READ
 from pytagi_ddp.nn.sequential import Sequential
 
 MERGES = ("mean", "precision_weighted")
@@ -169,7 +169,7 @@ class PosteriorMerge(Exchange):
             array.clear(buffer)
         bad = self._refused and not self._is_sound()
         samples = np.nan if bad else self._samples
-        array.copy(np.array([samples, self._samples > 0, stop], np.float32), self._tail(buffer)[:HEADER])
+        array.copy(np.array([samples, self._samples > 0, stop, False], np.float32), self._tail(buffer)[:HEADER])
         return bad
 
     def _spread(self, buffer: Array, theta: Array, ranks: Communicator, bad: bool) -> Array:
@@ -188,7 +188,7 @@ class PosteriorMerge(Exchange):
                 "synchronize()"
             )
         for moments, prior, sums, weighted in self._quantities(buffer, theta):
-            self.model.kernels.merge.merge_sums(moments, prior, sums, counters, weighted)
+            self.model.kernels.merge.merge_sums(moments, prior, sums, counters[:READ], weighted)
         return array.snapshot(counters)
 
     def _tail(self, buffer: Array) -> Array:

@@ -3,12 +3,15 @@
 The step is that of one process with all samples, and the pull of all counts once.
 """
 
+from functools import partial
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
-from pytagi_ddp.distributed import DataParallel, PipelineSequential
+from pytagi_ddp.distributed import DataParallel, PipelineSequential, run_threads
 from pytagi_ddp.nn import (
     DDPConfig,
     DDPSequential,
@@ -196,3 +199,50 @@ def test_other_schedules_are_noticed(results):
     for made, joined in results:
         assert "the schedule is 'EvidenceSchedule(" in made
         assert "call join with different arguments: the EvidenceSchedule is {'steps_per_epoch': 2" in joined
+
+
+def schedules_after_wrapping(comm, way, case):
+    """What the first step says, and whether the ranks are equal after further steps with equal schedules."""
+    net = {"ddp": DDPSequential, "fsdp": FSDPSequential}[way](network(), DDPConfig(backend=comm.backend), average=False)
+    learn, compared = partial(one_step, net), []
+    learn()
+    schedule = EvidenceSchedule(net, 2 if case == "count" else 2 + comm.rank, 3)
+    if case == "count":
+        schedule.count = 3.0 + comm.rank
+    error = error_of(learn, ValueError)
+    EvidenceSchedule(net, 2, 3)
+    net.parameters_changed()
+    gather = net.communicator.all_gather_object
+    with patch.object(net.communicator, "all_gather_object", lambda *a: compared.append(1) or gather(*a)):
+        for _ in range(3):
+            learn()
+    return error, len(compared), way == "fsdp" or same_everywhere(net)
+
+
+def one_step(net):
+    rows = shard([5, 4, 3][: net.world_size], net.rank)
+    net(X[rows])
+    lk.Gaussian(0.5).observe(net, np.zeros(5 * len(X[rows])))
+    net.backward()
+    net.step()
+
+
+@on_ranks(schedules_after_wrapping, 2)
+@pytest.mark.parametrize("case", ["steps", "count"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_other_schedules_after_wrapping_are_noticed_in_the_first_step(results, way, case):
+    for said, comparisons, same in results:
+        assert f"call step() with different arguments: the EvidenceSchedule is {{'steps_per_epoch': 2" in said
+        assert (comparisons, same) == (1, True), way
+
+
+def test_a_schedule_of_one_rank_only_is_noticed():
+    def train():
+        net = DDPSequential(network(), average=False)
+        if net.rank == 1:
+            EvidenceSchedule(net, 2, 3)
+        one_step(net)
+        one_step(net)
+
+    with pytest.raises(ValueError, match="is new on 1 of 2 ranks, also on rank 1: make the same one on every rank"):
+        run_threads(train, 2)

@@ -248,7 +248,9 @@ def test_one_rank_in_fit_and_another_in_another_call():
         else:
             all_reduce_metrics(net.communicator, {"rmse": 1.0})
 
-    with pytest.raises(CollectiveMismatchError, match="rank 0 in fit, rank 1 in all_reduce_metrics. Every rank has to"):
+    with pytest.raises(
+        CollectiveMismatchError, match=r"rank 0 in fit, rank 1 in all_reduce_metrics\. Every rank has to"
+    ):
         run_threads(train, 2)
 
 

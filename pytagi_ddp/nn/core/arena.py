@@ -22,7 +22,7 @@ from pytagi_ddp.nn.core.running import RunningStatistics
 from pytagi_ddp.nn.core.stepping import Stepping, cut, refusal
 from pytagi_ddp.nn.core.tensors import FIELDS, TensorSpec, table_of
 
-HEADER = 3  # tail[:3]: samples, ranks with samples, ranks that ask to stop
+READ, HEADER = 3, 4  # tail[:4]: samples, ranks with samples (kernels read 3), ranks that ask to stop, new schedules
 
 
 def _size_of(tensors: Iterable[TensorSpec], kind: str) -> int:
@@ -40,8 +40,8 @@ class Arena(ABC):
     Attributes:
         tensors: the table of all tensors: parameters, running and carried state of each leaf, in forward order.
         leaves: the layers that compute.
-        buffer: the values that are added over ranks in a step. tail: its end, with the numbers of samples, active ranks
-            and stop requests, and then the sums that layers share.
+        buffer: the values that are added over ranks in a step. tail: its end, with the numbers of samples, active ranks,
+            stop requests and new schedules, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running statistics.
         num_parameters: P.
@@ -181,7 +181,7 @@ class Arena(ABC):
         Without samples on any rank, there is no step.
         """
         self.check()
-        self._kernels.step.pooled_factors(self.tail[:HEADER], self._factors, average, rate)
+        self._kernels.step.pooled_factors(self.tail[:READ], self._factors, average, rate)
         self._apply()
         self.finish()
 

@@ -137,8 +137,10 @@ class EvidenceSchedule:
         """Sets all settings after a check, and the numbers for each step: (N, planned steps, warm-up, first, last)."""
         before, self._settings = self._settings, checked_settings(settings)
         n, epochs, _, first, last, warm_up, prior_factor = self._settings.values()
-        if (net := self.net) is not None and before["prior_factor"] != prior_factor:
-            net.schedule = self  # so that its steps use the new prior
+        if (net := self.net) is not None:
+            net.passes.new_schedule = True
+            if before["prior_factor"] != prior_factor:
+                net.schedule = self  # so that its steps use the new prior
         if epochs is None:
             self._plan = (math.inf, math.inf, 0.0, 1.0, 1.0)
         else:

@@ -43,6 +43,7 @@ class Passes(Step):
         hooks: those of the network. While there are any, passes are not replayed (`LeafHooks` has exceptions).
         of_one_mode: False if some layer may be in another mode than the network.
         schedule: the `EvidenceSchedule` of the network's steps, or None.
+        new_schedule: whether it, or a setting of it, is new since ranks have compared schedules.
         frame: the saved activations in use, see `use`.
         last: batch size, mode, input and context of the last forward pass with these saved activations.
         memory: buffers of the passes; replaced when settings or the device change.
@@ -55,6 +56,7 @@ class Passes(Step):
         self.hooks = LeafHooks()
         self.of_one_mode = True
         self.schedule: EvidenceSchedule | None = None
+        self.new_schedule = False
         self.last: Any = None
         self._walks: FrameType | None = None  # the frame of the call that goes through the layers
 
@@ -318,6 +320,7 @@ class Passes(Step):
         """Assigns `Sequential.schedule`."""
         if self.schedule is not None:
             self.schedule.serve(None)
+        self.new_schedule |= schedule is not self.schedule
         self.schedule = schedule
         if schedule is not None:
             schedule.serve(self._net())
