@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytagi_ddp.distributed.rank_zero import place_among_ranks
+
 
 class IndexBatch(NamedTuple):
     """One rank's part of a global batch.
@@ -190,8 +192,8 @@ class DistributedSampler:
 
     Args:
         data: Data set (anything with a length), or its number of samples.
-        rank: This rank.
-        world_size: Number of ranks.
+        rank, world_size: This rank, and the number of ranks. None: those of `initialize`, or else of the launcher; in
+            a single process 0 and 1.
         shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
         drop_last: Whether to leave out the last few samples, so that all ranks have the same number.
@@ -209,13 +211,21 @@ class DistributedSampler:
     def __init__(
         self,
         data: Sized | int,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
         pad: bool | None = None,
     ) -> None:
+        if rank is None or world_size is None:
+            own, ranks = place_among_ranks()
+            rank, world_size = own if rank is None else rank, ranks if world_size is None else world_size
+        if world_size is None:
+            raise ValueError(
+                "the launcher does not say how many ranks there are: give rank and world_size, or call initialize() "
+                "before"
+            )
         num_samples = len(data) if isinstance(data, Sized) else operator.index(data)
         self._sharded = ShardedSampler(num_samples, rank, world_size, shuffle, seed)
         self._pad = not drop_last if pad is None else pad

@@ -82,7 +82,15 @@ def _tell(communicator: Communicator, problem: str | None, timeout: float | None
 
 
 def _rank(backend: Backend) -> int:
+    return place_among_ranks(backend)[0]
+
+
+def place_among_ranks(backend: Backend = "auto") -> tuple[int, int | None]:
+    """(rank, number of ranks); before `initialize`, those of the launcher or of `run_threads`. None: unknown."""
     if not isinstance(backend, str) or is_initialized(backend):
-        return get_distributed_backend(backend).rank
-    place = current_member() or launcher_of_rank()
-    return 0 if place is None else place.rank
+        communicator = get_distributed_backend(backend)
+        return communicator.rank, communicator.world_size
+    if (thread := current_member()) is not None:
+        return thread.rank, thread.world.world_size
+    launch = launcher_of_rank()
+    return (0, 1) if launch is None else (launch.rank, launch.world_size)

@@ -17,10 +17,12 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
-from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
+from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
+from pytagi_ddp.distributed.engine.child_process import has_joined, launcher_of_rank
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
+from pytagi_ddp.distributed.engine.threads import current_member
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint, Likelihood
@@ -335,10 +337,13 @@ class Trainer:
             The results of each epoch.
 
         Raises:
-            CallbackError: a callback has failed; raised on all ranks. ValueError, TypeError: data that do not fit;
-                the network and the data may raise others.
+            CallbackError: a callback has failed; raised on all ranks. ReplicaMismatchError: one rank has changed its
+                network alone. ValueError, TypeError: data that do not fit, or differ between ranks; the network and
+                the data may raise others.
         """
         self._begin()
+        if self.net is self.network:
+            warn_of_rank_alone()
         self._share_of_data, self._shares = share_of(self.net)
         outputs = self._outputs()
         size = self.batch_size or self._default_batch_size(outputs)
@@ -723,6 +728,18 @@ class Trainer:
         if self.likelihood is None:
             raise ValueError("predict needs a likelihood: give it to the Trainer, or call fit first")
         return self.likelihood.prediction(*self.net.predict(x))
+
+
+def warn_of_rank_alone() -> None:
+    """Warns on rank 0 if a launcher has started several processes, and this one has not connected to the others."""
+    launch = launcher_of_rank()
+    alone = current_member() is None and not is_initialized() and not has_joined()
+    if launch is not None and alone and launch.rank == 0 and (launch.world_size or 1) > 1:
+        warn(
+            f"{launch.launcher} has started {launch.world_size} processes, and each trains this network alone and "
+            "writes the same files: wrap it in DDPSequential. If each is to train a network of its own, call "
+            "initialize('serial') first"
+        )
 
 
 def share_of(net: Net) -> tuple[int, int]:

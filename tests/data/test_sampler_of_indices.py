@@ -1,11 +1,14 @@
 """DistributedSampler: indices one by one, equally many on every rank."""
 
+import os
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from pytagi_ddp.data import DistributedSampler, ShardedSampler
+from pytagi_ddp.distributed import initialize, run_threads
 
 WORLD_SIZES = (1, 2, 3, 5)
 
@@ -63,6 +66,21 @@ def test_order_follows_seed_and_epoch():
     assert indices(50, 2, epoch=1) != indices(50, 2, epoch=2)
     assert indices(50, 2, seed=1) != indices(50, 2, seed=2)
     assert indices(6, 2, shuffle=False) == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_rank_and_number_of_ranks_are_those_of_the_program(starts):
+    def shares():
+        if starts:
+            initialize()
+        return [list(DistributedSampler(10)), list(DistributedSampler(10, world_size=2))]
+
+    assert run_threads(shares, 2) == [[share] * 2 for share in indices(10, 2)]
+    with patch.dict(os.environ, PMI_RANK="1", PMI_SIZE="2"):
+        assert list(DistributedSampler(10)) == indices(10, 2)[1]
+    with patch.dict(os.environ, PMIX_RANK="1"), pytest.raises(ValueError, match="does not say how many ranks there"):
+        DistributedSampler(10)
+    assert len(DistributedSampler(10)) == 10
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def one_step(net):
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_other_schedules_after_wrapping_are_noticed_in_the_first_step(results, way, case):
     for said, comparisons, same in results:
-        assert f"call step() with different arguments: the EvidenceSchedule is {{'steps_per_epoch': 2" in said
+        assert "call step() with different arguments: the EvidenceSchedule is {'steps_per_epoch': 2" in said
         assert (comparisons, same) == (1, True), way
 
 

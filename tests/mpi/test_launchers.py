@@ -153,6 +153,21 @@ def test_variables_that_a_cluster_leaves_give_a_warning():
     assert (result.returncode, result.stdout, result.stderr) == (0, "training 0 1\n", "")
 
 
+def test_mpi_that_has_ended_cannot_start_again(hydra):
+    result = mpirun(launch.train_after_the_end)
+    assert result.returncode != 0
+    assert "training" not in result.stdout
+    assert "LaunchError: backend 'mpi': MPI has ended (MPI.Finalize) and cannot start again" in result.stderr
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_network_that_each_rank_trains_alone(starts, hydra):
+    """One rank warns, once."""
+    result = mpirun(partial(launch.fit_alone, starts=starts))
+    assert result.returncode == 0
+    assert result.stderr.count("has started 2 processes, and each trains this network alone") == (not starts)
+
+
 def test_mpi_without_a_launcher_is_one_rank():
     job = MpiJob(partial(launch.train, backend="mpi"), np=1, launcher=[sys.executable])
     result = job.finish()

@@ -84,6 +84,11 @@ def _leads_to_launcher(descriptor: str) -> bool:
         return True
 
 
+def has_joined() -> bool:
+    """Whether this process has connected to the other ranks of its job."""
+    return os.environ.get(RANK_VARIABLE, "").partition(" of ")[0] == str(os.getpid())
+
+
 def mark_rank() -> None:
     """Marks this process as the rank, for its child processes."""
     os.environ[RANK_VARIABLE] = f"{os.getpid()} of {_job_name(os.environ)}"

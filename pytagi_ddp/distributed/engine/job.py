@@ -68,6 +68,11 @@ class Job(MPIMember):
         if self.hook.world_size != 1:
             self.hook.install()
         self.MPI = load_mpi(launch)
+        if self.MPI.Is_finalized():
+            raise LaunchError(
+                "backend 'mpi': MPI has ended (MPI.Finalize) and cannot start again in this process: call Finalize at "
+                "the end of the program, or leave it out"
+            )
         if not self.MPI.Is_initialized():
             _initialise(self.MPI, launch, timeout)
         world = self.MPI.COMM_WORLD

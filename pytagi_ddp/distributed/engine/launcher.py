@@ -115,10 +115,15 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
 
     For a process in which `detect_launcher` finds no launcher.
     """
-    rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
-    if rank is None or size is None or max(rank + 1, size) < 2 or detect_launcher(environ) is not None:
+    if detect_launcher(environ) is not None:
         return None
-    return f"RANK={rank} and WORLD_SIZE={size}"
+    rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
+    if rank is not None and size is not None and max(rank + 1, size) > 1:
+        return f"RANK={rank} and WORLD_SIZE={size}"
+    rank, size = (_number(environ.get(name, "")) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
+    if rank and size is not None:  # a batch script, which is one process, has the number 0
+        return f"SLURM_PROCID={rank} and SLURM_NTASKS={size}, without SLURM_STEP_NUM_TASKS,"
+    return None
 
 
 def check_starts_mpi(launch: Launch | None) -> None:

@@ -40,8 +40,8 @@ class Arena(ABC):
     Attributes:
         tensors: the table of all tensors: parameters, running and carried state of each leaf, in forward order.
         leaves: the layers that compute.
-        buffer: the values that are added over ranks in a step. tail: its end, with the numbers of samples, active ranks,
-            stop requests and new schedules, and then the sums that layers share.
+        buffer: the values that are added over ranks in a step. tail: its end, with the numbers of samples, active
+            ranks, stop requests and new schedules, and then the sums that layers share.
         statistics: state of kind "running" of all leaves, flat. carried: that of kind "carried" (see `TensorSpec`).
         running: the leaves that have running statistics.
         num_parameters: P.

@@ -165,7 +165,11 @@ class BatchNorm2d(RunningStatistics, Norm):
         """Computes mean and r of a training batch, and updates the running statistics."""
         rows, n, kernels = x.batch, self.num_features, self.kernels.batch_norm
         if rows < 2 and self.reduce_sums is None:
-            raise ValueError("BatchNorm2d needs more than one value per feature in training: use a larger batch")
+            raise ValueError(
+                "BatchNorm2d needs more than one value per feature in training, and this batch has one: use a larger "
+                "batch. If it is the rest of an epoch, leave it out, as ArrayLoader(x, y, ..., drop_last=True) does. "
+                "On several ranks, DDPSequential(..., sync_batch_norm=True) also takes one value of each"
+            )
         options: Any = {name: value for name, value in (("made", made), ("activation", activation)) if value}
         m2, partial = saved.scratch("m2", (n,)), saved.scratch("partial", kernels.partial_shape(rows, n))
         sums = self._sums

@@ -85,6 +85,11 @@ def test_no_launcher():
         ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 and WORLD_SIZE=2"),
         ({"RANK": "1", "WORLD_SIZE": "1"}, "RANK=1 and WORLD_SIZE=1"),
         ({"TORCHELASTIC_RUN_ID": "none"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+            "SLURM_PROCID=1 and SLURM_NTASKS=2, without SLURM_STEP_NUM_TASKS,",
+        ),
     ],
 )
 def test_variables_that_do_not_prove_a_launcher(environ, signs):

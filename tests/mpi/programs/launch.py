@@ -14,6 +14,24 @@ def train(backend: str = "auto") -> None:
     say("training", comm.rank, comm.world_size)
 
 
+def train_after_the_end() -> None:
+    from mpi4py import MPI
+
+    MPI.Finalize()
+    train("mpi")
+
+
+def fit_alone(starts: bool) -> None:
+    from pytagi_ddp.distributed import initialize
+    from pytagi_ddp.likelihoods import Gaussian
+    from pytagi_ddp.nn import Linear, Sequential
+
+    if starts:
+        initialize("serial")
+    for _ in range(2):
+        Sequential(Linear(1, 1)).fit([[0.1], [0.9]], [1.0, 0.5], Gaussian(), epochs=1, batch_size=1)
+
+
 def be_killed() -> None:
     from pytagi_ddp.distributed.communicator import create_communicator
 
