@@ -23,8 +23,9 @@ class Callback:
     trainer's `results`, assign its `likelihood`, and call `trainer.stop()`. What a callback of rank 0 changes in
     `results` and `likelihood` is sent to the other ranks, except in `batch_end`. All ranks call the same methods
     equally often, except `batch_end`: a rank may have fewer batches than another. A callback that changes the network,
-    or calls `trainer.evaluate`, has to run on all ranks: once an epoch, ranks compare their networks. An exception ends the training on all
-    ranks with a `CallbackError`. In `batch_end` it is raised on its own rank only, and the library then ends the job.
+    or calls `trainer.evaluate`, has to run on all ranks: once an epoch, ranks compare their networks. An exception ends
+    the training on all ranks with a `CallbackError`. In `batch_end` it is raised on its own rank only, and the library
+    then ends the job.
 
     Attributes:
         on_all_ranks: whether the methods are called on every rank, and may communicate and change the network. False:
