@@ -22,14 +22,16 @@ from benchmarks.quality.done import loaded
 from benchmarks.workloads import mlp
 from pytagi_ddp import Utils, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
+from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.layers import merge
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
+from pytagi_ddp.kernels.formulas.merge import PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
-RULES = ("mean", "precision_weighted", "natural")  # natural: every rank's change in natural parameters is added
+RULES = (*MERGES, "natural")  # natural: every rank's change in natural parameters is added
 FIELDS = ("rule", "every", "sigma_v", "batch", "seed", "error", "nll", "megabytes")
 
 
@@ -86,17 +88,17 @@ class Replicas:
         if self.rule in AT_EVERY_STEP:
             return
         self.bytes += self.prior.nbytes
-        weighted = self.rule != "mean"
+        rule = MERGES.get(self.rule, PRECISION_WEIGHTED)
         self.sums[...] = 0
         for net in self.nets:
-            merge.contribute(Tensor(*net.arena.theta), Tensor(*self.prior), Delta(*self.own), weighted)
+            merge.contribute(Tensor(*net.arena.theta), Tensor(*self.prior), Delta(*self.own), rule)
             self.sums += self.own
         if self.rule == "natural":
             self._add_natural_parameters()
         else:
             counters = np.array([0, self.ranks, 0], np.float32)
             posterior = Tensor(*self.nets[0].arena.theta)
-            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), counters, weighted)
+            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), counters, rule)
         for net in self.nets:
             net.arena.theta[...] = self.prior
 
@@ -185,7 +187,7 @@ def plot(rows: list[dict], path: Path) -> None:
     for column, sigma_v in enumerate(noises):
         chosen = [row for row in rows if row["sigma_v"] == sigma_v and row["batch"] == batch]
         for axis, measure, scale in ((axes[0][column], "error", 100), (axes[1][column], "nll", 1)):
-            for rule in ("mean", "precision_weighted", "natural"):
+            for rule in RULES:
                 steps = sorted({row["every"] for row in chosen if row["rule"] == rule})
                 values = [mean_of(chosen, rule, k, measure) * scale for k in steps]
                 axis.plot(steps, values, marker="o", label=rule.replace("_", " "))

@@ -178,7 +178,7 @@ def train_tagi(
     pytagi_ddp.manual_seed(seed)
     net, observe, predict, forgets = learner_of(job, method, len(loader), epochs)
     let_deltas_through(net)
-    learns = net if job.ranks == 1 else nn.DDPSequential(net, every=job.every, merge="precision_weighted")
+    learns = net if job.ranks == 1 else nn.DDPSequential(net, every=job.every, merge="damped_product")
     average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
     averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):

@@ -5,11 +5,16 @@ added over the ranks, and the sums give the merged parameter (`merged`).
 
     mean                  m = mean of m_r                          s = mean of s_r
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
+    damped product        m = m0 + sum (m_r - m0)/s_r / t          as precision-weighted
+                          t = sqrt(R)/s0 + sum (1/s_r - 1/s0) for R ranks
 
-With weights, the evidence of each rank and the prior count once. If the ranks have lost precision in total, their mean
-precision is used, which is positive. With a prior of variance 0, the mean is used. A parameter that no rank has changed
-(as in frozen layers) keeps its bits. The evidence of a rank during a merge is added to the result (`rebased`): the
-product of both posteriors, divided by the posterior that both contain.
+The product of the posteriors of all ranks, over R - 1 times the prior, has t = 1/s: each rank changes the mean as if
+the others had not, and networks overshoot. The precision-weighted mean has t = R/s0 + sum (1/s_r - 1/s0).
+
+With these two, the evidence of each rank and the prior count once in the variance. If the ranks have lost precision in
+total, their mean precision is used, which is positive. With a prior of variance 0, the mean is used. A parameter that
+no rank has changed (as in frozen layers) keeps its bits. The evidence of a rank during a merge is added to the result
+(`rebased`): the product of both posteriors, divided by the posterior that both contain.
 """
 
 import numpy as np
@@ -18,26 +23,30 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 ZERO, ONE = np.float32(0), np.float32(1)
+MEAN, PRECISION_WEIGHTED, DAMPED_PRODUCT = RULES = range(3)
 LEAST = np.float32(1 / 64)  # smallest remaining share of a precision
 
 
 @formula
-def contribution(m, s, m0, s0, weighted):
+def contribution(m, s, m0, s0, rule):
     """A rank's summands: changes of mean and variance; or precision times change of mean, and change of precision."""
-    if weighted and s0 > ZERO:
+    if rule != MEAN and s0 > ZERO:
         precision = ONE / s
         return precision * (m - m0), precision - ONE / s0
     return m - m0, s - s0
 
 
 @formula
-def merged(m0, s0, first, second, ranks, weighted):
+def merged(m0, s0, first, second, ranks, rule):
     """(m, s) from the prior and the sums of `contribution` over `ranks` ranks."""
-    if weighted and s0 > ZERO:
+    if rule != MEAN and s0 > ZERO:
         prior = ONE / s0
+        total = prior + second
         mean_precision = prior + second / ranks
-        precision = prior + second if second > ZERO else mean_precision
-        return m0 + first / (ranks * mean_precision), (s0 if second == ZERO else ONE / precision)
+        precision = total if second > ZERO else mean_precision
+        damped = rule == DAMPED_PRODUCT and total > ZERO
+        divisor = np.sqrt(ranks) * prior + second if damped else ranks * mean_precision
+        return m0 + first / divisor, (s0 if second == ZERO else ONE / precision)
     return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # below 0 if ranks began with other priors
 
 

@@ -58,7 +58,7 @@ class BoundedMerge(PosteriorMerge):
         check_count("every", options.every)
         if not 0 <= wait < math.inf:
             raise ValueError(f"max_wait must be at least 0 seconds, and finite, got {wait}")
-        if options.merge == "mean" or options.sync_batch_norm:
+        if options.merge not in (None, "precision_weighted") or options.sync_batch_norm:
             raise ValueError(
                 'max_wait needs merge="precision_weighted" and no sync_batch_norm: a late merge adds what ranks have '
                 f"learnt; got merge={options.merge!r}, sync_batch_norm={options.sync_batch_norm}"

@@ -61,8 +61,8 @@ class DDPSequential(TrainedOnRanks):
         average: aggregation of the deltas, see above; it has no effect if ranks merge posteriors.
         sync_batch_norm: whether batch statistics are taken over all ranks, see above.
         every: steps between two exchanges.
-        merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted" or "mean". None:
-            with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
+        merge: how the posteriors of the ranks are merged after `every` steps, "precision_weighted", "damped_product" or
+            "mean". None: with `every=1` ranks add deltas instead of merging; with more, "precision_weighted".
         max_wait: seconds that a rank waits in a merge for the others, see above; None: without limit. A request to stop
             takes effect in `merge` and at the end of `join`.
         communicator: that of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a result of its

@@ -11,11 +11,12 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
+from pytagi_ddp.kernels.formulas.merge import DAMPED_PRODUCT, MEAN, PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 from pytagi_ddp.nn.core.arena import HEADER, READ
 from pytagi_ddp.nn.sequential import Sequential
 
-MERGES = ("mean", "precision_weighted")
+MERGES = {"mean": MEAN, "precision_weighted": PRECISION_WEIGHTED, "damped_product": DAMPED_PRODUCT}
 
 
 class PosteriorMerge(Exchange):
@@ -25,9 +26,12 @@ class PosteriorMerge(Exchange):
 
         "mean":                m = mean of m_r                     s = mean of s_r
         "precision_weighted":  m = sum m_r/s_r / sum 1/s_r         1/s = 1/s0 + sum (1/s_r - 1/s0)
+        "damped_product":      m = m0 + sum (m_r - m0)/s_r / t     as "precision_weighted"
+                               t = sqrt(R)/s0 + sum (1/s_r - 1/s0)
 
-    with sums and means over the ranks that have had samples since the last merge. Running statistics are averaged over
-    these ranks. It takes one all-reduce, in the buffer of the deltas.
+    with sums and means over the R ranks that have had samples since the last merge. Running statistics are averaged
+    over these ranks. It takes one all-reduce, in the buffer of the deltas. "damped_product" moves the means at most
+    sqrt(R) times as far as "precision_weighted". It learns more from few small steps between two merges.
 
     The rule is the option `merge`, by default "precision_weighted"; k is `every`.
     """
@@ -41,7 +45,7 @@ class PosteriorMerge(Exchange):
         pool_statistics(model, False)
         self._every = options.every
         self._samples = 0
-        self._weighted = options.merge != "mean"
+        self._rule = MERGES[options.merge or "precision_weighted"]
         self._begun = self._refused = False
         self._make_memory()
 
@@ -163,8 +167,8 @@ class PosteriorMerge(Exchange):
         self._begin()
         self._move_prior()
         if self._samples:
-            for moments, prior, sums, weighted in self._quantities(buffer, self.model.arena.theta):
-                self.model.kernels.merge.contribute(moments, prior, sums, weighted)
+            for moments, prior, sums, rule in self._quantities(buffer, self.model.arena.theta):
+                self.model.kernels.merge.contribute(moments, prior, sums, rule)
         else:
             array.clear(buffer)
         bad = self._refused and not self._is_sound()
@@ -187,8 +191,8 @@ class PosteriorMerge(Exchange):
                 "variances. No rank has changed: give that rank other parameters, by load() or, from rank 0, by "
                 "synchronize()"
             )
-        for moments, prior, sums, weighted in self._quantities(buffer, theta):
-            self.model.kernels.merge.merge_sums(moments, prior, sums, counters[:READ], weighted)
+        for moments, prior, sums, rule in self._quantities(buffer, theta):
+            self.model.kernels.merge.merge_sums(moments, prior, sums, counters[:READ], rule)
         return array.snapshot(counters)
 
     def _tail(self, buffer: Array) -> Array:
@@ -209,19 +213,19 @@ class PosteriorMerge(Exchange):
             for name, values in kept.items():
                 self._kernels.array.copy(values, getattr(self, name))
 
-    def _quantities(self, buffer: Array, theta: Array) -> Iterator[tuple[Tensor, Tensor, Delta, bool]]:
-        """(moments, prior, summands, whether to weight by precision) of parameters and of running statistics.
+    def _quantities(self, buffer: Array, theta: Array) -> Iterator[tuple[Tensor, Tensor, Delta, int]]:
+        """(moments, prior, summands, rule) of parameters and of running statistics.
 
         The moments of the parameters are in `theta`, the summands in `buffer`. The kernel takes rows of means and
         variances. Running statistics are averaged as rows of means; the row of variances is empty.
         """
         arena = self.model.arena
         n = arena.num_parameters
-        yield Tensor(*theta), Tensor(*self._prior), Delta(buffer[:n], buffer[n : 2 * n]), self._weighted
+        yield Tensor(*theta), Tensor(*self._prior), Delta(buffer[:n], buffer[n : 2 * n]), self._rule
         running = arena.statistics, self._prior_statistics, self._tail(buffer)[HEADER:]
         for spec in arena.tensors:
             if spec.kind == "running":
                 own = [values[spec.begin : spec.end] for values in running]
                 none = [row[: len(spec)] for row in self._no_moments]
                 moments, prior, sums = (pair[:: -1 if spec.variance else 1] for pair in zip(own, none, strict=True))
-                yield Tensor(*moments), Tensor(*prior), Delta(*sums), False
+                yield Tensor(*moments), Tensor(*prior), Delta(*sums), MEAN

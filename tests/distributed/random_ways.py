@@ -21,6 +21,7 @@ import numpy as np
 
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import DataParallel, run_threads
+from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.distributed.pipeline.schedule import micro_batch_rows
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
@@ -103,7 +104,7 @@ def draw(seed: int) -> Case:
         rng.random() < 0.5 and way != "merges",
         sync,
         number.get(way, rng.choice((0, 10, 10**6))),
-        rng.choice(("mean", "precision_weighted")),
+        rng.choice(tuple(MERGES)),
         rng.choice(("1F1B", "GPipe")),
         [sizes() for _ in range(STEPS)],
     )
@@ -231,15 +232,15 @@ def on_one(case: Case) -> np.ndarray:
 def merge(case: Case, replicas: list[nn.Sequential], prior: np.ndarray, seen: list[int]) -> None:
     """Gives all replicas the merged posterior, by the kernels that ranks use."""
     active = [net for net, samples in zip(replicas, seen, strict=True) if samples]
-    kernels, weighted = replicas[0].kernels.merge, case.merge != "mean"
+    kernels, rule = replicas[0].kernels.merge, MERGES[case.merge]
     sums = np.zeros_like(prior)
     for net in active:
         change = np.zeros_like(prior)
-        kernels.contribute(Tensor(*net.arena.theta), Tensor(*prior), Delta(*change), weighted)
+        kernels.contribute(Tensor(*net.arena.theta), Tensor(*prior), Delta(*change), rule)
         sums += change
     counters = np.array([sum(seen), len(active), 0], np.float32)
     theta = replicas[0].arena.theta
-    kernels.merge_sums(Tensor(*theta), Tensor(*prior.copy()), Delta(*sums), counters, weighted)
+    kernels.merge_sums(Tensor(*theta), Tensor(*prior.copy()), Delta(*sums), counters, rule)
     for net in replicas:
         net.arena.theta[...] = theta
         net.passes.invalidate(Change.PARAMETERS)

@@ -15,6 +15,7 @@ WAYS = {
     "DDPSequential": partial(DDPSequential, config=CONFIG),
     "buckets": partial(DDPSequential, config=nn.DDPConfig(backend="threads", buckets=2)),
     "mean": partial(DDPSequential, config=CONFIG, every=2, merge="mean"),
+    "damped_product": partial(DDPSequential, config=CONFIG, every=2, merge="damped_product"),
     "precision_weighted": partial(DDPSequential, config=CONFIG, every=2, merge="precision_weighted"),
     "FSDPSequential": partial(FSDPSequential, config=CONFIG, min_num_params=30),
     "whole": partial(FSDPSequential, config=CONFIG, min_num_params=30, reshard_after_forward=False),

@@ -11,18 +11,18 @@ contribution, merged, mixed, rebased = merge.contribution, merge.merged, merge.m
 
 
 @loop("n n n n n n _")
-def _contribute(mu, var, prior_mu, prior_var, first, second, weighted):
+def _contribute(mu, var, prior_mu, prior_var, first, second, rule):
     for i in prange(mu.size):
-        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
+        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], rule)
 
 
 @loop("n n n n n n 3 _")
-def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted):
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, rule):
     ranks = counters[1]
     for i in prange(mu.size):
         m, s = prior_mu[i], prior_var[i]
         if ranks:
-            m, s = merged(m, s, first[i], second[i], ranks, weighted)
+            m, s = merged(m, s, first[i], second[i], ranks, rule)
         mu[i], var[i] = m, s
         prior_mu[i], prior_var[i] = m, s
 
@@ -39,14 +39,14 @@ def _mix(mu, var, into_mu, into_var, weight):
         into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
 
 
-def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
+def contribute(posterior: Tensor, prior: Tensor, change: Delta, rule: int) -> None:
     """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
-    _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, weighted)
+    _contribute(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, rule)
 
 
-def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None:
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, rule: int) -> None:
     """Sets both to the posterior merged over counters[1] ranks, from the summed `change`; to the prior for no ranks."""
-    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, counters, weighted)
+    _merge_sums(posterior.mu, posterior.var, prior.mu, prior.var, change.mu, change.var, counters, rule)
 
 
 def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:

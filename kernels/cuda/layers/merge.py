@@ -13,20 +13,20 @@ ZERO = np.float32(0)
 
 
 @kernel(*[floats] * 6, int32, int32, threads=THREADS)
-def _contribute(mu, var, prior_mu, prior_var, first, second, weighted, n):
+def _contribute(mu, var, prior_mu, prior_var, first, second, rule, n):
     i = thread_index()
     if i < n:
-        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], weighted)
+        first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], rule)
 
 
 @kernel(*[floats] * 7, int32, int32, threads=THREADS)
-def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, weighted, n):
+def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, rule, n):
     i = thread_index()
     ranks = counters[1]
     if i < n:
         m, s = prior_mu[i], prior_var[i]
         if ranks > ZERO:
-            m, s = merged(m, s, first[i], second[i], ranks, weighted)
+            m, s = merged(m, s, first[i], second[i], ranks, rule)
         mu[i], var[i] = m, s
         prior_mu[i], prior_var[i] = m, s
 
@@ -45,18 +45,18 @@ def _mix(mu, var, into_mu, into_var, weight, n):
         into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
 
 
-def contribute(posterior: Tensor, prior: Tensor, change: Delta, weighted: bool) -> None:
+def contribute(posterior: Tensor, prior: Tensor, change: Delta, rule: int) -> None:
     """change = this rank's summands, see `formulas.merge`; all arrays flat, of one length."""
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
-    _contribute.launch(blocks(n, THREADS), *moments, change.mu, change.var, weighted, n)
+    _contribute.launch(blocks(n, THREADS), *moments, change.mu, change.var, rule, n)
 
 
-def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, weighted: bool) -> None:
+def merge_sums(posterior: Tensor, prior: Tensor, change: Delta, counters: Array, rule: int) -> None:
     """Sets both to the posterior merged over counters[1] ranks, from the summed `change`; to the prior for no ranks."""
     n = posterior.mu.size
     moments = posterior.mu, posterior.var, prior.mu, prior.var
-    _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, counters, weighted, n)
+    _merge_sums.launch(blocks(n, THREADS), *moments, change.mu, change.var, counters, rule, n)
 
 
 def rebase(posterior: Tensor, old: Tensor, new: Tensor) -> None:

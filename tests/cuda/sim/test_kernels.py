@@ -597,14 +597,14 @@ def test_forget(n):
     assert found[-1] == var[-1]
 
 
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("rule", range(3))
 @pytest.mark.parametrize("ranks", [0, 1, 3])
 @pytest.mark.parametrize("n", sizes([70], [256, 5001]))
-def test_merge(ranks, weighted, n):
+def test_merge(ranks, rule, n):
     posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
     posterior.mu[5], posterior.var[5] = prior.mu[5], prior.var[5]  # which stays
-    change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), weighted])[2]
-    both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), weighted])
+    change = both("merge", "contribute", [posterior, prior, unwritten(Delta, n), rule])[2]
+    both("merge", "merge_sums", [posterior, prior, change, np.float32([9, ranks, 0]), rule])
 
 
 @pytest.mark.parametrize("n", [70, 300])
