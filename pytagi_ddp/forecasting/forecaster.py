@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ HIDDEN, FEW = (50,), 2  # units, and number of past values, that are tried
 SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
 LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
 MOST_COUNTED = 100  # mean of counts up to which their forecasts may be negative binomial
+KNOWN = 0.5  # share of windows from which values of a long cycle ago must be known to be tried as inputs
 WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
 
 
@@ -46,8 +46,9 @@ class Forecaster(BaseEstimator):
         (y_(t+h) - y_t)/scale = f_h(y_(t-lags+1) ... y_t, calendar_t, covariates) + e_h,  e_h ~ N(0, noise_h),  h = 1..H
 
     f is linear, or has a hidden layer. The forecaster starts with a linear f. Then it tries, one after the other, the
-    last value itself as an input, only two values of the past, covariates of earlier steps, logarithms of all values,
-    and a hidden layer. It keeps a change if forecasts improve.
+    last value itself as an input, only two values of the past, values of a longer cycle ago (a week ago for hourly
+    data), covariates of earlier steps, logarithms of all values, and a hidden layer. It keeps a change if forecasts
+    improve.
 
     To compare, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
     score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
@@ -89,8 +90,8 @@ class Forecaster(BaseEstimator):
     Attributes:
         season_, lags_: the values that are used.
         kind_: what was chosen: `past` (number of past values that are inputs), `log`, `level` (whether the last value
-            itself is one), `earlier` (whether covariates before it are), `hidden` (the layers) and `counts` (whether
-            forecasts are negative binomial).
+            itself is one), `again` (whether values of a longer cycle ago are), `earlier` (whether covariates before the
+            last step are), `hidden` (the layers) and `counts` (whether forecasts are negative binomial).
         score_: the CRPS by which it was chosen, in units of each series' standard deviation.
         noise_: (horizon,) or, of many series, (series, horizon) variances of the noise, in units of `scale` squared.
 
@@ -162,14 +163,7 @@ class Forecaster(BaseEstimator):
             TypeError: data that are not numbers or dates.
         """
         self._check()
-        self._learn(*_read(y, known, observed, times))
-        if self.lags is None and self.season_ > MOST_LAGS:
-            warnings.warn(
-                f"a season has {self.season_} time steps, and the networks see the last {self.lags_}: take means "
-                "of longer steps, as y.resample('h').mean(), or set a shorter season= or more lags=",
-                stacklevel=2,
-            )
-        return self
+        return self._learn(*_read(y, known, observed, times))
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
         """The forecast of the `horizon` time steps after y.
@@ -362,9 +356,10 @@ class Forecaster(BaseEstimator):
             return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run)
 
         parts, lags = stretches(windows.origin, self.horizon, self.n_folds), windows.past.shape[1]
-        best = trained(Kind(lags, self.transform == "log", False, False, self._layers() or ()), None, parts)
+        best = trained(Kind(lags, self.transform == "log", hidden=self._layers() or ()), None, parts)
         others: list[dict[str, Any]] = [{"level": True}]
         others += [{"past": FEW}] if lags > FEW else []
+        others += [{"again": True}] if np.isfinite(windows.again).any(1).mean() > KNOWN else []
         others += [{"earlier": True}] if windows.earlier.size else []
         others += [{"log": True}] if automatic and not counts and not (panel.values <= 0).any() else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []

@@ -32,15 +32,16 @@ class Kind(NamedTuple):
 
     Attributes:
         past: number of the last values that are inputs. log: whether it learns logarithms. level: whether the last
-            value itself is an input. earlier: whether covariates of time steps before the last one are. hidden: units
-            of layers. counts: whether forecasts are negative binomial.
+            value itself is an input. again: whether values of a long cycle ago are. earlier: whether covariates of time
+            steps before the last one are. hidden: units of layers. counts: whether forecasts are negative binomial.
     """
 
     past: int
     log: bool
-    level: bool
-    earlier: bool
-    hidden: tuple[int, ...]
+    level: bool = False
+    again: bool = False
+    earlier: bool = False
+    hidden: tuple[int, ...] = ()
     counts: bool = False
 
     @property
@@ -104,10 +105,12 @@ class Scaling:
 
     def _inputs(self, windows: Windows) -> np.ndarray:
         last, (mean, std, scale) = self._last(windows), self.series[:3, windows.series, None]
-        level = [(last - mean) / std] if self.kind.level else []
-        earlier = [windows.earlier] if self.kind.earlier else []
-        past = self._values(windows.past[:, -self.kind.past :])
-        return np.concatenate([(past - last) / scale, windows.more, *earlier, *level], 1)
+        past, again = self._values(windows.past[:, -self.kind.past :]), self._values(windows.again)
+        parts = [(past - last) / scale, windows.more]
+        parts += [windows.earlier] if self.kind.earlier else []
+        parts += [(again - last) / scale] if self.kind.again else []
+        parts += [(last - mean) / std] if self.kind.level else []
+        return np.concatenate(parts, 1)
 
     def x(self, windows: Windows, rng: np.random.Generator | None = None) -> np.ndarray:
         """(n, k) principal components of the standardised inputs.
@@ -237,6 +240,8 @@ def fit(
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
+    if kind.again:
+        y[np.isnan(windows.again).all(1)] = np.nan
     assumed = np.full(y.shape, FIRST_NOISE) if noise is None else np.maximum(noise, LEAST_ASSUMED)[windows.series]
     tasks = [
         (x[part.learnt], y[part.learnt], assumed[part.learnt], kind.hidden, epochs, seed)

@@ -15,7 +15,7 @@ class Windows(NamedTuple):
 
     Attributes:
         past: (n, lags) values up to the origin. more: (n, k) calendar, covariates from the origin on, and which series
-            it is. earlier: (n, k) covariates before the origin.
+            it is. earlier: (n, k) covariates before the origin. again: (n, k) values one long cycle before the future.
         series, origin: (n,) numbers of the series, and of the last time step that is known.
         future: (n, horizon) values after the origin.
     """
@@ -23,6 +23,7 @@ class Windows(NamedTuple):
     past: np.ndarray
     more: np.ndarray
     earlier: np.ndarray
+    again: np.ndarray
     series: np.ndarray
     origin: np.ndarray
     future: np.ndarray
@@ -124,10 +125,26 @@ class Layout(NamedTuple):
             panel.values[before, series[:, None]],
             np.concatenate(more, 1),
             np.concatenate(earlier, 1),
+            self._again(panel, series, ahead),
             series,
             origin,
             np.where(ahead < panel.steps, future, np.nan),
         )
+
+    def _again(self, panel: Panel, series: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+        """(n, k) values one cycle before the steps `ahead`, or some cycles; NaN before the beginning."""
+        found = [np.empty((len(series), 0))]
+        for steps in self.long_cycles:
+            back = steps * -(-np.arange(1, self.horizon + 1) // steps)
+            at = ahead - back
+            found.append(np.where(at < 0, np.nan, panel.values[np.maximum(at, 0), series[:, None]]))
+        return np.concatenate(found, 1)
+
+    @property
+    def long_cycles(self) -> list[int]:
+        """Time steps of the cycles that are longer than the lags, as multiples of the shortest one."""
+        cycles = sorted({self.season, *map(round, self.cycles.values())} - {1})
+        return [cycles[0] * round(steps / cycles[0]) for steps in cycles if steps > self.lags]
 
     def _calendar(self, panel: Panel) -> np.ndarray:
         """(steps, k): waves of the calendar's cycles, and of the season, at each time step."""

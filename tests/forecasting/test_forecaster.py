@@ -261,6 +261,19 @@ def test_each_series_has_covariates_of_its_own():
             forecaster.predict(known=known)
 
 
+def test_values_of_a_longer_cycle_ago_help():
+    """A pattern of 200 steps, of which a network would see 40, and waves show little."""
+    rng, pattern = np.random.default_rng(0), np.random.default_rng(1).normal(size=200)
+    y = 5 * pattern[np.arange(1400) % 200] + rng.normal(size=1400)
+    forecaster = quick(10, season=200, lags=40)
+    assert forecaster.backtest(y[:1200], stride=20).rmse() < 1.7  # that of the value one cycle ago is 1.4
+    fitted = forecaster.fit(y[:1200])
+    assert fitted.kind_.again
+    later, short = fitted.predict(y[:1390]), fitted.predict(y[1200:1390])
+    assert np.sqrt(np.mean((later.mean - y[1390:]) ** 2)) < 2 and (short.std > 2 * later.std).all()
+    assert not quick(10, season=200, lags=40, epochs=1).fit(y[:300]).kind_.again
+
+
 def test_covariates_observed_so_far_help():
     rng = np.random.default_rng(1)
     weather = rng.normal(size=(400, 2))
@@ -582,12 +595,3 @@ def test_another_time_zone_is_refused(learnt, given, message):
     y = pd.Series(Y, pd.date_range("2020-01-01", periods=100, freq="D"))
     with pytest.raises(ValueError, match=message):
         quick(6, epochs=2).fit(y.tz_localize(learnt)).predict(y.tz_localize(given))
-
-
-def test_a_season_that_networks_cannot_see_is_named():
-    pd = pytest.importorskip("pandas", reason="pandas is not installed")
-    y = pd.Series(Y, pd.date_range("2020-01-01", periods=100, freq="min"))
-    with pytest.warns(UserWarning, match="season has 1440 time steps, .* see the last .* shorter season="):
-        quick(6, epochs=2).fit(y)
-    quick(6, epochs=2, season=60).fit(y)
-    quick(6, epochs=2, lags=10).fit(y)
