@@ -32,6 +32,7 @@ from examples.options import COUNT, PRIOR_FACTOR
 from pytagi_ddp import metric, nn
 from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
 from pytagi_ddp.distributed import initialize, run_threads
+from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
@@ -54,8 +55,8 @@ class Job(NamedTuple):
     sigma_v and sigma_one_hot: standard deviations of the observations of a label, in the tree and as ones and zeros.
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
     evidence_count, prior_factor, rates, warm_up: `count`, `prior_factor`, `first` and `last`, `warm_up` of the
-    `EvidenceSchedule`. ranks, every: ranks that each learn from batches of `batch_size`, threads of this process, and
-    merge their posteriors after so many steps.
+    `EvidenceSchedule`. ranks, every, merge: ranks (threads of this process) that each learn from batches of
+    `batch_size`, and merge their posteriors after so many steps by this rule.
     """
 
     make: Callable[[Any, Head], Any]
@@ -73,6 +74,7 @@ class Job(NamedTuple):
     batch_size: int = 32
     ranks: int = 1
     every: int = 1
+    merge: str = "damped_product"
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -178,7 +180,7 @@ def train_tagi(
     pytagi_ddp.manual_seed(seed)
     net, observe, predict, forgets = learner_of(job, method, len(loader), epochs)
     let_deltas_through(net)
-    learns = net if job.ranks == 1 else nn.DDPSequential(net, every=job.every, merge="damped_product")
+    learns = net if job.ranks == 1 else nn.DDPSequential(net, every=job.every, merge=job.merge)
     average, steps_left = nn.PosteriorAverage(net), epochs * len(loader)
     averaged = max(1, round(LAST_STEPS * steps_left))
     for epoch in range(epochs):
@@ -299,7 +301,7 @@ def measure(
 
 
 Kind = tuple[str, int, int, str]  # job, training images, epochs, and what a trial changes
-TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor", "ranks", "every")  # options
+TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor", "ranks", "every", "merge")  # options
 
 
 def kind_of(one: dict[str, Any]) -> Kind:
@@ -377,10 +379,13 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--prior-factor", type=float)
     trial.add_argument("--ranks", type=int, help="ranks that merge their posteriors")
     trial.add_argument("--every", type=int, help="steps of a rank between two merges")
+    trial.add_argument("--merge", choices=list(MERGES), help="the rule of a merge")
     args = parser.parse_args(argv)
-    if (args.ranks is not None and (args.ranks < 2 or args.method != [EVIDENCE])) or (args.every and not args.ranks):
+    alone = args.ranks is None and (args.every or args.merge)
+    if (args.ranks is not None and (args.ranks < 2 or args.method != [EVIDENCE])) or alone:
         parser.error(
-            f"--ranks is a number of at least 2, for --method {EVIDENCE!r} alone; --every is for several ranks"
+            f"--ranks is a number of at least 2, for --method {EVIDENCE!r} alone; --every and --merge are for several "
+            "ranks"
         )
     set_threads(1)
     done = Runs(args.results)

@@ -30,7 +30,7 @@ class DDPSequential(TrainedOnRanks):
     right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On MNIST (4
     ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and 6.3 %
     with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, merge posteriors instead (`every`,
-    `merge="precision_weighted"`; "Large batches" in docs/communication.md).
+    `merge="damped_product"`; "Large batches" in docs/communication.md).
 
     A network on a GPU moves to the GPU of its rank, unless its rank is the only one of the node; with `backend="nccl"`
     any network does. On a GPU, a step does not wait for its result, but reading `stop_requested` does.

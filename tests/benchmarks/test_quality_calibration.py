@@ -157,6 +157,6 @@ def test_ranks_merge_their_posteriors(small, tmp_path, capsys, monkeypatch):
     one, other = trained  # with other images
     for name, parts in one.items():
         np.testing.assert_array_equal(np.concatenate(parts[:4]), np.concatenate(other[name][:4]))
-    for wrong in ([], ["--ranks", "1"], ["--ranks", "2", "--method", "Remax"]):
+    for wrong in ([], ["--merge", "mean"], ["--ranks", "1"], ["--ranks", "2", "--method", "Remax"]):
         with pytest.raises(SystemExit):
             calibration.main([*options, *wrong])
