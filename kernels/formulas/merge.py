@@ -6,7 +6,7 @@ added over the ranks, and the sums give the merged parameter (`merged`).
     mean                  m = mean of m_r                          s = mean of s_r
     precision-weighted    m = sum m_r/s_r / sum 1/s_r              1/s = 1/s0 + sum (1/s_r - 1/s0)
     damped product        m = m0 + sum (m_r - m0)/s_r / t          as precision-weighted
-                          t = sqrt(R)/s0 + sum (1/s_r - 1/s0) for R ranks
+                          t = sqrt(R)/s0 + sum (1/s_r - 1/s0) for R ranks that have gained precision in total
 
 The product of the posteriors of all ranks, over R - 1 times the prior, has t = 1/s: each rank changes the mean as if
 the others had not, and networks overshoot. The precision-weighted mean has t = R/s0 + sum (1/s_r - 1/s0).
@@ -41,11 +41,12 @@ def merged(m0, s0, first, second, ranks, rule):
     """(m, s) from the prior and the sums of `contribution` over `ranks` ranks."""
     if rule != MEAN and s0 > ZERO:
         prior = ONE / s0
-        total = prior + second
         mean_precision = prior + second / ranks
-        precision = total if second > ZERO else mean_precision
-        damped = rule == DAMPED_PRODUCT and total > ZERO
-        divisor = np.sqrt(ranks) * prior + second if damped else ranks * mean_precision
+        precision = prior + second if second > ZERO else mean_precision
+        divisor = ranks * mean_precision
+        if rule == DAMPED_PRODUCT:
+            root = np.sqrt(ranks)
+            divisor = root * prior + second if second > ZERO else root * mean_precision
         return m0 + first / divisor, (s0 if second == ZERO else ONE / precision)
     return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # below 0 if ranks began with other priors
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.distributed.rank_zero import place_among_ranks
+from pytagi_ddp.distributed.rank_zero import launch_of_rank_alone, place_among_ranks
 
 
 class IndexBatch(NamedTuple):
@@ -192,8 +192,7 @@ class DistributedSampler:
 
     Args:
         data: Data set (anything with a length), or its number of samples.
-        rank, world_size: This rank, and the number of ranks. None: those of `initialize`, or else of the launcher; in
-            a single process 0 and 1.
+        rank, world_size: This rank, and the number of ranks. None: those of `initialize`; in a single process 0 and 1.
         shuffle: A new permutation in each epoch; otherwise the stored order.
         seed: Shared by all ranks, >= 0.
         drop_last: Whether to leave out the last few samples, so that all ranks have the same number.
@@ -219,13 +218,14 @@ class DistributedSampler:
         pad: bool | None = None,
     ) -> None:
         if rank is None or world_size is None:
+            if (launch := launch_of_rank_alone()) is not None:
+                raise ValueError(
+                    f"{launch.launcher} has started several processes, and this one has not connected to the others: "
+                    "give rank and world_size, or call initialize() before (initialize('serial') if each process works "
+                    "alone)"
+                )
             own, ranks = place_among_ranks()
-            rank, world_size = own if rank is None else rank, ranks if world_size is None else world_size
-        if world_size is None:
-            raise ValueError(
-                "the launcher does not say how many ranks there are: give rank and world_size, or call initialize() "
-                "before"
-            )
+            rank, world_size = own if rank is None else rank, (ranks or 1) if world_size is None else world_size
         num_samples = len(data) if isinstance(data, Sized) else operator.index(data)
         self._sharded = ShardedSampler(num_samples, rank, world_size, shuffle, seed)
         self._pad = not drop_last if pad is None else pad

@@ -27,7 +27,7 @@ class PosteriorMerge(Exchange):
         "mean":                m = mean of m_r                     s = mean of s_r
         "precision_weighted":  m = sum m_r/s_r / sum 1/s_r         1/s = 1/s0 + sum (1/s_r - 1/s0)
         "damped_product":      m = m0 + sum (m_r - m0)/s_r / t     as "precision_weighted"
-                               t = sqrt(R)/s0 + sum (1/s_r - 1/s0)
+                               t = sqrt(R)/s0 + sum (1/s_r - 1/s0), or sum (1/s_r)/sqrt(R) if the sum is below 0
 
     with sums and means over the R ranks that have had samples since the last merge. Running statistics are averaged
     over these ranks. It takes one all-reduce, in the buffer of the deltas. "damped_product" moves the means at most

@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, is_initialized
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
+from pytagi_ddp.distributed.engine.child_process import has_joined, launcher_of_rank
+from pytagi_ddp.distributed.engine.launcher import Launch
 from pytagi_ddp.distributed.engine.threads import current_member
 
 P = ParamSpec("P")
@@ -94,3 +95,10 @@ def place_among_ranks(backend: Backend = "auto") -> tuple[int, int | None]:
         return thread.rank, thread.world.world_size
     launch = launcher_of_rank()
     return (0, 1) if launch is None else (launch.rank, launch.world_size)
+
+
+def launch_of_rank_alone() -> Launch | None:
+    """The launch of several processes, if this one is among them, and neither a thread's rank nor connected to them."""
+    launch = launcher_of_rank()
+    connected = current_member() is not None or is_initialized() or has_joined()
+    return None if connected or launch is None or launch.world_size == 1 else launch

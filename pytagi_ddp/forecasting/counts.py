@@ -11,6 +11,7 @@ from scipy.special import betainc, gammaln, hyp2f1, nbdtrik, xlog1py
 from pytagi_ddp.likelihoods.prediction import SCORE, Prediction, check_q, observed_as
 
 LEAST_MEAN = 0.05  # in standard deviations: a network may forecast a mean below 0
+LEAST_VARIANCE = 1e-20
 OVERDISPERSED = 1.01  # least ratio of the variance to the mean; with 1, it is a Poisson distribution
 
 
@@ -23,6 +24,7 @@ class CountPrediction(Prediction):
     discrete = True
 
     def __init__(self, mean: np.ndarray, variance: np.ndarray):
+        variance = np.maximum(variance, LEAST_VARIANCE)
         self._mean = np.maximum(mean, LEAST_MEAN * np.sqrt(variance))
         self._variance = np.maximum(variance, OVERDISPERSED * self._mean)
         self._p = self._mean / self._variance

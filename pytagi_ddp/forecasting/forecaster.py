@@ -186,7 +186,7 @@ class Forecaster(BaseEstimator):
         """
         check_is_fitted(self, "_model")
         if y is not None:
-            panel, covariates = _read(y, known, observed, times)
+            panel, covariates = _read(y, known, observed, times, self._panel)
             panel = continued(panel, self._panel)
         else:
             panel, covariates = self._panel, self._covariates | _covariates(self._panel, observed=observed)
@@ -279,7 +279,8 @@ class Forecaster(BaseEstimator):
         for k, name in enumerate(panel.names):
             if panel.steps >= layout.lags + self.horizon and k not in series:
                 raise ValueError(
-                    f"series {name!r} has no value that is followed by another one within {self.horizon} time steps"
+                    f"series {name!r} has no value that is followed by another one within {self.horizon} time steps, "
+                    f"and lies {self.horizon} steps or more before the end"
                 )
         if not self._long_enough(panel, layout):
             raise ValueError(self._too_short(panel))
@@ -347,7 +348,7 @@ class Forecaster(BaseEstimator):
 
     def _chosen(self, windows: Windows, panel: Panel) -> Model:
         """The best model: each choice is tried in turn, and kept if the score improves."""
-        automatic, counts = self.transform == "auto", _are_counts(panel)
+        automatic = self.transform == "auto"
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
 
@@ -361,11 +362,12 @@ class Forecaster(BaseEstimator):
         others += [{"past": FEW}] if lags > FEW else []
         others += [{"again": True}] if np.isfinite(windows.again).any(1).mean() > KNOWN else []
         others += [{"earlier": True}] if windows.earlier.size else []
-        others += [{"log": True}] if automatic and not counts and not (panel.values <= 0).any() else []
+        others += [{"log": True}] if automatic and not (panel.values <= 0).any() else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
-        others += [{"counts": True}] if automatic and counts else []
+        others += [{"counts": True}] if automatic and _are_counts(panel) else []
         for other in others:
-            tried = trained(best.scaling.kind._replace(**other), best.noise[0], parts)
+            kind = best.scaling.kind._replace(**other)
+            tried = best if kind.log and kind.counts else trained(kind, best.noise[0], parts)
             best = tried if tried.better_than(best) else best
         return trained(best.scaling.kind, best.noise[0], stretches(windows.origin, self.horizon, self.n_networks))
 
@@ -423,10 +425,14 @@ class Forecaster(BaseEstimator):
         ]
 
 
-def _read(y: Any, known: Any, observed: Any, times: Any) -> tuple[Panel, dict[str, Panel]]:
-    """The series, and the covariates that are given, which begin at the same time step."""
+def _read(y: Any, known: Any, observed: Any, times: Any, learnt: Panel | None = None) -> tuple[Panel, dict[str, Panel]]:
+    """The series, and the covariates that are given, which begin at the same time step.
+
+    learnt: the series of `fit`, whose names those without names have.
+    """
     panel = read(y, "y", times)
-    covariates = _covariates(panel, known=known, observed=observed)
+    names = panel if panel.named or learnt is None or learnt.width != panel.width else learnt
+    covariates = _covariates(names, known=known, observed=observed)
     if twice := [name for k, name in enumerate(panel.names) if name in panel.names[:k]]:
         raise ValueError(f"y has more than one series {twice[0]!r}: give each its own name")
     for name, covariate in covariates.items():

@@ -87,7 +87,7 @@ class Scaling:
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
         inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
-        x = filled((x - inputs[0]) / inputs[1], kind.past)
+        x = (known_or(inputs[0], raw._inputs(windows, bridged=True)) - inputs[0]) / inputs[1]
         values, axes = np.linalg.eigh(x.T @ x / len(x))
         some = values >= LEAST_VARIANCE * values.max()
         return cls(kind, raw.series, center, inputs, axes[:, some], np.sqrt(values[some]))
@@ -103,10 +103,12 @@ class Scaling:
     def _differences(self, windows: Windows) -> np.ndarray:
         return self._values(windows.future) - self._last(windows)
 
-    def _inputs(self, windows: Windows) -> np.ndarray:
+    def _inputs(self, windows: Windows, bridged: bool = False) -> np.ndarray:
+        """(n, inputs), NaN where missing; `bridged`: with values between two others of the past."""
         last, (mean, std, scale) = self._last(windows), self.series[:3, windows.series, None]
-        past, again = self._values(windows.past[:, -self.kind.past :]), self._values(windows.again)
-        parts = [(past - last) / scale, windows.more]
+        past, again = self._values(windows.past), self._values(windows.again)
+        past = between(past) if bridged else past
+        parts = [(past[:, -self.kind.past :] - last) / scale, windows.more]
         parts += [windows.earlier] if self.kind.earlier else []
         parts += [(again - last) / scale] if self.kind.again else []
         parts += [(last - mean) / std] if self.kind.level else []
@@ -119,13 +121,13 @@ class Scaling:
         is a generator, the errors of this are drawn for the `missing` ones: those of random inputs with the same gaps.
         """
         mean, std = self.inputs
-        found = (self._inputs(windows) - mean) / std
-        inputs = filled(found, self.kind.past)
+        inputs = known_or(mean, self._inputs(windows, bridged=True))
         if rng is not None:
-            drawn = rng.standard_normal((len(inputs), len(self.spreads))) * self.spreads @ self.axes.T
-            errors = drawn - filled(np.where(np.isfinite(found), drawn, np.nan), self.kind.past)
-            inputs = inputs + np.where(self.missing(windows), errors, 0)
-        return (inputs @ self.axes).astype(np.float32)
+            drawn = rng.standard_normal((len(inputs), len(self.spreads))) * self.spreads @ self.axes.T * std + mean
+            seen = np.where(np.isfinite(self._inputs(windows)), drawn, np.nan)
+            seen[:, : self.kind.past] = between(seen[:, : self.kind.past])
+            inputs = inputs + np.where(self.missing(windows), drawn - known_or(mean, seen), 0)
+        return ((inputs - mean) / std @ self.axes).astype(np.float32)
 
     def missing(self, windows: Windows) -> np.ndarray:
         """(n, inputs): whether an input is missing, except values after the last known one: they are in the noise."""
@@ -323,18 +325,21 @@ def ages(windows: Windows) -> np.ndarray:
     return np.unique([0, lags - 1, *(2 ** np.arange(lags.bit_length() - 1))])
 
 
-def filled(inputs: np.ndarray, past: int) -> np.ndarray:
-    """The standardised inputs without NaN: interpolated between two of the first `past` ones, and else 0, the mean."""
-    found, steps = inputs[:, :past], np.arange(past)
-    known = np.isfinite(found)
+def between(values: np.ndarray) -> np.ndarray:
+    """The rows, with linear interpolation between their known values; NaN stays before the first and after the last."""
+    steps, known = np.arange(values.shape[1]), np.isfinite(values)
     before = np.maximum.accumulate(np.where(known, steps, -1), 1)
-    after = np.minimum.accumulate(np.where(known, steps, past)[:, ::-1], 1)[:, ::-1]
-    row, step = np.nonzero(~known & (before >= 0) & (after < past))
+    after = np.minimum.accumulate(np.where(known, steps, len(steps))[:, ::-1], 1)[:, ::-1]
+    row, step = np.nonzero(~known & (before >= 0) & (after < len(steps)))
     first, last = before[row, step], after[row, step]
-    low, high = inputs[row, first], inputs[row, last]
-    complete = np.nan_to_num(inputs)
-    complete[row, step] = low + (high - low) * (step - first) / (last - first)
-    return complete
+    low, high = values[row, first], values[row, last]
+    found = values.copy()
+    found[row, step] = low + (high - low) * (step - first) / (last - first)
+    return found
+
+
+def known_or(otherwise: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, otherwise)
 
 
 def evenly(number: int, most: int) -> np.ndarray:

@@ -17,13 +17,14 @@ class Panel(NamedTuple):
     Attributes:
         values: (steps, columns) float64, or (steps, series, columns) if each series has covariates for itself; NaN:
             missing. names: of the columns. flat: whether it was given as one column.
-        times: of the steps, or their numbers; None: there are none.
+        times: of the steps, or their numbers; None: there are none. named: whether names were given.
     """
 
     values: np.ndarray
     names: list[Any]
     flat: bool
     times: Times | None
+    named: bool = True
 
     @property
     def steps(self) -> int:
@@ -61,24 +62,25 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     """
     if isinstance(data, Mapping):
         values, index = _from_mapping(data, what)
-        names, flat = list(data), False
+        names, flat, named = list(data), False, True
     else:
         values, index = _numbers(data, what), _index(data)
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
             raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
         values = values[:, None] if flat else values
-        names = list(getattr(data, "columns", range(values.shape[1])))
+        columns = getattr(data, "columns", range(values.shape[1]))
+        names, named = list(columns), not hasattr(columns, "stop")  # also of the numbers that pandas gives to columns
         if flat and (name := getattr(data, "name", None)) is not None:
-            names = [name]
+            names, named = [name], True
     if not values.size:
         raise ValueError(f"{what} holds no value")
     if np.isinf(values).any():
         step, column = np.argwhere(np.isinf(values))[0]
         raise ValueError(f"{what} is infinite at step {step} of {names[column]!r}: mark what is missing by NaN")
     if times is not None:
-        return Panel(values, names, flat, Times.read(times, len(values)))
-    return Panel(values, names, flat, _times_of(index, what))
+        return Panel(values, names, flat, Times.read(times, len(values)), named)
+    return Panel(values, names, flat, _times_of(index, what), named)
 
 
 def read_covariates(data: Any, what: str, series: Panel) -> Panel:
@@ -88,11 +90,9 @@ def read_covariates(data: Any, what: str, series: Panel) -> Panel:
         TypeError, ValueError: as `read`; or series that have different columns or numbers of them.
     """
     names = series.names
-    if series.width == 1 or names == list(range(series.width)):
-        return read(data, what)
-    if not isinstance(data, Mapping) or set(data) != set(names):
+    if not series.named or not isinstance(data, Mapping) or set(data) != set(names):
         found = read(data, what)
-        if found.flat or sorted(map(str, found.names)) != sorted(map(str, names)):
+        if not series.named or not found.named or found.flat or set(found.names) != set(names):
             return found
         order = [found.names.index(name) for name in names]
         return found._replace(values=found.values[:, order, None], names=[what])
@@ -103,8 +103,12 @@ def read_covariates(data: Any, what: str, series: Panel) -> Panel:
     for k, part in enumerate(parts):
         if part.names != longest.names:
             raise ValueError(f"{what} must have the same columns for each series, got {longest.names} and {part.names}")
-        begin = longest.steps - part.steps
-        values[begin:, k] = aligned(part, f"{what}[{names[k]!r}]", longest.times, begin).values
+        begin, name = longest.steps - part.steps, f"{what}[{names[k]!r}]"
+        if aligned(part, name, longest.times, begin).steps != part.steps:
+            raise ValueError(
+                f"{name} and the longest ones of {what} must end at the same time step: their times differ"
+            )
+        values[begin:, k] = part.values
     return longest._replace(values=values)
 
 
@@ -225,12 +229,19 @@ def check_zones(found: Times, what: str, times: Times, of: str) -> None:
 
 
 def continued(panel: Panel, learnt: Panel) -> Panel:
-    """A past of the series that were learnt; steps without numbers have those of these series.
+    """A past of the series that were learnt; steps without numbers have those of these series, and none if these have
+    none.
 
     Raises:
-        ValueError: another time zone, or numbers with another distance.
+        ValueError: another time zone; numbers with another distance, or if the series that were learnt have none.
     """
     times, known = panel.times, learnt.times
+    if known is None and times is not None and times.unit == NUMBERS:
+        if times.values[0] != 0 or times.step != 1:
+            raise ValueError(
+                f"the index of y begins at {times.values[0]}, and that of fit had none: give an array (.to_numpy())"
+            )
+        return panel._replace(times=None)
     if known is None or (times is not None and not times.comparable(known)):
         return panel
     if times is None:

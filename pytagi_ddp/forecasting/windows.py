@@ -100,13 +100,17 @@ class Layout(NamedTuple):
                 raise ValueError(f"{name} has {covariate.steps} time steps, and {needed} are needed{which}")
 
     def to_learn(self, panel: Panel, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """(series, origin) of at most this number of windows, spread evenly, with a value in past and future."""
+        """(series, origin) of windows with a value in past and future: at most this number, spread evenly.
+
+        A series that has such windows has at least one of these.
+        """
         counts = np.concatenate([np.zeros((1, panel.width)), np.cumsum(np.isfinite(panel.values), 0)])
         origins = np.arange(self.lags - 1, panel.steps - self.shortest)
         past = counts[origins + 1] > counts[origins + 1 - self.lags]
         future = counts[np.minimum(origins + 1 + self.horizon, panel.steps)] > counts[origins + 1]
         series, place = np.nonzero((past & future).T)
-        some = np.unique(np.linspace(0, len(series) - 1, min(most, len(series))).astype(int))
+        some = np.linspace(0, len(series) - 1, min(most, len(series))).astype(int)
+        some = np.unique(np.append(some, np.searchsorted(series, np.setdiff1d(series, series[some]))))
         return series[some], origins[place[some]]
 
     def cut(self, panel: Panel, covariates: dict[str, Panel], series: np.ndarray, origin: np.ndarray) -> Windows:

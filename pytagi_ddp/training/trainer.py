@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
-from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator, is_initialized
+from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
-from pytagi_ddp.distributed.engine.child_process import has_joined, launcher_of_rank
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
-from pytagi_ddp.distributed.engine.threads import current_member
+from pytagi_ddp.distributed.rank_zero import launch_of_rank_alone
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint, Likelihood
@@ -732,13 +731,12 @@ class Trainer:
 
 def warn_of_rank_alone() -> None:
     """Warns on rank 0 if a launcher has started several processes, and this one has not connected to the others."""
-    launch = launcher_of_rank()
-    alone = current_member() is None and not is_initialized() and not has_joined()
-    if launch is not None and alone and launch.rank == 0 and (launch.world_size or 1) > 1:
+    launch = launch_of_rank_alone()
+    if launch is not None and launch.rank == 0 and launch.world_size is not None:
         warn(
-            f"{launch.launcher} has started {launch.world_size} processes, and each trains this network alone and "
-            "writes the same files: wrap it in DDPSequential. If each is to train a network of its own, call "
-            "initialize('serial') first"
+            f"{launch.launcher} has started {launch.world_size} processes, and this one trains a network alone. If all "
+            "of them run this line, wrap the network in DDPSequential: otherwise each trains its own, and they write "
+            "the same files. If this is meant, call initialize('serial') first"
         )
 
 

@@ -57,6 +57,8 @@ def test_counts_are_negative_binomial(mean, variance):
 
 
 def test_counts_have_a_mean_above_0_and_more_variance_than_a_poisson_distribution():
+    at_0 = CountPrediction(np.array([0.0, -1.0]), np.zeros(2))
+    np.testing.assert_allclose([at_0.quantile(0.9), at_0.crps([0, 0]), at_0.crps([2, 2]) - 2], 0, atol=1e-6)
     found = CountPrediction(np.array([-1.0, 4.0, np.nan]), np.array([4.0, 1.0, np.nan]))
     np.testing.assert_allclose(found.mean, [0.1, 4, np.nan])
     np.testing.assert_allclose(found.variance, [4, 4.04, np.nan])

@@ -164,6 +164,14 @@ def test_gaps_cost_little():
     assert np.sqrt(np.mean(errors**2)) < 1.4
 
 
+def test_a_missing_value_is_that_of_the_line_between_its_neighbours():
+    y = np.cumsum(np.cumsum(np.random.default_rng(0).normal(size=300)))
+    forecaster = quick(3, lags=4).fit(y[:297])
+    gappy = np.where(np.arange(297) == 295, np.nan, y[:297])
+    by_hand = np.where(np.isnan(gappy), (y[294] + y[296]) / 2, gappy)
+    np.testing.assert_allclose(forecaster.predict(gappy).mean, forecaster.predict(by_hand).mean, rtol=1e-5)
+
+
 def test_forecasts_stay_near_a_new_level():
     months, rng = np.arange(212), np.random.default_rng(3)
     y = 100 + 10 * np.sin(2 * np.pi * months / 12) + 2 * rng.normal(size=212) + 25 * (months >= 182)
@@ -249,6 +257,13 @@ def test_each_series_has_covariates_of_its_own():
     begun = {name: column[50 * (name == names[1]) :] for name, column in each.items()}
     series = {name: sales[name][50 * (name == names[1]) : 200].to_numpy() for name in names}
     assert np.isfinite(quick(6).fit(series, known=begun, observed=begun).predict().mean).all()
+    forecaster.predict(sales[:200].to_numpy(), known=promotion)  # which has the names of fit
+    assert quick(6).fit(sales["store 0"][:200], known={"store 0": promotion[["store 0"]]})._layout.own == {"known"}
+    numbered = dict(enumerate(sales.to_numpy().T)), {k: promotion[name].to_numpy() for k, name in enumerate(names)}
+    assert quick(6).backtest(numbered[0], known=numbered[1], stride=12).rmse() < 1.5
+    days = {name: promotion[name].set_axis(pd.date_range("2020-01-01", periods=206)) for name in names}
+    with pytest.raises(ValueError, match=r"known\['store 1'\] and the longest ones of known must end at the same time"):
+        quick(6).fit({name: day[:200] for name, day in days.items()}, known=days | {names[1]: days[names[1]][:-1]})
     for known, message in (
         (promotion.to_numpy()[200:], "known has covariates for all series, and those of fit were for each series"),
         (
@@ -388,6 +403,10 @@ def test_windows_are_thinned_before_they_are_made():
     values[100:900, 0] = np.nan
     series, origin = layout.to_learn(read(values, "y"), 50)
     assert len(series) == 50 and 5 < (series == 0).sum() < 15
+    many = np.random.default_rng(0).normal(size=(1000, 30))
+    many[:-7, 7] = np.nan  # with few windows
+    found, _ = layout.to_learn(read(many, "y"), 50)
+    assert set(found) == set(range(30)) and len(found) <= 51
     windows: Windows = layout.cut(read(values, "y"), {}, series, origin)
     assert np.isfinite(windows.past).any(1).all() and np.isfinite(windows.future).any(1).all()
 
@@ -574,7 +593,9 @@ def test_an_index_of_numbers_says_which_steps_these_are():
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
     array = quick(6, season=12).fit(y[:216].to_numpy(), known=known)  # steps of arrays count from 0
-    np.testing.assert_allclose(array.predict(y[105:216], known=known).mean, array.predict().mean, rtol=1e-5)
+    np.testing.assert_array_equal(array.predict(y[:216], known=known).mean, array.predict().mean)
+    with pytest.raises(ValueError, match=r"the index of y begins at 105, and that of fit had none: give an array"):
+        array.predict(y[105:216], known=known)
     years = pd.Series(seasonal(60), range(1964, 2024))
     assert quick(3).fit(years).predict().to_frame().index.tolist() == [2024, 2025, 2026]
     np.testing.assert_array_equal(quick(3).fit(years.to_numpy(), times=years.index).predict().times, [2024, 2025, 2026])

@@ -165,7 +165,7 @@ def test_a_network_that_each_rank_trains_alone(starts, hydra):
     """One rank warns, once."""
     result = mpirun(partial(launch.fit_alone, starts=starts))
     assert result.returncode == 0
-    assert result.stderr.count("has started 2 processes, and each trains this network alone") == (not starts)
+    assert result.stderr.count("has started 2 processes, and this one trains a network alone") == (not starts)
 
 
 def test_mpi_without_a_launcher_is_one_rank():

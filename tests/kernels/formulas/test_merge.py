@@ -28,17 +28,17 @@ def test_formulas(rule):
     rng = np.random.default_rng(0)
     means, m0 = rng.normal(size=(RANKS, 50)).astype(np.float32), rng.normal(size=50).astype(np.float32)
     s0 = rng.uniform(0.5, 1, 50).astype(np.float32)
-    variances = (s0 * rng.uniform(0.6, 2, (RANKS, 50))).astype(np.float32)
+    variances = (s0 * rng.uniform(0.6, 1.6, (RANKS, 50))).astype(np.float32)
     mu, var = merged(means, variances, m0, s0, rule)
     if rule != MEAN:
         precisions, prior = 1 / variances.astype(float), 1 / s0.astype(float)
         gained = (precisions - prior).sum(0)
         expected = (precisions * means).sum(0) / precisions.sum(0)
         variance = 1 / np.where(gained > 0, prior + gained, precisions.mean(0))
-        assert (gained > 0).any() and ((-prior < gained) & (gained <= 0)).any() and (gained < -prior).any()
+        assert (gained > 0).any() and (gained <= 0).any()
         if rule == DAMPED_PRODUCT:
-            change, total = (precisions * (means - m0)).sum(0), np.sqrt(RANKS) * prior + gained
-            expected = np.where(prior + gained > 0, m0 + change / total, expected)
+            total = np.where(gained > 0, np.sqrt(RANKS) * prior + gained, precisions.sum(0) / np.sqrt(RANKS))
+            expected = m0 + (precisions * (means - m0)).sum(0) / total
     else:
         expected, variance = means.astype(float).mean(0), variances.astype(float).mean(0)
     np.testing.assert_allclose(mu, expected, rtol=1e-5, atol=1e-6)
