@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
+from pytagi_ddp.warn import warn
 
 __all__ = [
     "HRCSoftmax",
@@ -300,8 +302,10 @@ def _observed(observation: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float:
+    """The mean; NaN with a warning, as in pytagi, if there are no values."""
     if not values.size:
-        raise ValueError("no observation to take the mean over: there are none, or all of them are NaN")
+        warn("there is no observation to take the mean over, or all of them are NaN: the result is NaN", RuntimeWarning)
+        return math.nan
     return float(np.mean(values))
 
 

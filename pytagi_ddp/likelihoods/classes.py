@@ -60,6 +60,11 @@ class Categorical(Likelihood):
     def __repr__(self) -> str:
         return f"Categorical({self.n})"
 
+    def check_outputs(self, width: int) -> None:
+        if width != self.n:
+            other = f", those of HierarchicalCategorical({self.n})" if width == encode_classes(self.n)[2] else ""
+            raise ValueError(f"Categorical needs {self.n} outputs, the network has {width}{other}")
+
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         return get_kernels(states.device).likelihood.express_categorical(states, y, weight, deltas, self.n)
 

@@ -806,7 +806,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Args:
             time_step: -1 for the present memory; otherwise a time step, for the states of each SLSTM from the last
-                `smoother`.
+                `smoother`. An LSTM has its present memory only.
 
         Raises:
             IndexError: the last `smoother` did not have this time step.

@@ -75,6 +75,11 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         warn(f"{type(likelihood).__name__} takes linear outputs: leave out {type(last).__name__}, the last layer")
     if not isinstance(batches, ArrayLoader):
         return
+    if batches.batch_size == 1 and network.arena.carried.size:
+        warn(
+            "fit presents arrays in random order, and layers of this network remember the samples before: give "
+            "it a list of batches in their order, and reset the memory before each epoch, or train by your own loop"
+        )
     x, y, inputs = batches.x, batches.y, network.in_shape.size
     if x.ndim == 1 and inputs > 1:
         raise ValueError(f"x has the shape {x.shape}, and a sample of the network {inputs} inputs: (samples, {inputs})")

@@ -29,6 +29,17 @@ def test_two_networks_are_one():
     np.testing.assert_array_equal(encoder.layers[0].delta_mu_w, whole.layers[0].delta_mu_w)
 
 
+def test_deltas_of_inputs_have_to_be_asked_for():
+    """As in pytagi's autoencoder, which copies other deltas without them."""
+    encoder, decoder = nn.Sequential(nn.Linear(3, 5)), nn.Sequential(nn.Linear(5, 2))
+    decoder(encoder(np.ones((2, 3)))[0])
+    decoder.set_delta_z(np.ones(4), -np.ones(4))
+    decoder.backward()
+    encoder.input_delta_z_buffer.copy_from(decoder.output_delta_z_buffer)
+    with pytest.raises(ValueError, match=r"holds 1 x 0 deltas, the batch has 2 x 5\. .*input_state_update = True"):
+        encoder.backward()
+
+
 def test_an_input_of_its_own_leaves_the_other_networks_output_alone():
     """After passes that were replayed on it."""
     encoder, decoder = randomise(nn.Sequential(nn.Linear(3, 5), nn.Tanh())), randomise(nn.Sequential(nn.Linear(5, 2)))

@@ -5,6 +5,8 @@ import pytest
 from tests.nn import golden
 from tests.nn.networks import assert_same
 
+pytestmark = pytest.mark.filterwarnings("ignore:the running statistics of:UserWarning")  # pytagi's have none
+
 LOOSE = ("mixturetanh_last", "mixturesigmoid_last", "closedformsoftmax_last")  # cancellation at the output
 
 

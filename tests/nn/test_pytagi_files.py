@@ -125,6 +125,7 @@ def test_binary_file(case):
             np.testing.assert_array_equal(mine, np.float32(theirs))
 
 
+@pytest.mark.filterwarnings("ignore:the running statistics of:UserWarning")
 @pytest.mark.parametrize("suffix", ["", "Cuda"])
 def test_state_dict(case, suffix):
     _, net, arrays = case

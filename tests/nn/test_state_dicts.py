@@ -21,7 +21,8 @@ def test_lists_are_accepted(trained):
     """pytagi's dictionaries hold lists, and no running statistics: those stay as they are."""
     net = make()
     lists = {k: tuple(a.tolist() for a in v) for k, v in trained.state_dict().items() if not k.endswith(".running")}
-    net.load_state_dict(lists)
+    with pytest.warns(UserWarning, match="the running statistics of BatchNorm2d.2, .* are not given"):
+        net.load_state_dict(lists)
     for mine, theirs in zip(net.parameters(), trained.parameters(), strict=True):
         for k in range(len(FIELDS)):
             np.testing.assert_array_equal(mine[k], theirs[k])
@@ -77,6 +78,7 @@ def test_bad_state_dicts_change_nothing(trained):
         assert net.state_dict() == before
 
 
+@pytest.mark.filterwarnings("ignore:the running statistics of:UserWarning")
 @pytest.mark.parametrize("way", ["load_state_dict", "params_from", "load", "load_csv"])
 def test_deltas_that_wait_are_dropped(trained, tmp_path, way):
     """They are of the parameters before. What is refused drops nothing."""

@@ -69,9 +69,9 @@ def trained(**options) -> nn.Sequential:
     return net
 
 
-def advice(net, x, y, likelihood) -> list[str]:
+def advice(net, x, y, likelihood, **options) -> list[str]:
     """The warnings of a training."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        net.fit(x, y, likelihood, epochs=1)
+        net.fit(x, y, likelihood, epochs=1, **options)
     return [str(warning.message) for warning in found]

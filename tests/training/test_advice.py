@@ -24,6 +24,14 @@ def test_labels_of_which_one_means_missing_are_warned_about():
     assert advice(network(), X, np.where(X[:, 0] > 1.5, -1, LABELS), Categorical(3)) == []
 
 
+def test_a_memory_of_earlier_samples_in_random_order_is_warned_about():
+    for size in (1, 4):
+        net = nn.Sequential(nn.LSTM(X.shape[1], 4), nn.Linear(4, 1))
+        messages = advice(net, X[:20], Y[:20], Gaussian(0.1), batch_size=size)
+        said = ["random order, and layers of this network remember the samples" in message for message in messages]
+        assert said == [True] * (size == 1)
+
+
 @pytest.mark.parametrize(("in_x", "in_y", "named"), [(200, 1, "x"), (1, 200, "y"), (200, 300, "x and y"), (10, 10, "")])
 def test_large_numbers_are_warned_about(in_x, in_y, named):
     found = advice(network(1), in_x * X, in_y * Y, Gaussian(0.1 * in_y))

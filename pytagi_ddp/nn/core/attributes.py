@@ -173,7 +173,7 @@ class KnownAttributes:
         """The message for an assignment to `name`, which is not an attribute."""
         if name in MISTAKEN:
             return f"{type(self).__name__} has no attribute {name!r}: {MISTAKEN[name]}"
-        near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3)
+        near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3, 0.7)
         hint = f": did you mean {' or '.join(near)}?" if near else "."
         text = f"{type(self).__name__} has no attribute {name!r}, and setting it would have no effect"
         return f"{text}{hint} (An attribute of your own begins with _, or is one of a subclass.)"

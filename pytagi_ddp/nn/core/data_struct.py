@@ -204,7 +204,8 @@ class BaseDeltaStates(OnDevice):
             return
         if (self.block_size, self.actual_size) != (batch, units):
             held = f"{self.block_size} x {self.actual_size}"
-            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}")
+            none = "" if self.size else ". A network computes the deltas of its inputs if its input_state_update = True"
+            raise ValueError(f"input_delta_z_buffer holds {held} deltas, the batch has {batch} x {units}{none}")
         if self.outdated:
             raise RuntimeError(
                 "input_delta_z_buffer was not filled since the network was called: its deltas are of an earlier batch. "

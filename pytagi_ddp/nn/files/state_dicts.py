@@ -16,6 +16,7 @@ from pytagi_ddp.listing import some
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.tensors import FIELDS, TensorSpec
 from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.warn import warn
 
 
 class StateDict(dict[str, tuple[np.ndarray, ...]]):
@@ -132,13 +133,14 @@ def _checked(model: Network, values: dict[str, Any]) -> Values:
         raise TypeError(f"the keys of a state dict are texts such as 'Linear.0', got {strange[0]!r:.50}")
     given = {without_cuda(key): value for key, value in values.items()}
     checked: Values = []
-    missing, misfits = [], []
+    missing, misfits, unknown = [], [], []
     entries: dict[str, list[TensorSpec]] = {}
     for spec in model.arena.tensors:
         entries.setdefault(spec.entry, []).append(spec)
     for key, tensors in entries.items():
         if key not in given:
             missing += [key] if tensors[0].kind == "learned" else []
+            unknown += [key.removesuffix(".running")] if tensors[0].kind == "running" else []
             continue
         try:
             parameters = model.arena.leaves[tensors[0].leaf].parameters
@@ -151,6 +153,10 @@ def _checked(model: Network, values: dict[str, Any]) -> Values:
         raise KeyError(f"the state dict is another network's: {listed}")
     if misfits:
         raise ValueError("; ".join(misfits))
+    if unknown:
+        warn(
+            f"the running statistics of {some(unknown)} are not given, and stay as they are: compute them by update_bn"
+        )
     return checked
 
 

@@ -28,7 +28,10 @@ def lstm_states(net: Network, time_step: int) -> States:
     layers = _lstm_layers(net)
     if time_step == -1:
         return {k: layer.get_memory() for k, layer in layers.items()}
-    return {k: layer.get_smoothed(time_step) for k, layer in layers.items() if isinstance(layer, SLSTM)}
+    return {
+        k: layer.get_smoothed(time_step) if isinstance(layer, SLSTM) else layer.get_memory()
+        for k, layer in layers.items()
+    }
 
 
 def set_lstm_states(net: Network, states: Mapping[int, Any] | Mapping[str, Any]) -> None:
