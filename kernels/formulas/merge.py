@@ -17,6 +17,8 @@ no rank has changed (as in frozen layers) keeps its bits. The evidence of a rank
 (`rebased`): the product of both posteriors, divided by the posterior that both contain.
 """
 
+import math
+
 import numpy as np
 
 from pytagi_ddp.kernels.formulas.bounds import at_least
@@ -45,7 +47,7 @@ def merged(m0, s0, first, second, ranks, rule):
         precision = prior + second if second > ZERO else mean_precision
         divisor = ranks * mean_precision
         if rule == DAMPED_PRODUCT:
-            root = np.sqrt(ranks)
+            root = math.sqrt(ranks)
             divisor = root * prior + second if second > ZERO else root * mean_precision
         return m0 + first / divisor, (s0 if second == ZERO else ONE / precision)
     return m0 + first / ranks, at_least(s0 + second / ranks, ZERO)  # below 0 if ranks began with other priors

@@ -18,6 +18,7 @@ from tests.nn.networks import assert_same, expected_pass, pass_through, random_b
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not cuda.is_available(), reason=f"no GPU: {cuda.why_not()}")]
 
 
+@pytest.mark.filterwarnings("ignore:the running statistics of:UserWarning")  # pytagi's dictionaries have none
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_recorded_case(name, monkeypatch):
     """Every number of pytagi's, as on the CPU."""

@@ -65,6 +65,7 @@ WAYS = {  # network, options of DDPSequential, steps, options of DDPConfig; whet
     "synchronised BatchNorm2d, buckets": (with_batch_norm, {"sync_batch_norm": True}, 2, {"buckets": 3}, False),
     "merge by precision": (lambda: dense(MixtureReLU()), {"every": 2}, 4, {}, False),
     "merge by mean": (with_batch_norm, {"every": 3, "merge": "mean"}, 3, {}, False),
+    "merge by damped product": (with_batch_norm, {"every": 3, "merge": "damped_product"}, 3, {}, False),
     "sum, pulled": (scheduled, {"average": False}, 4, {}, True),
     "merge by precision, pulled": (scheduled, {"every": 2}, 4, {}, False),
 }
