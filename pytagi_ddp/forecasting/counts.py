@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainc, gammaln, hyp2f1, nbdtrik, xlog1py
 
-from pytagi_ddp.likelihoods.prediction import SCORE, Prediction, check_q, observed_as
+from pytagi_ddp.likelihoods.prediction import SCORE, PredictionOfMoments, check_q, observed_as
 
 LEAST_MEAN = 0.05  # in standard deviations: a network may forecast a mean below 0
 LEAST_VARIANCE = 1e-20
 OVERDISPERSED = 1.01  # least ratio of the variance to the mean; with 1, it is a Poisson distribution
 
 
-class CountPrediction(Prediction):
+class CountPrediction(PredictionOfMoments):
     """Negative binomial distributions of counts 0, 1, 2 ... with these means and variances.
 
     Means are raised to 0.05 standard deviations, and variances to 1.01 times the mean.
@@ -29,14 +29,6 @@ class CountPrediction(Prediction):
         self._variance = np.maximum(variance, OVERDISPERSED * self._mean)
         self._p = self._mean / self._variance
         self._size = self._mean * self._p / (1 - self._p)
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self._mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self._variance
 
     def log_prob(self, y: Any) -> np.ndarray:
         k, n, p = observed_as(y, self._mean), self._size, self._p

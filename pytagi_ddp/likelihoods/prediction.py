@@ -162,7 +162,22 @@ def ranked_score(z: np.ndarray) -> np.ndarray:
     return z * (2 * special().ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi)
 
 
-class GaussianPrediction(Prediction):
+class PredictionOfMoments(Prediction):
+    """A distribution whose moments are known: `_mean` and `_variance`."""
+
+    _mean: np.ndarray
+    _variance: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._variance
+
+
+class GaussianPrediction(PredictionOfMoments):
     """Gaussians with these means and variances.
 
     Args:
@@ -172,14 +187,6 @@ class GaussianPrediction(Prediction):
     def __init__(self, mean: np.ndarray, variance: np.ndarray, noise: float | None = None):
         self._mean, self._variance, self._noise = mean, variance, noise
         self._sd = np.sqrt(variance)
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self._mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self._variance
 
     def _observed(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Observations, and the variance of each."""
@@ -267,7 +274,7 @@ class LogNormalPrediction(Prediction):
             return np.where(np.isnan(values), np.nan, np.log(np.maximum(values, 0)))
 
 
-class LinkedPrediction(Prediction):
+class LinkedPrediction(PredictionOfMoments):
     """y | z with any distribution, z ~ N(m, s): counts and positive numbers.
 
     Args:
@@ -290,14 +297,6 @@ class LinkedPrediction(Prediction):
         self._m, self._s, self._mean, self._variance = m, s, mean, variance
         self._log_density, self._cumulative, self._draw = log_density, cumulative, draw
         self.discrete, self._width = discrete, width
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self._mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self._variance
 
     def log_prob(self, y: Any) -> np.ndarray:
         values = observed_as(y, self._m)

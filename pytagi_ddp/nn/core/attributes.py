@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytagi_ddp.warn import warn
 
+CLOSE = 0.7  # similarity of names that are suggested; "sample" is not what "name" means
 PACKAGE = __name__.partition(".")[0]
 FREEZE = "layer.freeze() and layer.unfreeze() decide whether steps change the parameters of a layer"
 NO_RATE = (
@@ -173,7 +174,7 @@ class KnownAttributes:
         """The message for an assignment to `name`, which is not an attribute."""
         if name in MISTAKEN:
             return f"{type(self).__name__} has no attribute {name!r}: {MISTAKEN[name]}"
-        near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3, 0.7)
+        near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3, CLOSE)
         hint = f": did you mean {' or '.join(near)}?" if near else "."
         text = f"{type(self).__name__} has no attribute {name!r}, and setting it would have no effect"
         return f"{text}{hint} (An attribute of your own begins with _, or is one of a subclass.)"
