@@ -26,7 +26,7 @@ from pytagi_ddp.nn import (
     balance_by_time,
 )
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, Log, Progress, Trainer
-from pytagi_ddp.training.trainer import share_of
+from pytagi_ddp.training.ranks import share_of
 
 WAYS: dict[str, Any] = {"ddp": DDPSequential, "fsdp": FSDPSequential}
 SETUP_TIMEOUT = 3600.0  # seconds that the other ranks wait while rank 0 downloads 170 MB, or for a cache of images

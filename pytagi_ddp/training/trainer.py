@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,20 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
-from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
+from pytagi_ddp.distributed import DataParallel, PipelineSequential
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
+from pytagi_ddp.distributed.compare import compare_arguments
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
-from pytagi_ddp.distributed.rank_zero import launch_of_rank_alone
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint, Likelihood
-from pytagi_ddp.nn import EvidenceSchedule, PosteriorAverage, Sequential
+from pytagi_ddp.nn import PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.advice import FEW, KNOWS, advise, advise_batch_size
+from pytagi_ddp.training.advice import KNOWS, advise, advise_batch_size
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -47,14 +46,18 @@ from pytagi_ddp.training.batches import (
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
-from pytagi_ddp.warn import silent, warn
+from pytagi_ddp.training.plan import BATCH, default_batch_size, default_count, plan_evidence, steps_per_epoch
+from pytagi_ddp.training.ranks import (
+    Net,
+    compare_networks_in_training,
+    compare_training,
+    first_rank_warns,
+    ranks_of,
+    share_of,
+    warn_of_rank_alone,
+)
+from pytagi_ddp.warn import warn
 from pytagi_ddp.weights import warn_of_sum
-
-# How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
-# makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
-COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
-BATCH, PARAMETERS_OF_A_SAMPLE = 32, 32
-Net = Sequential | TrainedOnRanks | DataParallel
 
 
 class Trainer:
@@ -170,7 +173,7 @@ class Trainer:
         self._metrics = dict(metrics or {})
         self.callbacks = list(callbacks)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
-        self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
+        self.ranks: Communicator = ranks_of(net)
         self._pipeline = net if isinstance(net, PipelineSequential) else None
         self._has_outputs = self._pipeline is None or self._pipeline.is_last
         self.history: list[dict[str, float]] = []
@@ -345,24 +348,27 @@ class Trainer:
             warn_of_rank_alone()
         self._share_of_data, self._shares = share_of(self.net)
         outputs = self._outputs()
-        size = self.batch_size or self._default_batch_size(outputs)
-        with errors_of_all_ranks(self.ranks, "fit"), self._first_rank_warns():
+        with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):
+            if self.likelihood is not None:
+                self._find_metrics(outputs)
+            of_classes = self.likelihood is None or self._of_classes  # without one, other data are refused below
+            size = self.batch_size or default_batch_size(of_classes, self.num_parameters // outputs, self._shares)
             self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
             own = None if validation is None else self._for_evaluation(validation)
             self._check_data(own)
-        self._refuse_differences(own)
+        compare_training(self.ranks, self._settings(), self._train, own)
         if self._share and not self.in_step:
             raise ValueError(
                 "average_last on several ranks needs arrays or a BatchLoader, so that all step equally often"
             )
         if self.likelihood is None:
             self.likelihood = self.first_likelihood = choose_likelihood(self._train, outputs)
+            self._find_metrics(outputs)
         self._scored_with: Any = self.likelihood
-        self._find_metrics(outputs)
-        with self._first_rank_warns():
+        with first_rank_warns(self.ranks):
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
-                if "error" not in self._all_metrics:
+                if not self._of_classes:
                     advise_batch_size(self.global_batch, self.num_parameters // outputs)
             self._sums = self._new_sums()
             self._plan(outputs)
@@ -385,20 +391,11 @@ class Trainer:
                     error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
                 raise
             if self.step:
-                self._compare_replicas()
+                compare_networks_in_training(self.net)
             if self._evaluated is not None and not self.stopped:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
         return self.history
-
-    def _default_batch_size(self, outputs: int) -> int:
-        """`BATCH`, and fewer for numbers and a small network: a step would move its parameters much too far."""
-        if self.likelihood is None:
-            return BATCH  # of classes: others are refused
-        self._find_metrics(outputs)
-        if "error" in self._all_metrics:
-            return BATCH
-        return max(1, min(BATCH, self.num_parameters // (PARAMETERS_OF_A_SAMPLE * outputs * self._shares)))
 
     def _check_data(self, validation: Iterable[Any] | None) -> None:
         """Raises ValueError for data that cannot be read in each epoch, and for other classes in the validation."""
@@ -414,66 +411,31 @@ class Trainer:
                 "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
             )
 
-    def _first_rank_warns(self) -> AbstractContextManager[None]:
-        """The context of what all ranks check alike: only one of them warns."""
-        return silent(self.ranks.rank > 0)
-
-    def _refuse_differences(self, validation: Iterable[Any] | None) -> None:
-        """Raises ValueError on all ranks if their options, likelihoods or arrays differ; collective."""
-        train = self._train
+    def _settings(self) -> dict[str, Any]:
+        """What has to be the same on all ranks, apart from the data."""
         own: dict[str, Any] = {"epochs": self.epochs, "evidence": self._evidence, "forget": self._forget}
         own |= {"bn_batches": self._bn_batches, "average_last": self._share}
-        own |= {"validation is given": validation is not None, "likelihood": described(self.likelihood)}
-        own |= {"metrics": list(self._metrics), "callbacks": [type(callback).__name__ for callback in self.callbacks]}
-        for name in ("batch_size", "seed"):
-            own[f"{name} of the data"] = getattr(train, name) if isinstance(train, RankBatches) else None
-        compare_arguments(self.ranks, "fit", own | summary(train, "data") | summary(validation, "validation data"))
-
-    def _compare_replicas(self) -> None:
-        """Raises ReplicaMismatchError on all ranks if one of them has changed its network alone; collective."""
-        if isinstance(self.net, TrainedOnRanks) and self.ranks.world_size > 1:
-            whole = not (self.net.steps_since_merge or self.network.arena.in_shards)
-            stage = 0 if self._pipeline is None else self._pipeline.pipe_group.rank
-            compare_replicas(self.ranks, self.network, stage, whole, "fit")
+        own |= {"likelihood": described(self.likelihood), "metrics": list(self._metrics)}
+        return own | {"callbacks": [type(callback).__name__ for callback in self.callbacks]}
 
     def _plan(self, outputs: int) -> None:
-        """Makes a schedule, or adds these epochs to the schedule of the network."""
+        """Makes a schedule, adds these epochs to the schedule of the network, or removes it."""
         schedule = self.network.schedule
         if self._evidence is None:
             if schedule is not None:
                 schedule.remove()
             return
-        given = dict(self._evidence)
-        if schedule is not None and schedule.epochs is None and not given:
+        if schedule is not None and schedule.epochs is None and not self._evidence:
             return  # of a stream
+        given = dict(self._evidence)
         steps = given.pop("steps_per_epoch", None)
         if steps is None:
-            every = [length(self._train)]
-            if not isinstance(self._train, RankBatches):  # ranks may have different numbers of batches
-                every = self.ranks.all_gather_object(every[0], "fit")
-            if None in every:
-                raise ValueError(
-                    "the training data have no length, and an EvidenceSchedule needs the steps of an epoch: give "
-                    'evidence={"steps_per_epoch": ...}, or evidence=None for plain TAGI'
-                )
-            steps = max(count for count in every if count is not None)
-            if not steps:
-                raise ValueError("the training data hold no batch")
-        if schedule is None or schedule.epochs is None:
-            count = COUNT_OF_CLASSES if "error" in self._all_metrics else COUNT_OF_NUMBERS
-            if self.num_parameters < PARAMETERS_OF_A_SAMPLE * outputs:  # a step of so much evidence would be too far
-                count = max(1.0, min(count, self.epochs / 4))
-            here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
-            if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
-                warn(KNOWS)
-            EvidenceSchedule(self.network, steps, self.epochs, **{"count": count, **given})
-            return
-        if schedule.steps and (2 * steps < (schedule.steps_per_epoch or 0) or steps == self.epochs == 1):
-            warn(FEW)
-        schedule.steps_per_epoch = steps
-        schedule.epochs = -(-schedule.steps // steps) + self.epochs  # completed epochs, and these
-        for name, value in given.items():
-            setattr(schedule, name, value)
+            steps = steps_per_epoch(self._train, self.ranks)
+        here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
+        if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
+            warn(KNOWS)
+        count = default_count(self._of_classes, self.num_parameters // outputs, self.epochs)
+        plan_evidence(self.network, steps, self.epochs, count, given)
 
     def _ends(self) -> bool:
         """Whether a rank has asked to stop after this epoch; collective."""
@@ -491,7 +453,7 @@ class Trainer:
                 self.average.reset()
         self._sums, self._evaluated = self._new_sums(), None
         self._call("epoch_begin")
-        self._compare_replicas()
+        compare_networks_in_training(self.net)
         before = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
         self._learn_all()
         after = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])
@@ -615,6 +577,11 @@ class Trainer:
             raise ValueError(f"metrics has {twice[0]!r}, which is computed anyway: give it another name")
         self._all_metrics = standard | self._metrics
 
+    @property
+    def _of_classes(self) -> bool:
+        """Whether predictions are those of classes."""
+        return "error" in self._all_metrics
+
     def _ordered(self, moment: str) -> list[Callback]:
         """The callbacks in the order of their calls.
 
@@ -695,7 +662,7 @@ class Trainer:
         self._refuse_alone("evaluate")
         if self.likelihood is None:
             raise ValueError("evaluate needs a likelihood: give it to the Trainer, or call fit first")
-        with errors_of_all_ranks(self.ranks, "evaluate"), self._first_rank_warns():
+        with errors_of_all_ranks(self.ranks, "evaluate"), first_rank_warns(self.ranks):
             batches = self._for_evaluation(data)
         own = {"likelihood": described(self.likelihood)}
         compare_arguments(self.ranks, "evaluate", own | summary(batches, "data"))
@@ -727,25 +694,6 @@ class Trainer:
         if self.likelihood is None:
             raise ValueError("predict needs a likelihood: give it to the Trainer, or call fit first")
         return self.likelihood.prediction(*self.net.predict(x))
-
-
-def warn_of_rank_alone() -> None:
-    """Warns on rank 0 if a launcher has started several processes, and this one has not connected to the others."""
-    launch = launch_of_rank_alone()
-    if launch is not None and launch.rank == 0 and launch.world_size is not None:
-        warn(
-            f"{launch.launcher} has started {launch.world_size} processes, and this one trains a network alone. If all "
-            "of them run this line, wrap the network in DDPSequential: otherwise each trains its own, and they write "
-            "the same files. If this is meant, call initialize('serial') first"
-        )
-
-
-def share_of(net: Net) -> tuple[int, int]:
-    """(index, number) of the shares of the data. All ranks of a pipeline have the same share."""
-    if not isinstance(net, TrainedOnRanks):
-        return 0, 1
-    group = net.data_group if isinstance(net, PipelineSequential) else net.communicator
-    return group.rank, group.world_size
 
 
 def fit(
