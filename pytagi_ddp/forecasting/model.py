@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -114,19 +114,26 @@ class Scaling:
         parts += [(last - mean) / std] if self.kind.level else []
         return np.concatenate(parts, 1)
 
-    def x(self, windows: Windows, rng: np.random.Generator | None = None) -> np.ndarray:
+    def x(self, windows: Windows) -> np.ndarray:
         """(n, k) principal components of the standardised inputs.
 
-        Missing inputs are replaced by their mean, or between two values of the past by linear interpolation. If there
-        is a generator, the errors of this are drawn for the `missing` ones: those of random inputs with the same gaps.
+        Missing inputs are replaced by their mean, or between two values of the past by linear interpolation.
         """
-        mean, std = self.inputs
+        return self._components(known_or(self.inputs[0], self._inputs(windows, bridged=True)))
+
+    def drawn(self, windows: Windows, number: int) -> Iterator[np.ndarray]:
+        """`x` this many times, plus errors of the `missing` inputs: those of random inputs with the same gaps."""
+        (mean, std), rng = self.inputs, np.random.default_rng(0)
         inputs = known_or(mean, self._inputs(windows, bridged=True))
-        if rng is not None:
+        known, missing = np.isfinite(self._inputs(windows)), self.missing(windows)
+        for _ in range(number):
             drawn = rng.standard_normal((len(inputs), len(self.spreads))) * self.spreads @ self.axes.T * std + mean
-            seen = np.where(np.isfinite(self._inputs(windows)), drawn, np.nan)
+            seen = np.where(known, drawn, np.nan)
             seen[:, : self.kind.past] = between(seen[:, : self.kind.past])
-            inputs = inputs + np.where(self.missing(windows), drawn - known_or(mean, seen), 0)
+            yield self._components(inputs + np.where(missing, drawn - known_or(mean, seen), 0))
+
+    def _components(self, inputs: np.ndarray) -> np.ndarray:
+        mean, std = self.inputs
         return ((inputs - mean) / std @ self.axes).astype(np.float32)
 
     def missing(self, windows: Windows) -> np.ndarray:
@@ -312,10 +319,10 @@ def by_missing(networks: list[Sequential], scaling: Scaling, windows: Windows) -
     """(n, horizon) variances of the mean output that missing inputs cause."""
     found, rows = np.zeros(windows.future.shape), scaling.missing(windows).any(1)
     if rows.any():
-        some, rng = windows.some(rows), np.random.default_rng(0)
+        some = windows.some(rows)
         filled = mixture(networks, scaling.x(some))[0]
-        for _ in range(DRAWS):
-            found[rows] += (mixture(networks, scaling.x(some, rng))[0] - filled) ** 2 / DRAWS
+        for x in scaling.drawn(some, DRAWS):
+            found[rows] += (mixture(networks, x)[0] - filled) ** 2 / DRAWS
     return found
 
 
