@@ -168,22 +168,15 @@ def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
 
     The units of single numbers follow.
     """
-    bins = []  # (number of the input, lower edge, upper edge, least u, largest u, bottom, top) of each
-    for k, given in enumerate(layer.edges):
-        edges = [0.0, 1.0] if given is None else given
-        count = len(edges) - 1
-        ends = None if layer.ends is None else layer.ends[k]
-        bottoms, tops = zip(*(ends or [(0.0, 1.0)] * count), strict=True)
-        limits = [-np.inf, *[0.0] * (count - 1)], [*[1.0] * (count - 1), np.inf]
-        bins += list(zip([k] * count, edges[:-1], edges[1:], *limits, bottoms, tops, strict=True))
-    number, low, high, least, most, bottom, top = np.array(bins, np.float32).T
+    constants = layer.constants()
+    of_numbers = constants[1] == constants[2]
+    number, low, high, bottom, top, least, most = constants[:, ~of_numbers]
     u = graph.op("Div", graph.op("Sub", graph.op("Gather", x, number.astype(int), axis=1), low), high - low)
     u = graph.op("Min", graph.op("Max", u, least), most)
     units = graph.op("Add", bottom, graph.op("Mul", u, top - bottom))
     if layer.values is None:
         return units
-    numbers = [(k, value) for k, some in enumerate(layer.values) for value in some or ()]
-    source, value = np.array(numbers, np.float32).T
+    source, value = constants[:2, of_numbers]
     away = graph.op("Abs", graph.op("Sub", graph.op("Gather", x, source.astype(int), axis=1), value))
     hit = graph.op("Cast", graph.op("LessOrEqual", away, ROUNDING * np.maximum(np.abs(value), 1)), to=SINGLE)
     return graph.op("Concat", units, graph.op("Mul", hit, np.float32(layer.height)), axis=1)

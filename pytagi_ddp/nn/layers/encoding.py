@@ -116,7 +116,7 @@ class PiecewiseLinearEncoding(BaseLayer):
         out = out._replace(jcb=saved.units("jcb", state.batch))
         saved.input = state = state if certain else saved.with_variance(state)
         rows, outputs = by_step(state, self.steps), by_step(out, self.steps)
-        self.kernels.encoding.forward(rows, self._first(saved), saved.constant("units", self._constants), outputs)
+        self.kernels.encoding.forward(rows, self._first(saved), saved.constant("units", self.constants), outputs)
         return out
 
     def backward(self, delta: Delta, saved: Saved) -> Delta | None:
@@ -136,8 +136,11 @@ class PiecewiseLinearEncoding(BaseLayer):
         """The values of each input."""
         return [some or [] for some in self.values or [None] * len(self.edges)]
 
-    def _constants(self) -> np.ndarray:
-        """For each unit the number of its input, low, high, bottom, top, and the least and the largest u."""
+    def constants(self) -> np.ndarray:
+        """For each unit the number of its input, low, high, bottom, top, and the least and the largest u.
+
+        For the unit of a number, low = high.
+        """
         units = []
         for k, (edges, ends) in enumerate(zip(self.edges, self.ends or [None] * len(self.edges), strict=True)):
             edges, last = edges or AS_IT_IS, self._bins[k] - 1

@@ -463,7 +463,7 @@ def test_embedding(n, rows, features):
 def test_piecewise_linear_encoding(rows, bins, values):
     edges = [np.round(np.linspace(-1, 1, count + 1), 3) for count in bins]
     layer = PiecewiseLinearEncoding(edges, values=[np.arange(count) if count else None for count in values])
-    first, units = np.cumsum([0, *bins], dtype=np.float32), layer._constants()
+    first, units = np.cumsum([0, *bins], dtype=np.float32), layer.constants()
     count = sum(bins) + sum(values)
     units[3:5] = normal(2, count, seed=3)  # bottom and top
     x = State(normal(rows, len(bins)), np.round(uniform(rows, len(bins))))
