@@ -80,9 +80,8 @@ class _Steps:
         self._make, self._batch, self._classes = make, batch, classes
 
     def __call__(self, device: str) -> Results:
-        net = network(self._make)
+        net = network(self._make, device)
         results: Results = {}
-        net.to_device(device)
         net.input_state_update = True
         for uncertain in (True, False):
             results |= {f"{k}, {uncertain}": v for k, v in self._step(net, uncertain).items()}
@@ -113,13 +112,14 @@ class _Steps:
         return results | state_of(net)
 
 
-def network(make: Callable[[], list[nn.BaseLayer]]) -> nn.Sequential:
-    """A network on the CPU, with the same parameters every time, whose means and variances differ from each other."""
+def network(make: Callable[[], list[nn.BaseLayer]], device: str = "cpu") -> nn.Sequential:
+    """A network on a device, with the same parameters every time, whose means and variances differ from each other."""
     manual_seed(1)
     net, rng = nn.Sequential(*make()), np.random.default_rng(0)
     mu, var = net.arena.theta
     mu += 0.3 * rng.standard_normal(mu.shape, dtype=np.float32) / np.sqrt(1 + mu.size / 1000, dtype=np.float32)
     var *= rng.uniform(0.5, 1.5, var.shape).astype(np.float32)
+    net.to_device(device)
     return net
 
 
@@ -238,16 +238,14 @@ PRODUCTS: dict[str, Callable[[], list[nn.BaseLayer]]] = {
 
 def _updates(device: str) -> Results:
     """Output updates from observations by index and in pairs."""
-    net = network(lambda: [nn.Linear(6, 8)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(6, 8)], device)
     rng, updater, results = np.random.default_rng(3), nn.OutputUpdater(net.device), {}
     x, y = rng.standard_normal((5, 6)), rng.standard_normal((5, 4))
     index = rng.permuted(np.tile(np.arange(1, 9), (5, 1)), axis=1)[:, :4]
     net(x)
     updater.update_using_indices(net.output_z_buffer, y, np.full(y.shape, 0.3), index, net.input_delta_z_buffer)
     results["indices"] = np.stack([net.input_delta_z_buffer.delta_mu, net.input_delta_z_buffer.delta_var])
-    pairs = network(lambda: [nn.Linear(6, 8), nn.EvenExp()])
-    pairs.to_device(device)
+    pairs = network(lambda: [nn.Linear(6, 8), nn.EvenExp()], device)
     pairs(x)
     updater.update_heteros(pairs.output_z_buffer, y, pairs.input_delta_z_buffer)
     results["pairs"] = np.stack([pairs.input_delta_z_buffer.delta_mu, pairs.input_delta_z_buffer.delta_var])
@@ -256,8 +254,7 @@ def _updates(device: str) -> Results:
 
 def _likelihoods(device: str) -> Results:
     """Deltas of every kind of likelihood at the same outputs."""
-    net = network(lambda: [nn.Linear(6, 8)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(6, 8)], device)
     rng = np.random.default_rng(4)
     x, y, counts, classes = rng.normal(size=(5, 6)), rng.normal(size=(5, 8)), rng.poisson(2.0, (5, 8)), np.arange(5)
     observed: dict[likelihoods.Likelihood, np.ndarray] = {
@@ -282,8 +279,7 @@ def _likelihoods(device: str) -> Results:
 
 
 def _smoother(device: str) -> Results:
-    net = network(lambda: [nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)])
-    net.to_device(device)
+    net = network(lambda: [nn.SLSTM(2, 3), nn.SLSTM(3, 4), nn.SLinear(4, 2)], device)
     for t in range(3):
         net(np.random.default_rng(t).standard_normal(2))
         net.set_delta_z([0.4, -0.2], [-0.3, -0.1])
@@ -302,8 +298,7 @@ def _step(net: nn.Sequential | DDPSequential, seed: int = 0) -> None:
 
 
 def _forgetting(device: str) -> Results:
-    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)], device)
     _step(net)
     net.forget_evidence(1.01)  # enough for some variances to reach those of the prior
     return state_of(net)
@@ -311,8 +306,7 @@ def _forgetting(device: str) -> Results:
 
 def _evidence(device: str) -> Results:
     """Steps that pull towards the prior, one of them as the first and one as that of a `DDPSequential`."""
-    net = network(lambda: [nn.Linear(4, 5), nn.LayerNorm([5]), nn.ReLU(), nn.Linear(5, 2)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(4, 5), nn.LayerNorm([5]), nn.ReLU(), nn.Linear(5, 2)], device)
     nn.EvidenceSchedule(net, steps_per_epoch=1, epochs=3)
     for seed in range(2):
         _step(net, seed)
@@ -321,8 +315,7 @@ def _evidence(device: str) -> Results:
 
 
 def _average(device: str) -> Results:
-    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)], device)
     average = nn.PosteriorAverage(net)
     for seed in range(3):
         _step(net, seed)
@@ -333,8 +326,7 @@ def _average(device: str) -> Results:
 
 def _one_rank(device: str, **options: Any) -> Results:
     """A `DDPSequential` of one process, which runs the kernels before and after an exchange."""
-    net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)])
-    net.to_device(device)
+    net = network(lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5), nn.ReLU(), nn.Linear(5, 2)], device)
     ddp = DDPSequential(net, DDPConfig(backend="serial"), **options)
     for seed in range(4):
         _step(ddp, seed)
@@ -371,8 +363,7 @@ def steps_in_a_way(device: str, way: str, name: str = "residual blocks", steps: 
     before = cuda.replay_launches, cuda.use_graphs
     cuda.replay_launches, cuda.use_graphs = WAYS[way]  # type: ignore[assignment]
     try:
-        net, rng = network(NETWORKS[name][0]), np.random.default_rng(0)
-        net.to_device(device)
+        net, rng = network(NETWORKS[name][0], device), np.random.default_rng(0)
         updater = nn.OutputUpdater(net.device)
         for _ in range(steps):
             net(rng.standard_normal((4, net.in_shape.size), dtype=np.float32))
