@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -24,9 +21,8 @@ import numpy as np
 
 from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
-from benchmarks.ranks import mpirun, slowest
+from benchmarks.ranks import found_by, slowest
 from benchmarks.report import duration, table
-from benchmarks.worker import ROOT
 from benchmarks.workloads import find
 from pytagi_ddp import nn
 from pytagi_ddp.distributed.communicator import create_communicator
@@ -172,13 +168,8 @@ def launch(workload: str, ranks: int, repeat: int, ways: Sequence[str] = tuple(W
     Raises:
         RuntimeError: the job failed; holds what it printed.
     """
-    own = ["-m", "benchmarks.parallel", "--json", "--workload", workload, "--repeat", str(repeat), "--ways", *ways]
-    command = [*mpirun(ranks), sys.executable, *own]
-    environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{ranks} ranks ended with code {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    own = ["--json", "--workload", workload, "--repeat", str(repeat), "--ways", *ways]
+    return found_by(ranks, 1, "benchmarks.parallel", *own)
 
 
 def run(options: Options, peak: SgemmPeak) -> dict:

@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,25 @@ def mpirun(ranks: int) -> list[str]:
     return [str(find_mpirun(family)), *extra, "-np", str(ranks)]
 
 
+def lines_of(ranks: int, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """What ranks print that run Python with these arguments and variables of the environment.
+
+    Raises:
+        RuntimeError: the job failed; holds what it printed.
+    """
+    command = [*(mpirun(ranks) if ranks > 1 else ()), sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{ranks} ranks ended with code {done.returncode}:\n{done.stderr}")
+    return done.stdout.splitlines()
+
+
+def found_by(ranks: int, threads: int, *arguments: str) -> Any:
+    """What rank 0 of a module of this package prints as JSON; `lines_of` with a number of threads for each rank."""
+    environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+    return json.loads(lines_of(ranks, ["-m", *arguments], environment)[-1])
+
+
 def launch(ranks: int, threads: int, repeat: int, workload: str | None = None, sizes: tuple[int, ...] = ()) -> dict:
     """Medians in seconds: {"batch", "nbytes", "alone", "step", "reduce": [[bytes, ours, bare], ...]}.
 
@@ -45,15 +65,10 @@ def launch(ranks: int, threads: int, repeat: int, workload: str | None = None, s
     Raises:
         RuntimeError: the job failed; holds what it printed.
     """
-    own = ["-m", "benchmarks.ranks", "--threads", str(threads), "--repeat", str(repeat)]
+    own = ["benchmarks.ranks", "--threads", str(threads), "--repeat", str(repeat)]
     own += ["--workload", workload] if workload else []
     own += ["--sizes", *map(str, sizes)] if sizes else []
-    environment = os.environ | {"PYTAGI_DDP_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-    command = [*mpirun(ranks), sys.executable, *own]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{ranks} ranks ended with code {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return found_by(ranks, threads, *own)
 
 
 def slowest(communicator: Communicator, work: Callable[[], object]) -> float:

@@ -12,7 +12,7 @@ import time
 
 from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
-from benchmarks.ranks import mpirun
+from benchmarks.ranks import lines_of
 from benchmarks.report import duration, table
 from benchmarks.worker import ROOT
 
@@ -85,10 +85,6 @@ def _import(name: str, repeat: int) -> float:
 def _first_step(workload: str, ranks: int, threads: int, cache: str) -> dict:
     """Seconds by part, each of the slowest rank."""
     environment = BYTECODE_KEPT | {"NUMBA_CACHE_DIR": cache, "PYTAGI_DDP_NUM_THREADS": str(threads)}
-    command = [*(mpirun(ranks) if ranks > 1 else ()), sys.executable, "-c", FIRST_STEP, workload, str(ranks)]
-    command.append(str(time.time()))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{ranks} processes ended with code {done.returncode}:\n{done.stderr}")
-    parts = [json.loads(line) for line in done.stdout.splitlines()]
+    arguments = ["-c", FIRST_STEP, workload, str(ranks), str(time.time())]
+    parts = [json.loads(line) for line in lines_of(ranks, arguments, environment)]
     return {name: max(part[name] for part in parts) for name in parts[0]}
