@@ -371,12 +371,6 @@ class ShardedArena(Arena):
             Forgetting(pieces, self.keeper, start, stop)(section.own_theta[1][: stop - start], factor)
         self.share()
 
-    def finish(self) -> None:
-        pass  # ranks check together, see `bad`
-
-    def check(self) -> None:
-        pass
-
     def bad(self) -> np.ndarray:
         """(number of non-finite deltas in the shards of this rank, position of the first of them)."""
         count, first = 0, np.iinfo(np.int64).max

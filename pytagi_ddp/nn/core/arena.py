@@ -189,12 +189,10 @@ class Arena(ABC):
     def _apply(self) -> None:
         """The step, with the factors in `_factors`."""
 
-    @abstractmethod
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - ranks check together
         """Checks for deltas that were not finite, now or (on a GPU) with the next step or `check`."""
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - as `finish`
         """Raises FloatingPointError if the last step met deltas that are not finite; see `step`."""
 
     def cut_steps(self, prior_factor: float | None = None) -> None:
@@ -372,12 +370,6 @@ class DeferredArena(Arena):
     _apply = forget_evidence = step
 
     def _cut(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-    def check(self) -> None:
         pass
 
     def detach(self) -> None:
