@@ -32,6 +32,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
@@ -149,18 +150,6 @@ def report_prediction(say: Say) -> dict:
     return predicted
 
 
-def report_torch(say: Say) -> None:
-    from benchmarks import gpu_torch
-
-    gpu_torch.report_torch(say)
-
-
-def report_triton(say: Say) -> None:
-    from benchmarks import gpu_torch
-
-    gpu_torch.report_triton(say)
-
-
 def report_tests(say: Say) -> None:
     if code := run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header"):
         raise RuntimeError(f"tests failed, exit code {code}")
@@ -174,13 +163,9 @@ def report_cifar(say: Say) -> None:
     run(say, "CIFAR-10, ResNet18", "examples.ddp_cifar_resnet", *options)
 
 
-def _timing(name: str) -> Callable[[Say], object]:
-    def report(say: Say) -> object:
-        from benchmarks import gpu_timing
-
-        return getattr(gpu_timing, name)(gpu_timing.peaks(), say)
-
-    return report
+def _from(module: str, name: str) -> Callable[[Say], object]:
+    """A report of another module, which is loaded when the section begins."""
+    return lambda say: getattr(import_module(f"benchmarks.{module}"), name)(say)
 
 
 REPORTS: dict[str, Callable[[Say], object]] = {
@@ -189,10 +174,10 @@ REPORTS: dict[str, Callable[[Say], object]] = {
     "peak": report_peaks,
     "kernels": report_kernels,
     "prediction": report_prediction,
-    "steps": _timing("report_steps"),
-    "layers": _timing("report_layers"),
-    "torch": report_torch,
-    "triton": report_triton,
+    "steps": _from("gpu_timing", "report_steps"),
+    "layers": _from("gpu_timing", "report_layers"),
+    "torch": _from("gpu_torch", "report_torch"),
+    "triton": _from("gpu_torch", "report_triton"),
     "tests": report_tests,
     "cifar": report_cifar,
 }

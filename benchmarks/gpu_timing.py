@@ -175,9 +175,9 @@ def device_seconds(call: Callable[[], None], repeat: int = 10) -> float:
         return seconds(graph.launch, 0.1) / repeat
 
 
-def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> list[dict]:
+def report_layers(say: Callable[[str], None]) -> list[dict]:
     """The kernels of single layers, forward and backward, against the matrix peak of cuBLAS."""
-    rows = []
+    rows, peak = [], peaks()
     say(f"{'kernels of a layer':48}{'type':>6}{'forward':>34}{'backward':>34}")
     for name, directions, flops in products():
         for cuda.allow_tf32 in peak:
@@ -194,9 +194,9 @@ def report_layers(peak: dict[bool, float], say: Callable[[str], None]) -> list[d
     return rows
 
 
-def report_steps(peak: dict[bool, float], say: Callable[[str], None]) -> list[dict]:
+def report_steps(say: Callable[[str], None]) -> list[dict]:
     """Whole steps walked in Python, replayed, and as graphs; host: the time until a step is queued."""
-    rows = []
+    rows, peak = [], peaks()
     say(
         f"{'whole step':16}{'type':>6}{'how':>10}{'step':>12}{'host':>11}{'launches':>10}{'samples/s':>12}"
         f"{'TFLOP/s':>10}{'of peak':>9}{'memory':>10}"

@@ -8,6 +8,7 @@ estimate: a kernel that reaches 80 % of it is a good one. What is assumed is in 
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -75,9 +76,7 @@ def card_of(device: str) -> str | None:
 
 def resources(launch: dict, card: Card) -> dict[str, float]:
     """Seconds that one launch needs of each resource."""
-    blocks = 1
-    for size in launch["grid"]:
-        blocks *= size
+    blocks = math.prod(launch["grid"])
     clocks = card.clock * min(card.multiprocessors, blocks)
     busy = min(1.0, blocks / card.multiprocessors)
     return {
@@ -131,19 +130,17 @@ def predict(card: str, workload: str = "resnet18-b128", tf32: bool = False, coun
     if counts["tf32"] and not figures.mma:
         raise ValueError(f"{figures.name} has no TF32")
     kernels: dict[str, dict] = {}
-    step: Counter[str] = Counter()
-    launches = total = 0
     for one in [*counts["launches"], *map(_as_launch, counts["copies"])]:
         times, needed = one["times"], resources(one, figures)
         row = kernels.setdefault(one["kernel"], {"launches": 0, "seconds": 0.0, "resources": Counter()})
         row["launches"] += times
         row["seconds"] += times * max(needed.values())
         row["resources"].update({name: times * seconds for name, seconds in needed.items()})
-        step.update({name: times * seconds for name, seconds in needed.items()})
-        launches += times
-        total += times * max(needed.values())
+    step: Counter[str] = Counter()
     for row in kernels.values():
         row["bound"] = max(row["resources"], key=row["resources"].get)
+        step.update(row["resources"])
+    launches, total = (sum(row[name] for row in kernels.values()) for name in ("launches", "seconds"))
     copies = sum(one["times"] for one in counts["copies"])
     return {
         "prediction": True,

@@ -15,7 +15,7 @@ stays in a cache between launches.
 
 import argparse
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -97,33 +97,34 @@ def _layout(pieces: list) -> tuple:
     return tuple(layout)
 
 
+def by_kernel(counts: dict) -> dict[str, Counter]:
+    """The sums over a step for each kernel and kind of copy: launches or copies, and all counts."""
+    kernels: defaultdict[str, Counter] = defaultdict(Counter)
+    for one in counts["launches"]:
+        row = kernels[one["kernel"]]
+        row.update({name: one["times"] * one[name] for name in COLUMNS}, launches=one["times"])
+    for one in counts["copies"]:
+        row = kernels[f"({one['what']} on the device)"]
+        row.update({name: one["times"] * one[name] for name in ("read", "written")}, copies=one["times"])
+    return kernels
+
+
 def totals(counts: dict) -> Counter:
     """The sums over a step: launches, copies, and all counts; bytes of copies are among `read` and `written`."""
-    total: Counter[str] = Counter()
-    for one in counts["launches"]:
-        total.update({name: one["times"] * one[name] for name in COLUMNS}, launches=one["times"])
-    for one in counts["copies"]:
-        total.update({name: one["times"] * one[name] for name in ("read", "written")}, copies=one["times"])
-    return total
+    return sum(by_kernel(counts).values(), Counter())
 
 
 def show(counts: dict) -> None:
     """Prints the totals, and a line for each kernel."""
-    kernels: dict[str, Counter] = {}
-    for one in counts["launches"]:
-        row = kernels.setdefault(one["kernel"], Counter())
-        row.update({name: one["times"] * one[name] for name in COLUMNS}, launches=one["times"])
-    for one in counts["copies"]:
-        row = kernels.setdefault(f"({one['what']} on the device)", Counter())
-        row.update({name: one["times"] * one[name] for name in ("read", "written")}, launches=one["times"])
     total = totals(counts)
     unit, power = (1e9, 9) if total["read"] > 1e9 else (1e6, 6)
     heads = ("ffma", "mma", "read", "written", "block load", "block store", "issued load", "issued store", "shared")
     print(f"{f'in 10^{power} and 10^{power} bytes':34}{'times':>6}" + "".join(f"{head:>13}" for head in heads))
-    kernels = dict(sorted(kernels.items(), key=lambda item: -item[1]["read"] - item[1]["written"]))
-    whole = Counter({name: total[name] for name in COLUMNS} | {"launches": total["launches"] + total["copies"]})
-    for kernel, row in [*kernels.items(), ("step", whole)]:
-        print(f"{kernel:34}{row['launches']:6}" + "".join(f"{row[name] / unit:13.4f}" for name in COLUMNS))
+    kernels = sorted(by_kernel(counts).items(), key=lambda item: -item[1]["read"] - item[1]["written"])
+    for kernel, row in [*kernels, ("step", total)]:
+        print(
+            f"{kernel:34}{row['launches'] + row['copies']:6}" + "".join(f"{row[name] / unit:13.4f}" for name in COLUMNS)
+        )
     print(f"{counts['workload']}: {total['launches']} launches, {total['copies']} copies")
     if counts["data_dependent"]:
         print("counted for arrays of zeros, as numbers decide on branches or addresses:", *counts["data_dependent"])
