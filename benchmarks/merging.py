@@ -28,6 +28,7 @@ from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.kernels.formulas.merge import PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
+from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
@@ -129,15 +130,10 @@ def learn(
 
 def evaluate(net: Sequential | DDPSequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """(error, negative log-likelihood per image); probabilities are those of the classes, normalised."""
-    utils = Utils()
-    mu, var = net.predict(x)
-    predicted, p = utils.get_labels(
-        mu.ravel(), var.ravel(), utils.get_hierarchical_softmax(CLASSES), CLASSES, len(labels)
-    )
-    p = p.reshape(-1, CLASSES).astype(np.float64)
+    p = class_probabilities(*net.predict(x), hierarchical_softmax(CLASSES))
     p /= p.sum(axis=1, keepdims=True)
     nll = -np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-7)).mean()
-    return float(np.mean(predicted != labels)), float(nll)
+    return float(np.mean(p.argmax(1) != labels)), float(nll)
 
 
 class Digits(NamedTuple):

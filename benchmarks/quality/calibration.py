@@ -37,7 +37,6 @@ from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.models.resnet import RESNET8, resnet_layers
 from pytagi_ddp.nn.core.forgetting import forgets_before
-from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 from pytagi_ddp.nn.run.evidence import FIRST, LAST, WARM_UP
 
 LAST_STEPS = 0.2  # what share of all steps an average is of
@@ -142,35 +141,27 @@ class Learner(NamedTuple):
 
 def learner_of(job: Job, method: str, steps: int, epochs: int) -> Learner:
     """One of this library's ways to learn classes, for a given number of steps per epoch."""
+    head: Any
     if method == EVIDENCE:
-        net, likelihood = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
+        net, head = job.make(nn, lambda inputs: [nn.Linear(inputs, 10)]), Categorical(10)
         options = {"first": job.rates[0], "last": job.rates[1], "warm_up": job.warm_up}
         options |= {"count": job.evidence_count, "prior_factor": job.prior_factor}
-        schedule = nn.EvidenceSchedule(net, steps, epochs, **options)
+        nn.EvidenceSchedule(net, steps, epochs, **options)
+    elif method == TREE:
+        net, head = job.make(nn, tree_head(nn)), HierarchicalHead(10, job.sigma_v)
+    else:
+        last, gain = ONE_HOT[method]
+        net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
+        head = RemaxHead(10, job.sigma_one_hot)  # ones and zeros, whatever layer gives the probabilities
 
-        def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            mu, var = net.predict(x)
-            return likelihood.prediction(mu, var).probabilities, var.mean(1)
-
-        return Learner(net, lambda labels: likelihood.observe(net, labels, schedule.weight), expected, False)
-    if method == TREE:
-        net = job.make(nn, tree_head(nn))
-        tree, head = hierarchical_softmax(10), HierarchicalHead(10, job.sigma_v)
-
-        def by_tree(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            mu, var = net.predict(x)
-            return class_probabilities(mu, var, tree), var.mean(1)
-
-        return Learner(net, lambda labels: head.observe(net, labels), by_tree, True)
-    last, gain = ONE_HOT[method]
-    net = job.make(nn, lambda inputs: [nn.Linear(inputs, 10, gain_weight=gain, gain_bias=gain), last()])
-    ones = RemaxHead(10, job.sigma_one_hot)  # ones and zeros, whatever layer gives the probabilities
-
-    def given(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mu, var = net.predict(x)
-        return mu, var.mean(1)
+        return head.prediction(mu, var).probabilities, var.mean(1)
 
-    return Learner(net, lambda labels: ones.observe(net, labels), given, True)
+    def observe(labels: np.ndarray) -> None:
+        head.observe(net, labels, *(() if net.schedule is None else (net.schedule.weight,)))
+
+    return Learner(net, observe, predict, method != EVIDENCE)
 
 
 def train_tagi(
