@@ -14,10 +14,11 @@ import numpy as np
 
 import pytagi_ddp
 from benchmarks.merging import CLASSES, evaluate, learn, load
+from benchmarks.workloads import mlp
+from pytagi_ddp import nn
 from pytagi_ddp.data import BatchLoader
 from pytagi_ddp.distributed.compression import DTYPES
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
-from pytagi_ddp.nn import DDPConfig, DDPSequential, Linear, ReLU, Sequential
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,11 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             exact = None
             for dtype in DTYPES:
                 pytagi_ddp.manual_seed(seed)
-                net = DDPSequential(
-                    Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, CLASSES + 1)),
-                    DDPConfig(wire_dtype=dtype),
-                    average=False,
-                )
+                model = mlp(nn, 784, 128, 128, CLASSES + 1)
+                net = nn.DDPSequential(model, nn.DDPConfig(wire_dtype=dtype), average=False)
                 for x, labels in BatchLoader(
                     data.train, args.batch_size, net.rank, net.world_size, seed=seed, mean=data.mean, std=data.std
                 ):

@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from benchmarks.worker import times_of
 from pytagi_ddp import onnx
 from pytagi_ddp.estimators import TAGIRegressor
 
@@ -35,11 +35,7 @@ def fitted(features: int, hidden: Sequence[int]) -> TAGIRegressor:
 def timed(call: Callable[[], Any], repeat: int) -> tuple[float, float]:
     """(median, 95th percentile) of the seconds of a call, after a first one."""
     call()
-    times = []
-    for _ in range(repeat):
-        start = perf_counter()
-        call()
-        times.append(perf_counter() - start)
+    times = times_of(call, 0.0, repeat)
     return float(np.median(times)), float(np.percentile(times, 95))
 
 

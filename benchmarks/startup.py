@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 from benchmarks.options import Options
 from benchmarks.peak import SgemmPeak
 from benchmarks.ranks import lines_of
 from benchmarks.report import duration, table
-from benchmarks.worker import ROOT
+from benchmarks.worker import ROOT, times_of
 
 WORKLOADS = ("mnist-cnn-b128", "resnet18-b16")
 # What an installation has, and a source tree after its first run: modules that Python has compiled to bytecode.
@@ -73,12 +74,8 @@ def _import(name: str, repeat: int) -> float:
     """Median seconds of a process that imports it, less those of one that imports nothing."""
     medians = []
     for code in ("pass", f"import {name}"):
-        times = []
-        for _ in range(repeat):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=BYTECODE_KEPT)
-            times.append(time.perf_counter() - start)
-        medians.append(statistics.median(times))
+        start = partial(subprocess.run, [sys.executable, "-c", code], check=True, cwd=ROOT, env=BYTECODE_KEPT)
+        medians.append(statistics.median(times_of(start, 0.0, repeat)))
     return medians[1] - medians[0]
 
 
