@@ -13,16 +13,13 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import pytagi_ddp
-from examples.classifier import HEADS
 from examples.image_data import load_or_exit
 from examples.options import parse_arguments
 from examples.rank_training import Loaders, run_on_ranks, train_and_test
 from pytagi_ddp.data import BatchLoader, random_crop_flip
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.models import resnet8_cifar10, resnet18_cifar10
-from pytagi_ddp.nn import Sequential
 
 MODELS = {"resnet18": resnet18_cifar10, "resnet8": resnet8_cifar10}
 
@@ -65,27 +62,7 @@ def run(args: argparse.Namespace, communicator: Communicator, **more: Any) -> An
             BatchLoader(sets[1], args.batch_size, share, shares, evaluation=True, mean=mean, std=std),
         )
 
-    return train_and_test(args, communicator, sets, make_model, make_loaders, **more)
-
-
-def make_model(args: argparse.Namespace) -> Sequential:
-    """The network with its prior, the same on every rank.
-
-    Raises:
-        ValueError, RuntimeError: a device that is unknown or not supported.
-    """
-    set_threads(args.threads)
-    pytagi_ddp.manual_seed(args.seed)
-    model = MODELS[args.model](
-        args.gain_w,
-        args.gain_b,
-        is_remax=args.head == "remax",
-        outputs=HEADS[args.head](10).outputs,
-        checkpoint_blocks=args.checkpoint_blocks,
-        through_statistics=args.through_statistics,
-    )
-    model.to_device(args.device)
-    return model
+    return train_and_test(args, communicator, sets, MODELS[args.model], make_loaders, **more)
 
 
 if __name__ == "__main__":

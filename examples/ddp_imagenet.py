@@ -19,17 +19,14 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import pytagi_ddp
-from examples.classifier import HEADS
 from examples.option_types import natural, positive_int
 from examples.options import add_limits, job_parser, parse
 from examples.rank_training import Loaders, on_all_ranks, run_on_ranks, top_5, train_and_test
 from pytagi_ddp.data import FolderLoader, ImageFolder, image_workers, synthetic_images
 from pytagi_ddp.data.decoding import pillow
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.models import resnet18_imagenet, resnet50_imagenet
-from pytagi_ddp.nn import Sequential
 
 MODELS = {"resnet18": resnet18_imagenet, "resnet50": resnet50_imagenet}
 QUICK = {"image_size": 32, "batch_size": 10, "epochs": 1, "workers": 1, "bn_batches": 2}
@@ -101,8 +98,8 @@ def run(args: argparse.Namespace, communicator: Communicator) -> None:
                 FolderLoader(sets[1], args.batch_size, evaluation=True, **ranks),
             )
 
-        make = partial(make_model, classes=len(sets[0].classes))
-        train_and_test(args, communicator, sets, make, make_loaders, metrics={"error_top5": top_5})
+        network = partial(MODELS[args.model], image_size=args.image_size)
+        train_and_test(args, communicator, sets, network, make_loaders, metrics={"error_top5": top_5})
         communicator.barrier()  # before rank 0 removes images that it has made
 
 
@@ -127,23 +124,6 @@ def find_images(
             found = found.cached(Path(args.cache, name), args.cache_side, *share, workers)
         sets.append(found)
     return sets[0], sets[1]
-
-
-def make_model(args: argparse.Namespace, classes: int) -> Sequential:
-    """The network with its prior, the same on every rank.
-
-    Raises:
-        ValueError, RuntimeError: a device that is unknown or not supported.
-    """
-    set_threads(args.threads)
-    pytagi_ddp.manual_seed(args.seed)
-    remax = args.head == "remax"
-    outputs = HEADS[args.head](classes).outputs
-    sizes = args.gain_w, args.gain_b, outputs, args.image_size
-    options = {"checkpoint_blocks": args.checkpoint_blocks, "through_statistics": args.through_statistics}
-    model = MODELS[args.model](*sizes, is_remax=remax, **options)
-    model.to_device(args.device)
-    return model
 
 
 def write_images(folder: Path, train: int = 100, test: int = 20) -> Path:

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from examples.classifier import FallingNoise, training_options
+import pytagi_ddp
+from examples.classifier import HEADS, FallingNoise, training_options
 from pytagi_ddp.data import BatchLoader, FolderLoader, ImageDataset, ImageFolder
 from pytagi_ddp.distributed import init_device_mesh
 from pytagi_ddp.distributed.communicator import Communicator, create_communicator
 from pytagi_ddp.distributed.engine.child_process import launcher_of_rank
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.pipeline.schedule import Timeline, bubble, draw
+from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn import (
     DDPConfig,
     DDPSequential,
@@ -93,7 +95,7 @@ def train_and_test(
     args: argparse.Namespace,
     communicator: Communicator,
     sets: tuple[ImageDataset | ImageFolder, ImageDataset | ImageFolder],
-    make_model: Callable[[argparse.Namespace], Sequential],
+    network: Callable[..., Sequential],
     make_loaders: Callable[[int, int], Loaders],
     metrics: dict[str, Callable] | None = None,
 ) -> Any:
@@ -103,14 +105,14 @@ def train_and_test(
         args: options of `examples.options`.
         communicator: for communication before training.
         sets: training and test set.
-        make_model: makes the network with its prior, the same on every rank.
+        network: makes it, one of `pytagi_ddp.models`.
         make_loaders: makes the batches of a share of the data, from its index and the number of shares.
         metrics: see `Trainer`.
     """
     train_set, test_set = sets
     device_ids = [int(args.device[5:])] if args.device.startswith("cuda:") else None
     args.device = on_all_ranks(communicator, lambda: choose_own_device(args, communicator.local_rank, device_ids))
-    model = on_all_ranks(communicator, lambda: make_model(args))
+    model = on_all_ranks(communicator, lambda: make_model(args, network, len(train_set.classes)))
     config = DDPConfig(backend=args.backend, device_ids=device_ids)
     parameters = model.num_parameters
     net = on_all_ranks(communicator, lambda: on_ranks(args, model, config, communicator.world_size))
@@ -139,6 +141,26 @@ def train_and_test(
     if communicator.rank == 0:
         print(f"log and curves: {log.folder}", flush=True)
     return net
+
+
+def make_model(args: argparse.Namespace, network: Callable[..., Sequential], classes: int) -> Sequential:
+    """The network with its prior, the same on every rank.
+
+    Raises:
+        ValueError, RuntimeError: a device that is unknown or not supported.
+    """
+    set_threads(args.threads)
+    pytagi_ddp.manual_seed(args.seed)
+    model = network(
+        args.gain_w,
+        args.gain_b,
+        outputs=HEADS[args.head](classes).outputs,
+        is_remax=args.head == "remax",
+        checkpoint_blocks=args.checkpoint_blocks,
+        through_statistics=args.through_statistics,
+    )
+    model.to_device(args.device)
+    return model
 
 
 def on_ranks(args: argparse.Namespace, model: Sequential, config: DDPConfig, ranks: int) -> Any:
