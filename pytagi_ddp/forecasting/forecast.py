@@ -78,10 +78,6 @@ class Forecast(Prediction):
         return self._each.variance
 
     @property
-    def std(self) -> np.ndarray:
-        return np.sqrt(self.variance)
-
-    @property
     def quantiles(self) -> dict[float, np.ndarray]:
         return {q: self.quantile(q) for q in self._quantiles}
 
