@@ -274,11 +274,9 @@ class Gathering(Exchange):
 
     def step(self, stop: bool, now: bool = False) -> None:
         self.synchronize("step")
-        self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self._add_counters)
+        ranks, tail = self.communicator, self.arena.tail
+        self.pooled = exchange_deltas(ranks, self.model, self.average, stop, lambda: ranks.all_reduce(tail))
         self.finish_step()
-
-    def _add_counters(self) -> None:
-        self.communicator.all_reduce(self.arena.tail)
 
     def finish_step(self) -> None:
         """Steps the shards, and then the parameters that are whole on every rank.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,17 +39,14 @@ class Staging:
             return
         from pytagi_ddp.kernels.cuda.runtime import array  # here, because CuPy is loaded only where a GPU is used
 
-        host = self._pinned(array, buffer.nbytes).view(buffer.dtype).reshape(buffer.shape)
+        if self._memory is None or self._memory.size < buffer.nbytes:
+            self._memory = array.pinned(buffer.nbytes, np.uint8)
+        host = self._memory[: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
         if reads:
             copy(buffer, host)
         yield host
         if writes:
             copy(host, buffer)
-
-    def _pinned(self, array: ModuleType, nbytes: int) -> np.ndarray:
-        if self._memory is None or self._memory.size < nbytes:
-            self._memory = array.pinned(nbytes, np.uint8)
-        return self._memory[:nbytes]
 
 
 def copy(source: Any, out: Any) -> None:
