@@ -103,15 +103,15 @@ _NUMBA_POOLS = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
 
 def _imports(module: str) -> bool:
     try:
-        return importlib.import_module(module) is not None
+        return import_module(module) is not None
     except ImportError:
         return False
 
 
 def _kernels() -> Iterator[Finding]:
     try:
-        threads = importlib.import_module("pytagi_ddp.kernels.cpu").threads
-        blas = importlib.import_module("pytagi_ddp.kernels.cpu.products._blas")
+        threads = import_module("pytagi_ddp.kernels.cpu").threads
+        blas = import_module("pytagi_ddp.kernels.cpu.products._blas")
         if blas.has_openmp:
             amx = blas.best_way() == blas.Way.AMX
             yield Finding("CPU kernels", "built; AMX for large products" if amx else "built")
