@@ -33,13 +33,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_on_ranks(parse_arguments(argv), run)
 
 
-def run(args: argparse.Namespace, communicator: Communicator, **more: Any) -> Any:
-    """Trains on this rank, and returns the network; all ranks run it together.
+def run(args: argparse.Namespace, communicator: Communicator) -> None:
+    """Trains on this rank; all ranks run it together.
 
     Args:
         args: of `parse_arguments`; what was left to be chosen here is filled in.
         communicator: for what has to be settled before training.
-        more: arguments of `train_and_test`.
     """
     sets, synthetic = load_or_exit(args, communicator)
     chosen = {
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace, communicator: Communicator, **more: Any) -> An
             BatchLoader(sets[1], args.batch_size, share, shares, evaluation=True, mean=mean, std=std),
         )
 
-    return train_and_test(args, communicator, sets, MODELS[args.model], make_loaders, **more)
+    train_and_test(args, communicator, sets, MODELS[args.model], make_loaders)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from examples.option_types import factor, natural, positive_float, positive_int, share
@@ -27,10 +27,8 @@ OF_PIPELINES = {"micro_batches": 8, "schedule": "1F1B", "balance": "time", "reco
 YES_OR_NO = argparse.BooleanOptionalAction
 
 
-def parse_arguments(
-    argv: Sequence[str] | None = None, change: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-) -> argparse.Namespace:
-    """Reads the options of the CIFAR-10 job; `change` may add those of another job."""
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the options of the CIFAR-10 job."""
     parser = job_parser(
         "ddp_cifar_resnet",
         DESCRIPTION,
@@ -45,7 +43,6 @@ def parse_arguments(
     text = "shift and flip the training images at random (default: CIFAR-10 yes, synthetic set no)"
     data.add_argument("--augment", action=YES_OR_NO, help=text)
     add_limits(data)
-    change(parser)
     return parse(parser, argv)
 
 

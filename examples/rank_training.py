@@ -98,8 +98,8 @@ def train_and_test(
     network: Callable[..., Sequential],
     make_loaders: Callable[[int, int], Loaders],
     metrics: dict[str, Callable] | None = None,
-) -> Any:
-    """Trains and tests for as many epochs as asked for, with checkpoints, progress and a log; returns the network.
+) -> None:
+    """Trains and tests for as many epochs as asked for, with checkpoints, progress and a log.
 
     Args:
         args: options of `examples.options`.
@@ -140,7 +140,6 @@ def train_and_test(
     trainer.fit(train, test)
     if communicator.rank == 0:
         print(f"log and curves: {log.folder}", flush=True)
-    return net
 
 
 def make_model(args: argparse.Namespace, network: Callable[..., Sequential], classes: int) -> Sequential:
