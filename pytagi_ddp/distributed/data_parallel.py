@@ -21,7 +21,7 @@ from pytagi_ddp.distributed.wrapper import Wrapper
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import State
 from pytagi_ddp.nn.core.validate import as_bools
-from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.run.network_input import moments_of_samples
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, batches_of
 
@@ -219,9 +219,7 @@ class DataParallel(Wrapper):
 
         If there is no sample, the first device gets an empty slice.
         """
-        shape = self.model.in_shape
-        mu = rows_of_samples(mu_x, "mu_x", shape)
-        var = variances_like(mu, var_x, "var_x", shape)
+        mu, var = moments_of_samples(mu_x, var_x, "mu_x", self.model.in_shape)
         n, devices = len(mu), len(self.devices)
         ends = np.cumsum([0, *(n // devices + (rank < n % devices) for rank in range(devices))]).tolist()
         parts = [slice(a, b) for a, b in pairwise(ends) if a < b]

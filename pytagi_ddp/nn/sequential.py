@@ -35,7 +35,7 @@ from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dic
 from pytagi_ddp.nn.layers.chain import Chain, LayerSequence, listing
 from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.evidence import EvidenceSchedule
-from pytagi_ddp.nn.run.network_input import MISSING, rows_of_samples, variances_like
+from pytagi_ddp.nn.run.network_input import MISSING, moments_of_samples
 from pytagi_ddp.nn.run.passes import Passes
 from pytagi_ddp.nn.run.rebuild import change_storage, keep_layers, move
 from pytagi_ddp.nn.tools.inspection import Inspection, inspect
@@ -507,8 +507,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             moments = self._express.forward(self, self.passes, x, var_x, False)
         if moments is not None:
             return moments[0].reshape(-1, *one), moments[1].reshape(-1, *one)
-        mu_x = rows_of_samples(x, "x", self.in_shape)
-        variances = variances_like(mu_x, var_x, "var_x", self.in_shape)
+        mu_x, variances = moments_of_samples(x, var_x, "x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
         carried = self.kernels.array.snapshot(self.arena.carried)

@@ -33,7 +33,7 @@ from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.prior import drawn
 from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
 from pytagi_ddp.nn.files.architecture import architecture, sizes
-from pytagi_ddp.nn.run.network_input import rows_of_samples, variances_like
+from pytagi_ddp.nn.run.network_input import moments_of_samples
 from pytagi_ddp.nn.run.rebuild import keep_layers
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import (
@@ -391,8 +391,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         if self.is_first:
             if x is None or isinstance(x, BaseHiddenStates):
                 raise TypeError(f"{kind} on the first stage needs an array of inputs, got {type(x).__name__}")
-            samples = rows_of_samples(x, "x", self._in_shape)
-            variances = variances_like(samples, var_x, "var_x", self._in_shape)
+            samples, variances = moments_of_samples(x, var_x, "x", self._in_shape)
 
         def cut(count: int) -> list[slice]:
             if not batch_size:

@@ -59,9 +59,12 @@ def _one_step(what: str, array: np.ndarray) -> str:
     )
 
 
-def variances_like(rows: np.ndarray, values: ArrayLike | None, what: str, shape: Shape) -> np.ndarray | None:
-    """`values`, as many as in `rows`, as rows; None stays None."""
-    return None if values is None else rows_of_samples(values, what, shape, rows.size)
+def moments_of_samples(
+    mu_x: ArrayLike, var_x: ArrayLike | None, what: str, shape: Shape
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows of means, called `what` in errors, and of as many variances; None stays None."""
+    mu = rows_of_samples(mu_x, what, shape)
+    return mu, None if var_x is None else rows_of_samples(var_x, "var_x", shape, mu.size)
 
 
 class NetworkInput:
@@ -101,10 +104,10 @@ class NetworkInput:
 
     def moments(self, mu_x: ArrayLike, var_x: ArrayLike | None, missing: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows of means and variances for the first layer; errors are those of `Sequential.forward`."""
-        mu = rows_of_samples(mu_x, "mu_x", self._shape)
+        given, var = moments_of_samples(mu_x, var_x, "mu_x", self._shape)
+        mu = given
         if not len(mu):
-            return mu, variances_like(mu, var_x, "var_x", self._shape)
-        given, var = mu, variances_like(mu, var_x, "var_x", self._shape)
+            return mu, var
         if missing != "error" and (nan := np.isnan(mu)).any():
             check_finite(np.where(nan, 0, mu), "mu_x")
             if missing == "standard normal":
