@@ -25,7 +25,7 @@ from pytagi_ddp.nn.core.validate import check_samples, flat_float32
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-ONE = np.ones(1, np.float32)
+ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 MISSING = -1  # as a class
 MOST = float(np.finfo(np.float32).max)
 SCALES = (1e-9, 1e9)  # bounds of a scale: multiples of the median and the largest deviation, see `Likelihood._units`

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.likelihoods.base import ONE, Likelihood, Outputs, one, refuse_where
+from pytagi_ddp.likelihoods.base import ONE, ZERO, Likelihood, Outputs, refuse_where
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
     SIGNS,
@@ -96,19 +96,18 @@ class Bernoulli(Likelihood):
         if link not in ("logit", "probit"):
             raise ValueError(f'Bernoulli has the links "logit" and "probit", got {link!r}')
         self.link = link
-        self._one, self._zero = one(1), one(0)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         values = outputs.numbers(y)
         known = values[~np.isnan(values)]
         if self.link == "logit":
             refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1", SIGNS)
-            outputs.observe("binomial", values, self._one, self._zero, weight)
+            outputs.observe("binomial", values, ONE, ZERO, weight)
         else:
             refuse_where((known != 0) & (known != 1), self, "0 or 1", SIGNS)
             infinite = np.float32(np.inf)
             low = np.where(values == 0, -infinite, np.float32(0) * values)
-            outputs.observe("interval", low, np.where(values == 0, np.float32(0), infinite), self._one, weight)
+            outputs.observe("interval", low, np.where(values == 0, np.float32(0), infinite), ONE, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         if self.link == "probit":
@@ -143,7 +142,7 @@ class HierarchicalCategorical(Likelihood):
         table = np.full((self.n + 1, self.outputs), np.nan, np.float32)  # the last row is that of a missing class
         rows, places = np.nonzero(self._paths >= 0)
         table[rows, self._paths[rows, places]] = self._right[rows, places]
-        self._table, self._one, self._zero = table, one(1), one(0)
+        self._table = table
 
     def __repr__(self) -> str:
         return f"HierarchicalCategorical({self.n})"
@@ -152,7 +151,7 @@ class HierarchicalCategorical(Likelihood):
         labels = outputs.labels(y, self.n)
         weights = outputs.weights(weight, 1)
         each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
-        outputs.observe("binomial", self._table[labels], self._one, self._zero, each)
+        outputs.observe("binomial", self._table[labels], ONE, ZERO, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         left, right = _log_odds(mu, var)
@@ -191,7 +190,6 @@ class Ordinal(Likelihood):
         self.cuts = given
         self._low = np.concatenate([[-np.inf], given, [np.nan]]).astype(np.float32)  # [-1]: a missing one
         self._high = np.concatenate([given, [np.inf], [np.nan]]).astype(np.float32)
-        self._one = one(1)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         values = outputs.numbers(y)
@@ -199,7 +197,7 @@ class Ordinal(Likelihood):
         bad = (values != np.floor(values)) | (values < -1) | (values >= self.levels)
         refuse_where(bad, self, f"levels from 0 to {self.levels - 1}")
         index = values.astype(np.intp)
-        outputs.observe("interval", self._low[index], self._high[index], self._one, weight)
+        outputs.observe("interval", self._low[index], self._high[index], ONE, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         means, sd = mu[..., None], np.sqrt(var + 1)[..., None]
