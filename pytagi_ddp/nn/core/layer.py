@@ -79,6 +79,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     gives_jacobian = False  # whether its output states hold a Jacobian
     needs_variances = True  # whether `backward` reads the variances of the layer's input
     spares_deltas = False  # whether `backward` does not change `delta`, or gets other memory by `DeltaPool.own`
+    _setting_names: tuple[str, ...] = ()  # attributes that `settings` gives
     _is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     _training = True
     _frozen = False
@@ -308,7 +309,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         method. Arguments of the prior (gains, `init_method`) are left out, because results do not depend on them once
         the parameters are set.
         """
-        return {}
+        return {name: getattr(self, name) for name in self._setting_names}
 
     def _own_settings(self) -> dict[str, Any]:
         """`settings` without those of inner layers, which have entries of their own in files."""

@@ -58,6 +58,7 @@ class BatchNorm2d(RunningStatistics, Norm):
     Source: cuTAGI, without its rule for the first batch.
     """
 
+    _setting_names = ("num_features", "eps", "momentum", "bias", "through_statistics")
     spares_deltas = True
     _batch: tuple[Array, Array] | None = None  # mean and r of the last training batch
     momentum = Setting(0, 1)
@@ -232,10 +233,6 @@ class BatchNorm2d(RunningStatistics, Norm):
         if self.through_statistics and self.training:
             kernels.subtract_statistics(norm, moved, partial, saved.scratch("means", (2, n)))
         return into
-
-    def settings(self) -> dict[str, Any]:
-        names = "num_features", "eps", "momentum", "bias", "through_statistics"
-        return {name: getattr(self, name) for name in names}
 
     def __getstate__(self) -> dict:
         return super().__getstate__() | {"_batch": None}

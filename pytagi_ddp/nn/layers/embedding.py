@@ -1,7 +1,5 @@
 """Categories as vectors."""
 
-from typing import Any
-
 import numpy as np
 
 from pytagi_ddp.nn.core.init import LARGEST_GAIN, normal
@@ -42,6 +40,7 @@ class Embedding(BaseLayer):
     Source: cuTAGI.
     """
 
+    _setting_names = ("num_embeddings", "embedding_dim", "input_size", "padding_idx")
     replayable = True
     parameters: Parameters
     num_embeddings, embedding_dim, padding_idx = Fixed(), Fixed(), Fixed()
@@ -120,14 +119,6 @@ class Embedding(BaseLayer):
         array.clear(into.mu)
         array.clear(into.var)
         return into
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "num_embeddings": self.num_embeddings,
-            "embedding_dim": self.embedding_dim,
-            "input_size": self.in_shape.size,
-            "padding_idx": self.padding_idx,
-        }
 
     def get_layer_info(self) -> str:
         return f"Embedding({self.num_embeddings}->{self.embedding_dim})"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +51,7 @@ class PiecewiseLinearEncoding(BaseLayer):
     NeurIPS. Moments: Huber (2020), "Bayesian perceptron", for clipped Gaussian units.
     """
 
+    _setting_names = ("edges", "ends", "values", "height")
     replayable = True
     needs_variances = False
     gives_jacobian = True
@@ -150,9 +150,6 @@ class PiecewiseLinearEncoding(BaseLayer):
         for k, values in enumerate(self._of_inputs()):
             units += [(k, value, value, 0.0, self.height, 0.0, 1.0) for value in values]
         return np.array(units, np.float32).T.copy()
-
-    def settings(self) -> dict[str, Any]:
-        return {"edges": self.edges, "ends": self.ends, "values": self.values, "height": self.height}
 
     def get_layer_info(self) -> str:
         return f"{self.name}({len(self.edges)}->{self._units})"

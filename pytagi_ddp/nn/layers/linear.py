@@ -1,7 +1,5 @@
 """Fully connected layer."""
 
-from typing import Any
-
 from pytagi_ddp.nn.core.init import gaussian_prior
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.parameters import Parameters
@@ -38,6 +36,7 @@ class Linear(SizesView, BaseLayer):
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """
 
+    _setting_names = ("input_size", "output_size", "bias")
     replayable = True
     needs_variances = False
     spares_deltas = True
@@ -108,6 +107,3 @@ class Linear(SizesView, BaseLayer):
         self.kernels.linear.backward(saved.input, by_step(delta, steps), weights, bias, by_rows, saved.accumulate)
         pool.give(delta)
         return into
-
-    def settings(self) -> dict[str, Any]:
-        return {"input_size": self.input_size, "output_size": self.output_size, "bias": self.bias}

@@ -63,6 +63,7 @@ class LSTM(SizesView, BaseLayer):
     Source: Vuong, Nguyen & Goulet (2024), arXiv:2401.16174; the path through C is ours.
     """
 
+    _setting_names = ("input_size", "output_size", "last_timestep", "seq_len", "bias", "cell_path", "recurrent")
     replayable = True
     needs_variances = False
     last_timestep, seq_len, bias, recurrent = Fixed(), Fixed(), Fixed(), Fixed()
@@ -253,7 +254,3 @@ class LSTM(SizesView, BaseLayer):
             self.kernels.recurrent.update_memory(memory, by_step, saved.tensors)
         pool.give(delta)
         return into
-
-    def settings(self) -> dict[str, Any]:
-        names = ("input_size", "output_size", "last_timestep", "seq_len", "bias", "cell_path", "recurrent")
-        return {name: getattr(self, name) for name in names}
