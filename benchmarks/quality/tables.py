@@ -23,12 +23,7 @@ from pytagi_ddp.data.uci import UCI_SETS
 
 OURS = "TAGI"
 FOLDS = 5
-CLASSES = (
-    "iris",
-    "wine",
-    "breast_cancer",
-    "digits",
-)  # of scikit-learn
+CLASSES = ("iris", "wine", "breast_cancer", "digits")  # of scikit-learn
 # UCI sets whose targets are cut into three classes of about one size.
 CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
 REPEATED = ("wine-quality-red", "power-plant", "concrete", "protein-tertiary-structure")  # sets with duplicate samples

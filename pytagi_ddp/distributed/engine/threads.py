@@ -274,7 +274,7 @@ class ThreadCommunicator(GroupCommunicator):
         timeout: float | None = None,
         **same: Any,
     ) -> Any:
-        """`combine` of the payloads of all ranks. collective: the name that ranks compare; None: `name`."""
+        """`combine` of the payloads of all ranks. collective: the name that ranks compare, or "": `name`."""
         same["collective"] = collective or name
         collectives: list[Collective] = []
 
