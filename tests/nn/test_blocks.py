@@ -29,18 +29,6 @@ RESIDUAL = {
         nn.ResNetBlock(nn.LayerBlock(nn.Tanh(), nn.Sigmoid())),
         nn.Linear(48, 2),
     ],
-    "strided, non-square": lambda: [
-        conv(1, 2, **STEM),
-        nn.ReLU(),
-        nn.ResNetBlock(
-            nn.LayerBlock(
-                nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_type=2), nn.MixtureReLU(), nn.BatchNorm2d(4), conv(4, 4)
-            ),
-            nn.LayerBlock(nn.Conv2d(2, 4, 2, stride=2), nn.BatchNorm2d(4)),
-        ),
-        nn.AvgPool2d(2, 1),
-        nn.Linear(8, 3),
-    ],
     "first layer": lambda: [nn.ResNetBlock(nn.LayerBlock(conv(2, 2, **STEM), nn.ReLU(), conv(2, 2))), nn.Linear(48, 2)],
     "first layer with shortcut": lambda: [nn.ResNetBlock(conv(2, 3, **STEM), conv(2, 3, **STEM)), nn.Linear(72, 2)],
     "dense": lambda: [
@@ -57,12 +45,6 @@ RESIDUAL = {
             nn.ResNetBlock(nn.LayerBlock(nn.Linear(4, 4), nn.LayerNorm([4]))),
         ),
         nn.Linear(4, 2),
-    ],
-    "dense shortcut beside an image": lambda: [
-        conv(1, 2, **STEM),
-        nn.Tanh(),
-        nn.ResNetBlock(conv(2, 2), nn.LayerBlock(nn.Linear(48, 48), nn.ReLU())),
-        conv(2, 1),
     ],
     "followed by activations": lambda: [
         nn.Linear(3, 4),

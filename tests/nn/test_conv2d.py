@@ -38,18 +38,6 @@ def test_second_layer(window):
     assert_matches_reference(net, batch=3)
 
 
-def test_after_a_dense_layer():
-    """in_width and in_height say which image the units of the dense layer are."""
-    net = nn.Sequential(
-        nn.Linear(4, 24),
-        nn.Tanh(),
-        nn.Conv2d(2, 3, 2, in_width=3, in_height=4),
-        nn.Linear(18, 2),
-    )
-    assert net.layers[2].in_shape.image == (2, 4, 3)
-    assert_matches_reference(net)
-
-
 def test_public_images_are_channels_first():
     """A kernel of one that picks channel 1 of 3: output pixels are that channel's, in rows."""
     conv = nn.Conv2d(3, 1, 1, bias=False, in_width=4, in_height=2)

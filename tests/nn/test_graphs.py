@@ -70,25 +70,6 @@ def test_whatever_comes_in_between(checkpoint_blocks):
     both.train(4)
 
 
-class Remembers(nn.ReLU):
-    """In Python, where no recording looks."""
-
-    replayable = False
-    seen = 0
-
-    def forward(self, state, saved):
-        self.seen += state.batch
-        return super().forward(state, saved)
-
-
-def test_a_layer_that_cannot_be_replayed_is_walked_through():
-    layer = Remembers()
-    net = nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 1))
-    for _ in range(5):
-        net(np.ones((2, 3)))
-    assert layer.seen == 10
-
-
 class CountsForwards(nn.ReLU):
     replayable = True
     ran = 0

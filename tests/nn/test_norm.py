@@ -10,13 +10,6 @@ from tests.nn.networks import assert_matches_reference, pass_through, random_bat
 from tests.nn.test_precision import needs_bfloat16
 
 NETWORKS = {
-    "batch norm of images": lambda bias: [
-        nn.Conv2d(2, 3, 3, in_width=5, in_height=6),
-        nn.ReLU(),
-        nn.BatchNorm2d(3, bias=bias),
-        nn.Conv2d(3, 2, 2),
-    ],
-    "batch norm of units": lambda bias: [nn.Linear(4, 6), nn.ReLU(), nn.BatchNorm2d(6, bias=bias), nn.Linear(6, 2)],
     "batch norm after dense after convolution": lambda bias: [
         nn.Conv2d(1, 2, 3, in_width=5, in_height=4),
         nn.Tanh(),
@@ -31,13 +24,6 @@ NETWORKS = {
         nn.Linear(12, 2),
     ],
     "batch norm first": lambda bias: [nn.BatchNorm2d(5, bias=bias), nn.Linear(5, 2)],
-    "layer norm of units": lambda bias: [nn.Linear(4, 6), nn.ReLU(), nn.LayerNorm([6], bias=bias), nn.Linear(6, 2)],
-    "layer norm of images": lambda bias: [
-        nn.Conv2d(2, 3, 3, in_width=5, in_height=6),
-        nn.ReLU(),
-        nn.LayerNorm([3, 4, 3], bias=bias),
-        nn.Conv2d(3, 2, 2),
-    ],
     "layer norm of every pixel": lambda bias: [
         nn.Conv2d(1, 2, 3, in_width=5, in_height=4),
         nn.LayerNorm([12], bias=bias),

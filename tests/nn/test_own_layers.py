@@ -28,14 +28,9 @@ def formulas(monkeypatch):
     monkeypatch.setitem(reference_activation.FORMULAS, "Sine", sine)
 
 
-def alone(layer: type) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), layer(), nn.Linear(6, 3))
-
-
-@pytest.mark.parametrize("network", [lambda: alone(Sine), lambda: alone(Scale), own_layers])
-def test_they_pass_the_battery(network):
-    skipped = check_layer(network)
-    assert skipped == {
+def test_they_pass_the_battery():
+    assert sys.modules[Sine.__module__].Sine is Sine  # pickles find it
+    assert check_layer(own_layers) == {
         "recorded_passes_have_the_same_bits": "a layer of it says that its passes are more than calls of kernels"
     }
 
@@ -273,19 +268,6 @@ def test_what_no_layer_may_give_is_named(method, result, error, words, monkeypat
     net = nn.Sequential(nn.Linear(4, 6), Passes(), nn.Linear(6, 3))
     with pytest.raises(error, match=words):
         train(net, 2)
-
-
-def test_the_page_says_what_is_so(capsys, monkeypatch):
-    pytest.importorskip("matplotlib", reason="the plot extra is not installed").use("agg")
-    import runpy
-
-    import matplotlib.pyplot as plt
-
-    found = runpy.run_module("examples.gallery.plot_own_layer")
-    plt.close("all")
-    assert found["error"] < 0.06 and found["rmse"] < 0.05
-    assert "RMSE 0.0" in capsys.readouterr().out
-    assert sys.modules[Sine.__module__].Sine is Sine  # pickles find it
 
 
 def test_the_prior_of_a_layer_is_found_without_draws_from_the_users_generator():

@@ -1,6 +1,5 @@
 """Branches side by side: what they add up to, what is put together, and parts of an input; see also the battery."""
 
-import copy
 import re
 
 import numpy as np
@@ -126,19 +125,6 @@ def test_a_concatenation_keeps_the_moments():
     x, var_x = rng.normal(size=(4, 6)).astype(np.float32), rng.uniform(size=(4, 6)).astype(np.float32)
     for given, kept in zip((x, var_x), net(x, var_x), strict=True):
         assert np.array_equal(kept.reshape(4, 5)[:, [0, 1, 4]], given[:, [0, 1, 5]])
-
-
-@pytest.mark.parametrize("name", ["more than two, each with an end of its own", "units of an image"])
-def test_recomputed_blocks_have_the_same_bits(name):
-    kept = randomise(nn.Sequential(*NETWORKS[name]()))
-    recomputed = copy.deepcopy(kept)
-    recomputed.checkpoint_blocks = True
-    for step in range(3):
-        batch = random_batch(kept, 4, step)
-        assert_same(pass_through(recomputed, *batch), pass_through(kept, *batch), 0)
-        for net in (kept, recomputed):
-            net.step()
-    assert np.array_equal(kept.arena.theta, recomputed.arena.theta)
 
 
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])
