@@ -2,11 +2,9 @@
 
 import copy
 import os
-import re
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -433,16 +431,6 @@ def test_its_threads_end_with_it():
 def test_one_device_is_no_list_of_them(devices):
     with pytest.raises(TypeError, match=r"DataParallel takes a list of devices, as .*, got"):
         DataParallel(dense(), devices)
-
-
-def test_the_program_of_the_page_runs():
-    page = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DataParallel" in block)
-    names = {name: getattr(nn, name) for name in ("Linear", "OutputUpdater", "ReLU", "Sequential")}
-    namespace = {"DataParallel": DataParallel, "x": np.ones((5, 3)), "y": np.ones((5, 1)), **names}
-    exec(code, namespace)
-    assert namespace["mean"].shape == (5,)
-    namespace["net"].close()
 
 
 @pytest.mark.parametrize(

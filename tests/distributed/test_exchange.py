@@ -16,12 +16,7 @@ from pytagi_ddp.distributed import (
     initialize,
     run_threads,
 )
-from pytagi_ddp.distributed.bounded_merge import BoundedMerge
-from pytagi_ddp.distributed.buckets import Buckets
-from pytagi_ddp.distributed.compression import HalfPrecision
-from pytagi_ddp.distributed.config import choose_strategy
 from pytagi_ddp.distributed.exchange import EveryStep, Options
-from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from tests.learning import backpropagate
 
@@ -39,23 +34,6 @@ def learn(net, seed: int = 0) -> None:
 
 def serial(**options) -> DDPConfig:
     return DDPConfig(backend="serial", **options)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "of_config", "others"),
-    [
-        (EveryStep, {}, {}),
-        (EveryStep, {}, {"sync_batch_norm": True}),
-        (Buckets, {"buckets": 2}, {"sync_batch_norm": True}),
-        (HalfPrecision, {"wire_dtype": "bfloat16"}, {}),
-        (PosteriorMerge, {}, {"every": 2}),
-        (PosteriorMerge, {}, {"merge": "mean"}),
-        (BoundedMerge, {}, {"every": 2, "max_wait": 1}),
-        (BoundedMerge, {}, {"merge": "precision_weighted", "max_wait": 0.0}),
-    ],
-)
-def test_options_choose_a_strategy(strategy, of_config, others):
-    assert choose_strategy(Options(serial(**of_config), **others)) is strategy
 
 
 @pytest.mark.parametrize(

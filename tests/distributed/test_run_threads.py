@@ -1,10 +1,8 @@
 """Ranks that are threads of this process. What all engines have in common is tested in tests/mpi."""
 
-import re
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -244,14 +242,6 @@ def test_a_handle_that_nobody_waits_for_is_an_error():
         run_threads(program, 2)
     for handle in kept:
         handle._settled = True
-
-
-def test_the_program_of_the_page_runs():
-    page = (Path(__file__).parents[2] / "docs/distributed.md").read_text()
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "run_threads" in block)
-    namespace = {"np": np}
-    exec(code, namespace)
-    assert namespace["first"].shape == namespace["second"].shape == (2,)
 
 
 def test_fewer_than_one_rank():

@@ -7,7 +7,6 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed import DDPConfig, PipelineSequential, RankLeftError, run_threads
-from tests.mpi.run import mpirun
 
 X, Y = np.ones((6, 4)), np.zeros((6, 2))
 
@@ -257,18 +256,3 @@ def test_no_backward_by_other_parameters_or_in_another_mode(change):
         learn(net)
 
     run_threads(program, 2)
-
-
-def predict_on_rank_0() -> None:
-    net = pipeline()
-    if net.rank == 0:
-        net.predict(X)
-
-
-@pytest.mark.mpi
-@pytest.mark.slow
-def test_one_real_rank_alone():
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    result = mpirun(predict_on_rank_0, 2, 60)
-    assert result.returncode != 0
-    assert "RankLeftError" in result.stderr
