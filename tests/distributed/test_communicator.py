@@ -95,6 +95,8 @@ def test_importing_and_serial_use_touch_no_mpi_and_start_no_thread():
         "import pytagi_ddp.distributed.engine.mpi, pytagi_ddp.distributed.engine.job\n"
         "from pytagi_ddp.distributed.communicator import create_communicator\n"
         "create_communicator().barrier()\n"
+        "from pytagi_ddp.distributed import *\n"
+        "initialize(); synchronize('auto', [1]); barrier()\n"
         "print([name for name in ('mpi4py.MPI', 'cupy', 'matplotlib', 'numba.cuda') if name in sys.modules],\n"
         "      threading.active_count(), sys.excepthook is sys.__excepthook__)"
     )

@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,15 +86,3 @@ def test_rank_zero(capsys, monkeypatch):
     with pytest.raises(OSError, match="no network"), dist.rank_zero_first(dist.SerialCommunicator()):
         raise OSError("no network")
     assert dist.run_threads(dist.rank_zero_only(lambda: 7), 3) == [7, None, None]
-
-
-def test_importing_the_verbs_touches_no_mpi_and_starts_no_thread():
-    code = (
-        "import sys, threading\n"
-        "from pytagi_ddp.distributed import *\n"
-        "initialize(); synchronize('auto', [1]); barrier()\n"
-        "print([name for name in ('mpi4py.MPI', 'cupy', 'matplotlib', 'numba.cuda') if name in sys.modules],\n"
-        "      threading.active_count())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert result.stdout == "[] 1\n", result.stderr
