@@ -149,21 +149,18 @@ def test_only_rank_0_needs_the_folder_and_an_error_of_loading_is_raised_on_all_r
     [
         ("limit", "[Errno 27] File too large: '"),
         ("no folder", "Not a directory: '"),
-        ("full", "[Errno 28] No space left on device: '"),
-        ("read-only", "[Errno 30] Read-only file system: '"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, fault, message, request):
+def test_a_checkpoint_that_cannot_be_written_ends_the_job(tmp_path, fault, message):
     """One error, that of rank 0, with the path; the checkpoint before is whole, and nothing else is there."""
-    folder = tmp_path if fault in ("limit", "no folder") else request.getfixturevalue("small_disk")
-    result = fails(partial(checkpoints.save_with_a_fault, folder=str(folder), fault=fault), 3, within=10)
+    result = fails(partial(checkpoints.save_with_a_fault, folder=str(tmp_path), fault=fault), 3, within=10)
     assert result.stderr.count("[rank 0/3] Traceback") == result.stderr.count("[rank ") == 1
     (error,) = re.findall(r"^\w+Error: .*", result.stderr, re.MULTILINE)
-    assert f"{message}{folder}/" in error
+    assert f"{message}{tmp_path}/" in error
     assert "reached the end" not in result.stdout
-    newest = CheckpointManager(folder).latest()
+    newest = CheckpointManager(tmp_path).latest()
     assert newest.name.startswith("step-0000000001-")
-    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", newest.name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", newest.name]
 
 
 @pytest.mark.parametrize("np", [pytest.param(1, marks=weekly), 2])  # of two ranks, the first one writes alone

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -158,58 +157,37 @@ def test_a_dropped_handle_makes_the_next_collective_raise():
     assert sorted(result.stdout.splitlines()) == [f"barrier on rank {rank}: {message}" for rank in range(2)]
 
 
-def wait_for_nothing():
-    comm = started()
-    handle = comm.start_all_reduce(np.ones(7))
-    handle.test()
-    comm.barrier()
-    handle.test()
-    comm.start_broadcast(np.ones(5))
+def poll(handle, pause=0.0):
+    while not handle.test():
+        time.sleep(pause)
 
 
-@pytest.mark.mpi
-def test_a_handle_nobody_waits_for_ends_the_job():
-    result = fails(wait_for_nothing)
-    assert "ends the job: broadcast #4 (4e-05 MB) was started, and nobody waited for it" in result.stderr
-    assert result.stderr.count("[rank ") == 1
-
-
-def wait_in_a_way(handle, way):
-    if way == "wait":
-        handle.wait()
-    else:
-        while not handle.test():
-            time.sleep(0.001 if way == "poll now and then" else 0)
-
-
-def wait_for_a_rank_that_left(way):
+def poll_for_a_rank_that_left():
     comm = started()
     if comm.rank:
         sys.exit(0)
-    wait_in_a_way(comm.start_all_reduce(np.ones(9)), way)
+    poll(comm.start_all_reduce(np.ones(9)), pause=0.001)
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("way", ["wait", "poll now and then"])
-def test_a_rank_that_left_ends_the_wait(way):
-    result = fails(partial(wait_for_a_rank_that_left, way=way), 3, 10)
+def test_a_rank_that_left_ends_the_polls():
+    result = fails(poll_for_a_rank_that_left, 3, 10)
     assert "RankLeftError: rank " in result.stderr and "while rank 0 waits in all_reduce #2" in result.stderr
 
 
-def wait_for_a_stalled_rank(way):
+def poll_for_a_stalled_rank():
     comm = started()
     comm.timeout = 0.5
     if comm.rank:
         time.sleep(30)
     handle = comm.start_broadcast(np.ones(9), 1)
-    say(error_of(lambda: wait_in_a_way(handle, way), TimeoutError))
+    say(error_of(lambda: poll(handle), TimeoutError))
     say(error_of(handle.wait, RuntimeError))
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("way", ["wait", "poll"])
-def test_a_stalled_rank_ends_the_wait(way):
-    result = fails(partial(wait_for_a_stalled_rank, way=way), within=10)
+def test_a_stalled_rank_ends_the_polls():
+    result = fails(poll_for_a_stalled_rank, within=10)
     assert "rank 0 has waited 0.5 s in broadcast #2 (7.2e-05 MB)" in result.stdout
     assert "rank 0 cannot go on with broadcast #2 (7.2e-05 MB): broadcast #2 was cut short" in result.stdout
 
@@ -231,18 +209,6 @@ def work_between_polls(comm):
 @on_ranks(work_between_polls, 2)
 def test_work_between_two_polls_is_not_waiting(results):
     assert results == [[2] * 9] * 2
-
-
-def miss_a_broadcast():
-    comm = started()
-    if comm.rank == 0:
-        comm.start_broadcast(np.ones(9)).wait()
-
-
-@pytest.mark.mpi
-def test_a_rank_that_missed_a_started_one_ends_the_job():
-    result = fails(miss_a_broadcast)
-    assert "rank 1 has left the job after 1 collectives, rank 0 after 2: it ended early" in result.stderr
 
 
 def wait_for_a_late_barrier():

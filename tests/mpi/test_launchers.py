@@ -71,13 +71,12 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 
 
 @pytest.mark.parametrize(
-    ("env", "name"),
+    ("env", "name", "backend"),
     [
-        (TORCHRUN, "torchrun (WORLD_SIZE=2)"),
-        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "horovodrun (HOROVOD_SIZE=2)"),
+        (TORCHRUN, "torchrun (WORLD_SIZE=2)", "auto"),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "horovodrun (HOROVOD_SIZE=2)", "mpi"),
     ],
 )
-@pytest.mark.parametrize("backend", ["auto", "mpi"])
 def test_a_launcher_that_does_not_start_mpi(env, name, backend):
     env = env | {"PYTHONPATH": str(ROOT)}
     result = MpiJob(partial(launch.train, backend=backend), np=1, env=env, launcher=[sys.executable]).finish()

@@ -22,8 +22,8 @@ from tests.mpi.random_faults import (
 from tests.mpi.run import Result
 from tests.random_cases import Outcome, table
 
-SAMPLE = (1, 5, 7, 13, 15, 16, 19, 26)
-NO_FAULTS = (44, 45, 46, 47)
+SAMPLE = (15, 16, 19)  # of kinds that `tests.mpi.test_faults` has not
+NO_FAULTS = (46, 47)  # of the kinds that `tests.mpi.test_child_process` has not
 
 
 @pytest.mark.mpi
@@ -74,7 +74,7 @@ def test_cases_follow_from_their_number_and_cover_every_kind():
     assert {case.ranks for case in cases} == {2, 3, 4}
     assert 20 <= sum(case.point in EARLY_POINTS for case in cases) <= 60
     assert len({draw(seed).kind for seed in SAMPLE}) == len(SAMPLE)
-    assert {draw(seed).kind for seed in NO_FAULTS} == set(HARMLESS)
+    assert {draw(seed).kind for seed in NO_FAULTS} == set(HARMLESS) - {"fork", "program"}
 
 
 @pytest.mark.parametrize(
