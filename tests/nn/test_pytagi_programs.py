@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
-from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import (
     AvgPool2d,
     Conv2d,
@@ -158,20 +157,10 @@ def test_a_foreign_state_dict_is_answered_with_all_that_is_wrong(net):
     assert net.state_dict() == before
 
 
-def test_pytagi_files_move_both_ways(tmp_path):
-    def make(seed):
-        manual_seed(seed)
-        return resnet8_cifar10()
-
-    net, twin, path = make(1), make(2), tmp_path / "net.bin"
-    net.arena.statistics[...] = np.arange(net.arena.statistics.size) % 7 + 1
-    net.save_pytagi(path)
-    assert path.read_bytes()[8:].startswith(b"Conv2d(3,")
-    twin.load(path)
-    assert twin.state_dict() == net.state_dict()
+def test_a_file_for_pytagi_with_a_layer_norm_is_read_again(tmp_path):
     norm = [Sequential(Linear(3, 4), LayerNorm([4]), ReLU(), Linear(4, 2)) for _ in range(2)]
-    norm[0].save_pytagi(path)
-    norm[1].load(path)
+    norm[0].save_pytagi(tmp_path / "net.bin")
+    norm[1].load(tmp_path / "net.bin")
     assert norm[0].state_dict() == norm[1].state_dict()
 
 
