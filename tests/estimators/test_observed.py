@@ -200,7 +200,7 @@ def test_small_relative_noise_of_positive_numbers():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (1000, 2))
     y = rng.gamma(2500, np.exp(x[:, 0]) / 2500)
-    options = {"n_folds": 3, "n_seeds": 1, "epochs": 40, "n_bins": 0, "hidden_layer_sizes": 50}
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 40, "n_bins": 0, "hidden_layer_sizes": 30}
     model = TAGIRegressor(likelihood="gamma", random_state=0, **options).fit(x[:500], y[:500])
     low, high = model.predict_interval(x[500:], 0.5)
     assert model.noise_.likelihood.shape > 300
