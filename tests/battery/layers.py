@@ -285,8 +285,8 @@ def of_activation(kind: type) -> dict[str, Layers]:
     """Networks for any activation, so that a new one needs no entry in `EXAMPLES`."""
     settings = dict.fromkeys(kind.formula_settings, 0.3)
     return {
-        "between dense layers": lambda: [nn.Linear(5, 6), kind(), nn.Linear(6, 3)],
-        "at the end": lambda: [nn.Linear(5, 6), kind(**settings)],
+        "between dense layers": lambda: [nn.Linear(5, 6), kind(**settings), nn.Linear(6, 3)],
+        "at the end": lambda: [nn.Linear(5, 6), kind()],
         "on an image": lambda: [stem(), kind(**settings), conv(3, 2), nn.Linear(16, 2)],
         "in a block": lambda: [nn.Linear(4, 6), nn.Tanh(), residual(nn.Linear(6, 6), kind()), nn.Linear(6, 2)],
     }

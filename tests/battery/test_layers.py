@@ -1,15 +1,16 @@
 """Every layer of `pytagi_ddp.nn` through every check that applies to it."""
 
 import inspect
+from collections.abc import Iterator
 
 import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.nn.layers.activation import Activation
-from tests.battery import CHECKS
+from tests.battery import CHECKS, keeping, numerics
 from tests.battery.keeping import PRIOR
 from tests.battery.layers import EXAMPLES, examples_of, layers_of
-from tests.battery.numerics import oracles, threads_do_not_change_numbers
+from tests.battery.numerics import oracles
 
 LAYERS = layers_of(nn)
 ALL = {
@@ -20,20 +21,32 @@ ALL = {
 }
 
 
-def marked(check):
-    """A check; the one that compiles each loop for threads, too, is slow."""
-    return pytest.param(check, marks=[pytest.mark.slow] if check is threads_do_not_change_numbers else [])
+# What an activation has to do with these does not depend on its place.
+ONE_PLACE = {
+    keeping.copies_continue_alone,
+    keeping.forgetting_ends_at_the_prior,
+    keeping.frozen_layers_stay_as_they_are,
+    keeping.files_bring_everything_back,
+    keeping.settings_make_the_layer_again,
+    keeping.files_of_other_settings_are_refused,
+    numerics.threads_do_not_change_products,
+}
 
 
-def example_marked(name: str):
-    """An example; all places of a layer but its first are slow together."""
-    kind = name.partition(",")[0]
-    first = next(other for other in ALL if other.partition(",")[0] == kind)
-    return pytest.param(ALL[name], id=name, marks=[] if name == first else [pytest.mark.slow])
+def cases() -> Iterator:
+    """Each example with each check; all places of a layer but its first are slow together, and so is one check."""
+    firsts: dict[str, str] = {}
+    for name, example in ALL.items():
+        kind = name.partition(",")[0]
+        first = name == firsts.setdefault(kind, name)
+        for check in CHECKS:
+            if first or getattr(nn, kind) in EXAMPLES or check not in ONE_PLACE:
+                fast = first and check is not numerics.threads_do_not_change_numbers
+                marks = [] if fast else [pytest.mark.slow]
+                yield pytest.param(example, check, id=f"{name}-{check.__name__}", marks=marks)
 
 
-@pytest.mark.parametrize("check", [marked(check) for check in CHECKS], ids=[check.__name__ for check in CHECKS])
-@pytest.mark.parametrize("example", [example_marked(name) for name in ALL])
+@pytest.mark.parametrize(("example", "check"), [*cases()])
 def test_layer(example, check):
     why = check(example)
     if why:
