@@ -20,10 +20,8 @@ BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
 CLEARLY = 2.0  # standard errors by which a training is worse on the first fold if it is given up
-SEEDS, MORE_SEEDS = 2, 4  # networks for each fold if their number is not given
-# `MORE_SEEDS` are worth their time if two networks have a loss that is smaller than that of one by this part. With five
-# folds, the root mean squared error of all ten is then larger than that of twenty by 0.4 %.
-WORTH = 0.08
+SEEDS, MORE_SEEDS = 2, 4  # least and largest number of networks for each fold if it is not given
+EXCESS = 0.008  # part by which the loss of fewer networks than `MORE_SEEDS` may be larger: of an RMSE 0.4 %
 MIXED = 4  # number of the next best trainings whose networks are tried together with those of the best one
 Loss = Callable[[list[list[Sequential]]], np.ndarray]
 Train = Callable[[list[tuple[Training, int]]], list[Sequential]]
@@ -48,7 +46,7 @@ class Choice:
         train: trains networks, given (training, fold) of each.
         x: inputs of the samples. fold: the fold of each sample.
         loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
-        count: networks for each fold in the result. None: `SEEDS`, or `MORE_SEEDS` if that reduces it.
+        count: networks for each fold in the result. None: from `SEEDS` to `MORE_SEEDS`, as many as reduce it.
         seconds: no training begins for a choice if it would take longer; None: no limit.
 
     Attributes:
@@ -58,7 +56,7 @@ class Choice:
     def __init__(
         self, train: Train, x: np.ndarray, fold: np.ndarray, loss: Loss, count: int | None, seconds: float | None
     ):
-        self._train, self._x, self._fold, self._loss = train, x, fold, loss
+        self._train, self._x, self._loss = train, x, loss
         self._chooses_count, self._count = count is None, count or MORE_SEEDS
         self._folds = int(fold.max()) + 1
         self._judges = next((k for k in range(1, self._folds) if np.count_nonzero(fold < k) >= ENOUGH), self._folds)
@@ -118,8 +116,8 @@ class Choice:
 
         Networks of different kinds make different errors. So their mean may be better, even if one kind is worse.
         """
-        if self._chooses_count and not self._more_are_worth_it(self._some(best, self._judges, SEEDS)):
-            self._count = SEEDS
+        if self._chooses_count:
+            self._count = self._enough(self._some(best, self._judges, SEEDS))
         alike = self._some(best, self._judges, self._count)
         least = self._judged(alike)
         others: list[Training] = []
@@ -135,10 +133,18 @@ class Choice:
             return self.chosen(best)
         return Chosen(self._with(self._some(best, self._folds, self._count - len(others)), others), alike)
 
-    def _more_are_worth_it(self, networks: list[list[Sequential]]) -> bool:
-        """Whether the loss of all networks is clearly smaller than that of one of each fold, on average."""
+    def _enough(self, networks: list[list[Sequential]]) -> int:
+        """The smallest number of networks for each fold that is worse than `MORE_SEEDS` by `EXCESS` at most.
+
+        Args:
+            networks: `SEEDS` for each of the first folds. The loss of the mean of n networks is a + v/n. One network
+                and the mean of these tell v, and the final mean is one over all folds.
+        """
         one = np.mean([self._judged([[some[k]] for some in networks]) for k in range(SEEDS)])
-        return bool(one > (1 + WORTH) * self._judged(networks))
+        several = self._judged(networks)
+        v = (one - several) / (1 - 1 / SEEDS)
+        excess = v / self._folds * (1 / np.arange(SEEDS, MORE_SEEDS + 1) - 1 / MORE_SEEDS)
+        return SEEDS + int(np.argmax(excess <= EXCESS * several))
 
     def _with(self, networks: list[list[Sequential]], others: list[Training]) -> list[list[Sequential]]:
         """`count` networks for each fold: the first of these, and one of each of the other trainings."""

@@ -46,7 +46,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             `forget` and `forget_until`.
         hidden_layer_sizes, epochs, batch_size, n_folds, forget, forget_until: as in `TAGIRegressor`. With one fold,
             probabilities are not tempered.
-        n_seeds: networks for each fold. None: 4 or 2, as in `TAGIRegressor`, by the log loss.
+        n_seeds: networks for each fold. None: 2 to 4, as in `TAGIRegressor`, by the log loss.
         n_bins, categorical_features, max_time, known_rows, n_jobs, random_state, verbose: as in `TAGIRegressor`.
 
     Attributes:
