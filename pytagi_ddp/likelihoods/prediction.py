@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.nn.core.validate import same_order
 
-ROUNDS, COARSE, FINE = 4, 33, 129  # of `log_expectation`
+ROUNDS, COARSE, FINE = 15, 33, 193  # of `log_expectation`: most rounds, and points of their grids and of the last one
+WIDER = 4 * COARSE  # points by which a grid becomes wider that does not hold the integrand
 NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
 BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
 AT_ONCE = 1 << 18  # values of a distribution function that are computed together
@@ -25,26 +26,36 @@ SIGNS = ": for labels -1 and 1 give (y + 1) / 2; NaN is a missing label"
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
     """log E[f(z)], z ~ N(m, s), for f whose product with the density has one maximum.
 
-    It uses the trapezoid rule on a grid that is adapted to the integrand, so f may be arbitrarily sharp.
+    It uses the trapezoid rule on a grid that is adapted to the integrand, so f may be arbitrarily sharp, and its maximum
+    may be far from m.
 
     Args:
         log_f: the logarithm of f, for z of shape (n, *m.shape).
     """
     sd = np.sqrt(np.maximum(s, 1e-24))
     low, high = np.full(m.shape, -12.0), np.full(m.shape, 12.0)
-    for turn in range(ROUNDS + 1):
-        n = FINE if turn == ROUNDS else COARSE
-        share = np.linspace(0, 1, n).reshape(-1, *[1] * m.ndim)
-        u = low + (high - low) * share
+
+    def on_grid(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Logarithms of the integrand at n points, their maximum, and the distance of the points."""
+        step = (high - low) / (n - 1)
+        u = low + step * np.arange(n).reshape(-1, *[1] * m.ndim)
         logs = -0.5 * u * u + log_f(m + sd * u)
         logs = np.where(np.isnan(logs), -np.inf, logs)
-        top = logs.max(0)
-        if turn < ROUNDS:
-            inside = logs > top - NEGLIGIBLE
-            first, last = inside.argmax(0), n - 1 - inside[::-1].argmax(0)
-            step = (high - low) / (n - 1)
-            low, high = low + step * np.maximum(first - 1, 0), low + step * np.minimum(last + 1, n - 1)
-    step = (high - low) / (FINE - 1)
+        return logs, logs.max(0), step
+
+    held = np.zeros(m.shape, bool)  # whether the grid has held the integrand: from then on it becomes narrower only
+    for _ in range(ROUNDS):
+        logs, top, step = on_grid(COARSE)
+        inside = logs > top - NEGLIGIBLE
+        first, last = inside.argmax(0) - 1, COARSE - inside[::-1].argmax(0)
+        held |= (first >= 0) & (last < COARSE)
+        low, high = (
+            low + step * np.where(held, np.maximum(first, 0), np.where(first < 0, -WIDER, 0)),
+            low + step * np.where(held, np.minimum(last, COARSE - 1), COARSE - 1 + np.where(last < COARSE, 0, WIDER)),
+        )
+        if np.all(held & (2 * (last - first) > COARSE)):
+            break
+    logs, top, step = on_grid(FINE)
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.exp(logs - np.where(np.isfinite(top), top, 0))
         weights[[0, -1]] *= 0.5

@@ -167,6 +167,32 @@ def test_wide_and_narrow_outputs_keep_their_probabilities():
     assert rare.log_prob([[1.0]])[0, 0] == pytest.approx(-40, abs=1e-4)
 
 
+def test_surprising_observations_keep_their_probabilities():
+    """The integrand has its maximum 13 to 33,000 standard deviations from the mean of the output."""
+    u = np.linspace(0, 1, 200_001)
+
+    def log_mean(log_likelihood, m, sd, low, high):
+        """log E[f(z)] by a sum over z from low to high, between which all of the integrand is."""
+        z = low + (high - low) * u
+        logs = log_likelihood(z) - 0.5 * ((z - m) / sd) ** 2
+        return logs.max() + np.log(np.exp(logs - logs.max()).sum() * (z[1] - z[0]) / np.sqrt(2 * np.pi) / sd)
+
+    for m, sd, y, low, high in (
+        (4, 0.1, 400, 4.5, 6.5),
+        (10, 0.1, 0, 5.5, 6.5),
+        (50, 1, 0, 2, 6),
+        (50, 1e-3, 0, 17, 17.6),
+    ):
+        found = lk.Poisson().prediction([[m]], [[sd**2]]).log_prob([[float(y)]])
+        factorial = np.log(np.arange(1, y + 1)).sum()
+        expected = log_mean(lambda z, y=y: y * z - np.exp(z), m, sd, low, high) - factorial
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    far = lk.Gamma(1).prediction([[0.0]], [[0.01]]).log_prob([[1000.0]])
+    np.testing.assert_allclose(far, log_mean(lambda z: -z - 1000 * np.exp(-z), 0, 0.1, 1, 2.5), rtol=1e-9)
+    certain = lk.Bernoulli().prediction([[200.0]], [[100.0]])  # E[e^-z]
+    np.testing.assert_allclose(certain.log_prob([[0.0]]), -150, atol=1e-6)
+
+
 def test_coverage_is_the_share_of_known_observations_inside():
     gaussian = lk.Gaussian(0.5).prediction(M, S)
     low, high = gaussian.interval(0.6)
