@@ -26,8 +26,8 @@ SIGNS = ": for labels -1 and 1 give (y + 1) / 2; NaN is a missing label"
 def log_expectation(log_f: Callable[[np.ndarray], np.ndarray], m: np.ndarray, s: np.ndarray) -> np.ndarray:
     """log E[f(z)], z ~ N(m, s), for f whose product with the density has one maximum.
 
-    It uses the trapezoid rule on a grid that is adapted to the integrand, so f may be arbitrarily sharp, and its maximum
-    may be far from m.
+    It uses the trapezoid rule on a grid that is adapted to the integrand, so f may be arbitrarily sharp, and have its
+    maximum far from m.
 
     Args:
         log_f: the logarithm of f, for z of shape (n, *m.shape).
@@ -151,10 +151,11 @@ class Prediction(ABC):
         values = observed_as(y, self.mean)
         random = np.random.default_rng(0)
         ranks = np.arange(1 - DRAWS, DRAWS, 2) / (DRAWS * (DRAWS - 1))  # of sorted draws, in E|Y - Y'|/2
-        score = np.zeros(self.mean.shape)
+        score = np.zeros(np.broadcast_shapes(values.shape, self.mean.shape))
         for _ in range(TURNS):
             drawn = np.sort(self.sample(DRAWS, random), 0)
-            score += (np.abs(drawn - values).mean(0) - np.tensordot(ranks, drawn, 1)) / TURNS
+            distance = np.sum([np.abs(one - values) for one in drawn], 0) / DRAWS
+            score += (distance - np.tensordot(ranks, drawn, 1)) / TURNS
         return score
 
 
@@ -310,25 +311,25 @@ class LinkedPrediction(PredictionOfMoments):
         self.discrete, self._width = discrete, width
 
     def log_prob(self, y: Any) -> np.ndarray:
-        values = observed_as(y, self._m)
+        values, m, s = np.broadcast_arrays(observed_as(y, self._m), self._m, self._s)
         known = np.isfinite(values) & ((values >= 0) & (values == np.floor(values)) if self.discrete else values > 0)
         safe = np.where(known, values, 1.0)
-        found = log_expectation(lambda z: self._log_density(safe, z), self._m, self._s)
+        found = log_expectation(lambda z: self._log_density(safe, z), m, s)
         return np.where(known, found, np.where(np.isnan(values), np.nan, -np.inf))
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        values = np.broadcast_to(observed_as(y, self._m), self._m.shape)
+        values, m, s = np.broadcast_arrays(observed_as(y, self._m), self._m, self._s)
         values = np.floor(values) if self.discrete else values
         safe = np.where(values >= 0, values, 0.0)
-        sd = np.sqrt(self._s)
+        sd = np.sqrt(s)
         with np.errstate(invalid="ignore"):
             needed = 24 * np.max(sd / self._width(safe), initial=0)
         n = int(np.clip(needed, 41, 1001)) | 1
         u = np.linspace(-8, 8, n)
         w = np.exp(-0.5 * u * u)
-        total, parts = np.zeros(self._m.shape), 1 + n * self._m.size // AT_ONCE
+        total, parts = np.zeros(m.shape), 1 + n * m.size // AT_ONCE
         for nodes, weights in zip(np.array_split(u, parts), np.array_split(w / w.sum(), parts), strict=True):
-            z = self._m + sd * nodes.reshape(-1, *[1] * self._m.ndim)
+            z = m + sd * nodes.reshape(-1, *[1] * m.ndim)
             total += np.tensordot(weights, self._cumulative(safe, z), 1)
         return np.where(np.isnan(values), np.nan, np.where(values >= 0, np.minimum(total, 1), 0.0))
 
@@ -400,8 +401,10 @@ class ClassPrediction(Prediction):
         missing = ~(wanted >= 0)
         if np.any(wanted[~missing] >= values.shape[-1]):
             raise ValueError(f"y must hold classes from 0 to {values.shape[-1] - 1}, got {np.nanmax(wanted)}")
-        index = np.broadcast_to(np.where(missing, 0, wanted).astype(int), values.shape[:-1])
-        return np.where(missing, np.nan, np.take_along_axis(values, index[..., None], -1)[..., 0])
+        shape = np.broadcast_shapes(wanted.shape, values.shape[:-1])
+        index = np.broadcast_to(np.where(missing, 0, wanted).astype(int), shape)[..., None]
+        found = np.take_along_axis(np.broadcast_to(values, (*shape, values.shape[-1])), index, -1)[..., 0]
+        return np.where(missing, np.nan, found)
 
 
 class BinaryPrediction(Prediction):

@@ -264,6 +264,25 @@ def test_a_missing_class_has_no_score(name):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "Categorical"])
+def test_several_observations_of_each_prediction_have_their_scores(name):
+    """As curves of a distribution need them: 33 and 50 of each sample, and four of a single one."""
+    likelihood = lk.Categorical(2) if name == "Categorical" else KINDS[name]
+    m, s = (np.tile(part, (1, likelihood.outputs or 1)) for part in (M, S))
+    prediction = likelihood.prediction(m, s)
+    y = np.linspace(0.01, 3, 50).reshape(-1, *[1] * prediction.mean.ndim)
+    y = np.floor(y / 2) if prediction.discrete else y
+    for score in (prediction.log_prob, prediction.cdf, prediction.crps):
+        each = np.array([score(np.full(prediction.mean.shape, one)) for one in y.ravel()[::7]])
+        np.testing.assert_allclose(score(y)[::7], each, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(score(y[:33])[::7], each[:5], rtol=1e-6, atol=1e-9)
+    alone = likelihood.prediction(m[:1], s[:1])
+    for score in ("log_prob", "cdf", "crps"):
+        several = getattr(alone, score)(y[::14].ravel())
+        expected = getattr(prediction, score)(y[::14])[:, 0]
+        np.testing.assert_allclose(several.ravel(), expected.ravel(), rtol=1e-6, atol=0.1 if score == "crps" else 1e-9)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "Categorical"])
 def test_a_masked_observation_has_no_score(name):
     prediction = CLASSES[name] if name in CLASSES else KINDS[name].prediction(M, S)
     y = np.ma.masked_array([1, 9999, 1], mask=[False, True, False])
