@@ -56,12 +56,7 @@ class Joint(Likelihood):
 
     def _observed(self, y: Any) -> Iterator[tuple[Likelihood, int, int, Any]]:
         """(likelihood, first output, number of outputs, observations) of each part."""
-        if not isinstance(y, list | tuple) or len(y) != len(self._parts):
-            raise ValueError(
-                f"y must be a tuple or list with one entry for each of {len(self._parts)} parts of Joint, as in "
-                "fit(x, (labels, numbers))"
-            )
-        return ((*part, values) for part, values in zip(self._parts, y, strict=True))
+        return ((*part, values) for part, values in zip(self._parts, _checked(y, len(self._parts)), strict=True))
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         for likelihood, first, width, values in self._observed(y):
@@ -110,15 +105,29 @@ class JointPrediction:
         return f"JointPrediction({self.parts!r})"
 
     def log_prob(self, y: Sequence[Any]) -> np.ndarray:
-        """The logarithm of the density of all observations of a sample, (samples,); missing ones count as 0."""
+        """The logarithm of the density of all observations of a sample, (samples,); missing ones count as 0.
+
+        Raises:
+            ValueError: another number of parts, or as `Prediction.log_prob`.
+        """
         total: Any = 0.0
-        for part, values in zip(self.parts, y, strict=True):
+        for part, values in zip(self.parts, _checked(y, len(self.parts)), strict=True):
             if values is not None:
-                logs = np.nan_to_num(part.log_prob(values))
-                total = total + logs.reshape(len(logs), -1).sum(1)
+                logs = part.log_prob(values)
+                total = total + np.where(np.isnan(logs), 0, logs).reshape(len(logs), -1).sum(1)
         return total
 
     def sample(self, n: int, seed: int | None = None) -> list[np.ndarray]:
         """n draws of each part, each (n, ...)."""
         random = np.random.default_rng(seed)
         return [part.sample(n, random) for part in self.parts]
+
+
+def _checked(y: Any, parts: int) -> Sequence[Any]:
+    """`y` if it has one entry for each part; otherwise raises ValueError."""
+    if not isinstance(y, list | tuple) or len(y) != parts:
+        raise ValueError(
+            f"y must be a tuple or list with one entry for each of {parts} parts of Joint, as in "
+            "fit(x, (labels, numbers))"
+        )
+    return y

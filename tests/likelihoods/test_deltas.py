@@ -316,6 +316,10 @@ def test_joint_parts_take_their_columns():
     logs = prediction.log_prob([labels, numbers, counts])
     expected = prediction.parts[1].log_prob(numbers).sum(1)[2] + prediction.parts[0].log_prob(labels)[2]
     assert logs[2] == pytest.approx(expected)
+    impossible = prediction.log_prob([None, None, [0.5, NAN, 0, 1]])
+    assert np.isneginf(impossible).tolist() == [True, False, False, False] and impossible[1] == 0
+    with pytest.raises(ValueError, match="one entry for each of 3 parts of Joint"):
+        prediction.log_prob([labels, numbers])
 
 
 def test_outputs_that_are_not_finite_make_deltas_that_a_step_reports():
