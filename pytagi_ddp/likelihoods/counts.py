@@ -25,7 +25,7 @@ class Poisson(Likelihood):
 
     Args:
         exposure: time, area or population of a count; e^z is the rate for an exposure of 1. One number for all counts,
-            or an array with one for each sample or count, in the order of the samples of `observe` or `predict`:
+            or an array with one for each sample, time step or count, in the order of `observe` or `predict`:
 
                 Poisson(hours[rows]).observe(net, counts[rows])
                 Poisson(hours_new).predict(net, x_new)
@@ -127,11 +127,13 @@ def _exposures(likelihood: Likelihood, exposure: ArrayLike) -> float | np.ndarra
 def _logarithms(likelihood: Poisson | NegativeBinomial, shape: tuple[int, ...]) -> np.ndarray:
     """Logarithms of the exposures, for outputs (samples, ..., outputs)."""
     logs = np.log(likelihood.exposure)
-    if logs.size not in (1, shape[0], np.prod(shape)):
+    rows = prod(shape[:-1])
+    if logs.size not in (1, shape[0], rows, prod(shape)):
         raise ValueError(
             f"there are {logs.size} exposures for {shape[0]} samples: give one for each. (A Trainer and net.fit have "
             "one likelihood for all batches: there, give the logarithms to the network as an input)"
         )
     if logs.size > 1:
-        check_samples(logs.shape, "exposure", shape[0], prod(shape[:-1]))
-    return logs.reshape(shape if logs.size == np.prod(shape) else (-1, *(1,) * (len(shape) - 1)))
+        check_samples(logs.shape, "exposure", shape[0], rows)
+    each = {rows: (*shape[:-1], 1), prod(shape): shape}
+    return logs.reshape(each.get(logs.size, (-1, *(1,) * (len(shape) - 1))))

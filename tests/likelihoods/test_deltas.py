@@ -125,6 +125,21 @@ def test_exposures_of_samples_or_counts(kind):
                 np.testing.assert_allclose(by_count[:, row, column], alone, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [lk.Poisson, lambda exposure: lk.NegativeBinomial(2, exposure)])
+def test_exposures_of_time_steps(kind):
+    """One for each step of a sequence, in `observe` and in predictions, is one for all counts of this step."""
+    rng = np.random.default_rng(0)
+    m, s, y = rng.normal(size=(3, 8)), np.full((3, 8), 0.2), rng.poisson(3, (3, 4, 2))
+    exposures = rng.uniform(0.5, 5, (3, 4))
+    of_counts = np.repeat(exposures[..., None], 2, -1)
+    expected = told(kind(of_counts), m, s, y, steps=4)
+    moments_of_steps = m.reshape(3, 4, 2), s.reshape(3, 4, 2)
+    mean = kind(of_counts).prediction(*moments_of_steps).mean
+    for form in (exposures, exposures.ravel(), exposures[..., None]):
+        np.testing.assert_array_equal(told(kind(form), m, s, y, steps=4), expected)
+        np.testing.assert_array_equal(kind(form).prediction(*moments_of_steps).mean, mean)
+
+
 @few
 @given(MEANS, VARIANCES, powers(-3, 3), powers(-2, np.log10(3000)))
 def test_gamma(m, s, y, shape):
