@@ -139,10 +139,6 @@ class HierarchicalCategorical(Likelihood):
         sibling = ((np.arange(self.n)[:, None] >> shifts) ^ 1) << shifts  # the first class on the other branch
         self._paths = np.where(sibling < self.n, units - 1, -1)
         self._right = signs > 0
-        table = np.full((self.n + 1, self.outputs), np.nan, np.float32)  # the last row is that of a missing class
-        rows, places = np.nonzero(self._paths >= 0)
-        table[rows, self._paths[rows, places]] = self._right[rows, places]
-        self._table = table
 
     def __repr__(self) -> str:
         return f"HierarchicalCategorical({self.n})"
@@ -151,7 +147,10 @@ class HierarchicalCategorical(Likelihood):
         labels = outputs.labels(y, self.n)
         weights = outputs.weights(weight, 1)
         each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
-        outputs.observe("binomial", self._table[labels], ONE, ZERO, each)
+        rows, places = np.nonzero((self._paths[labels] >= 0) & (labels >= 0)[:, None])
+        decisions = np.full((outputs.rows, outputs.width), np.nan, np.float32)
+        decisions[rows, self._paths[labels[rows], places]] = self._right[labels[rows], places]
+        outputs.observe("binomial", decisions, ONE, ZERO, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         left, right = _log_odds(mu, var)

@@ -251,6 +251,15 @@ def test_a_tree_of_classes():
     assert p.sum() == pytest.approx(1, abs=1e-12) and p.argmax() in range(3)
 
 
+def test_a_tree_of_many_classes_takes_little_memory():
+    """A path of each class, and not a row of all nodes for each."""
+    tree = lk.HierarchicalCategorical(5000)
+    assert len(pickle.dumps(tree)) < 1e6
+    m = np.zeros((3, tree.outputs))
+    dm, _ = told(tree, m, m + 1, [4999, -1, 0])
+    assert np.count_nonzero(dm, 1).tolist() == [7, 0, 13]  # 6 of the 13 nodes of the last class have one branch
+
+
 LIKELIHOODS = {
     "Gaussian": (lk.Gaussian(0.5), 0.4),
     "LogNormal": (lk.LogNormal(0.5), 0.4),
