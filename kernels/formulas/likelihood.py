@@ -23,8 +23,8 @@ ZERO, HALF, ONE, TWO, THREE, FOUR, SIX, TWELVE = f(0), f(0.5), f(1), f(2), f(3),
 FIVE, SEVEN, TEN, NAN = f(5), f(7), f(10), f(np.nan)
 TENTH, TWELFTH, QUARTER = f(0.1), f(1 / 12), f(0.25)
 ROOT_HALF_PI = f(math.sqrt(math.pi / 2))
-FAR = f(1e12)  # replaces an infinite bound of an interval
-LEAST_VAR = f(1e-12)  # replaces a variance of 0
+FAR = f(1e12)  # standard deviations that replace an infinite bound of an interval
+LEAST_VAR, LEAST_SD = f(1e-12), f(1e-6)  # replace a variance and a standard deviation of 0
 ASYMPTOTIC = f(8)  # from here on 1 - x R(x) by its series
 DROP = f(14)  # nodes end where the integrand is e^-14 of its maximum
 WIDTHS = f(5.3)  # standard deviations at which a Gaussian is e^-14 of its maximum
@@ -77,8 +77,8 @@ def interval_observation(m, s, low, high, v):
     tails and, for a narrow interval, from the series in its width. low = high is an exact observation of z + e.
     """
     scale = ONE / math.sqrt(s + v)
-    a, b = (at_least(low, -FAR) - m) * scale, (at_most(high, FAR) - m) * scale
-    d = (at_most(high, FAR) - at_least(low, -FAR)) * scale
+    a, b = at_least((low - m) * scale, -FAR), at_most((high - m) * scale, FAR)
+    d = at_most((high - low) * scale, FAR)
     left = a + b < ZERO  # reflected: the interval is to the right of m, or around it
     a, b = (-b if left else a), (-a if left else b)
     c = HALF * (a + b)
@@ -108,8 +108,7 @@ def laplace_observation(m, s, y, b, unused):
     With u = |y - m|/sqrt(s), t = sqrt(s)/b, R1 = R(t - u), R2 = R(t + u), r = R2/R1:
     sqrt(s) dm = +-t (1 - r)/(1 + r), s ds = 4 t^2 r/(1 + r)^2 - 2 t/(R1 + R2).
     """
-    s = at_least(s, LEAST_VAR)
-    sd = math.sqrt(s)
+    sd = at_least(math.sqrt(s), LEAST_SD * b)
     u, t = abs(y - m) / sd, sd / b
     r2, e2 = mills(t + u)
     x = t - u
@@ -120,7 +119,7 @@ def laplace_observation(m, s, y, b, unused):
     rest = e1 * r if x >= ZERO else r - x * r2  # (1 - x R1) r
     one = ONE + r
     g = (ONE - r) / (one * b)
-    return (g if y >= m else -g), -TWO * t * inverse * (rest + e2) / (one * one * s)
+    return (g if y >= m else -g), -TWO * inverse * (rest + e2) / (one * one * b * sd)
 
 
 @formula
@@ -128,17 +127,20 @@ def student_observation(m, s, y, scale, nu):
     """y = z + e, e Student's t with this scale and nu degrees of freedom, a mixture of Gaussians of variance scale^2/l.
 
     l ~ Gamma(nu/2, rate nu/2), by the trapezoid rule in log l. With q = 1/(s + scale^2/l) under the posterior of l,
-    dm = (y - m) E[q], ds = (y - m)^2 Var[q] - E[q].
+    dm = (y - m) E[q], ds = (y - m)^2 Var[q] - E[q]. Here variances have the unit s + scale^2, so that no square of them
+    is beyond float32.
     """
     e, a, v = y - m, HALF * nu, scale * scale
+    per = ONE / (s + v)
+    s, v, square = s * per, v * per, e * e * per
     third = DROP / (THREE * a)
-    low = -third - math.sqrt(third * third + TWO * DROP / a) - math.log(ONE + e * e / (nu * v))
+    low = -third - math.sqrt(third * third + TWO * DROP / a) - math.log(ONE + square / (nu * v))
     high = at_most(math.sqrt(TWO * DROP / a), math.log(FOUR + TWO * DROP / a))
     top, total, first, second = -FAR, ZERO, ZERO, ZERO
     for k in range(STUDENT_NODES):
         u = low + (high - low) * f(k) / STUDENT_LAST
         q = ONE / (s + v * exp(-u))
-        logs = a * (u - exp(u)) + HALF * (math.log(q) - e * e * q)
+        logs = a * (u - exp(u)) + HALF * (math.log(q) - square * q)
         if logs > top:
             shrink = exp(top - logs)
             total, first, second, top = total * shrink, first * shrink, second * shrink, logs
@@ -147,7 +149,7 @@ def student_observation(m, s, y, scale, nu):
         first += w * q
         second += w * q * q
     first, second = first / total, second / total
-    return e * first, e * e * at_least(second - first * first, ZERO) - first
+    return e * first * per, (square * at_least(second - first * first, ZERO) - first) * per
 
 
 @formula

@@ -176,6 +176,20 @@ def test_intervals(m, s, low, width, sigma):
             check(lk.Censored(sigma), m, s, ([a], [b]), log_interval(a, b, sigma), low, sigma)
 
 
+@pytest.mark.parametrize("unit", [1e-15, 1e-12, 1e-6, 1e10, 1e15])
+@pytest.mark.parametrize("kind", [lk.Gaussian, lambda scale: lk.StudentT(3, scale), lk.Laplace, lk.Censored])
+def test_the_unit_of_observations_does_not_matter(kind, unit):
+    m, s, y = np.array([[0.3, -2.0]]), np.array([[0.5, 1e-3]]), np.array([[1.2, 0.9]])
+    forms = [lambda u: y * u]
+    if kind is lk.Censored:
+        forms += [lambda u: (y * u, np.full(y.shape, INF)), lambda u: (y * u, 1.1 * y * u), lambda u: (y * u, y * u)]
+    for form in forms:
+        dm, ds = told(kind(0.4), m, s, form(1))
+        of_unit = told(kind(0.4 * unit), m * unit, s * unit**2, form(unit))
+        np.testing.assert_allclose(np.float64(of_unit[0]) * unit, dm, rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(np.float64(of_unit[1]) * unit**2, ds, rtol=1e-4, atol=1e-9)
+
+
 def test_limits_of_an_instrument():
     """At a limit it says only that y is there or beyond; between them it is exact; (low, high) may be equal."""
     m, s, y = np.zeros((1, 4)), np.ones((1, 4)), np.array([[-3, -1, 0.5, 2.0]])
