@@ -102,10 +102,14 @@ class Outputs:
         values = to_numpy(y, what)
         if values.size != (size := self.rows * self.width):
             rows = f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
-            last = "; for the last step alone give the last recurrent layer last_timestep=True"
+            remedy = ""
+            if values.size == self.samples * self.width:
+                remedy = "; for the last step alone give the last recurrent layer last_timestep=True"
+            elif isinstance(y, tuple) and values.size == 2 * size:
+                remedy = "; a tuple (y, var) is observed by Gaussian, and (low, high) by Censored"
             raise ValueError(
                 f"{what} must hold {size} values ({rows} x {self.width} outputs), got {values.size} in the shape "
-                f"{values.shape}{last if values.size == self.samples * self.width else ''}"
+                f"{values.shape}{remedy}"
             )
         flat = flat_float32(values, what)
         self.check_samples(values, what)
@@ -124,7 +128,10 @@ class Outputs:
         if flat_integers and values.min() >= MISSING and values.max() < classes:  # the common case
             return values if values.dtype == np.int32 else values.astype(np.int32)
         if values.size != self.rows:
-            raise ValueError(f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values")
+            remedy = "; of rows with a 1 at the class give y.argmax(-1)" if values.size == self.rows * classes else ""
+            raise ValueError(
+                f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values{remedy}"
+            )
         self.check_samples(values, "y")
         flat = values.reshape(-1)
         if flat.dtype.kind == "f":
