@@ -188,17 +188,19 @@ def softplus_rise(a, there, t, p):
 
 
 @formula
-def node_moments(m, s, y, n):
-    """(dm, ds) for y successes in n trials with the log odds z, p(y | z) ~ exp(y z - n log(1 + e^z)), for any s.
+def node_moments(m, s, y, failures):
+    """(dm, ds) for y successes and these failures with the log odds z, p(y | z) ~ exp(y z - n log(1 + e^z)), for any s.
+
+    n is their sum. Both are given, because in float32 the sum loses the smaller one if the other is 1e7 times as large.
 
     Newton's method finds the mode. The trapezoid rule uses nodes t = c (e^(bv) - 1), v from -1 to 1, around it, which
     extend as far as the integrand on each side. With a wide prior, dm = (E[z] - m)/s and ds = (Var[z]/s - 1)/s; with a
     narrow one, where these cancel, dm = E[l'] and ds = Var[l'] + E[l''], l = log p(y | z).
     """
     s = at_least(s, LEAST_VAR)
-    r = ONE / s
+    r, n = ONE / s, y + failures
     mirrored = m * r + y > HALF * n  # so that the mode is not above 0
-    m, y = (-m if mirrored else m), (n - y if mirrored else y)
+    m, y = (-m if mirrored else m), (failures if mirrored else y)
     o = at_most(rate_mode(m + math.log(n), s, y), -m)  # mode - m
     a, p, h, slope = ZERO, ZERO, ZERO, ZERO
     for turn in range(NEWTON):
@@ -249,14 +251,14 @@ def node_moments(m, s, y, n):
 
 
 @formula
-def binomial_observation(m, s, y, trials, shift):
-    """y successes in `trials` trials with the log odds z + shift.
+def binomial_observation(m, s, y, failures, shift):
+    """y successes and these failures with the log odds z + shift.
 
-    Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes in y + r trials, shift -log r. A
-    Poisson count with mean c e^z is one of `TRIALS` trials, shift log c - `LOG_TRIALS`: the limit of many trials with
-    small odds, for c e^z up to 1e12.
+    Negative binomial counts y with mean e^z and variance e^z + e^2z/r are y successes and r failures, shift -log r. A
+    Poisson count with mean c e^z has `TRIALS` failures, shift log c - `LOG_TRIALS`: the limit of many trials with small
+    odds, for c e^z up to 1e12.
     """
-    return node_moments(m + shift, s, y, trials)
+    return node_moments(m + shift, s, y, failures)
 
 
 @formula

@@ -102,7 +102,7 @@ class Bernoulli(Likelihood):
         known = values[~np.isnan(values)]
         if self.link == "logit":
             refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1", SIGNS)
-            outputs.observe("binomial", values, ONE, ZERO, weight)
+            outputs.observe("binomial", values, 1 - values, ZERO, weight)
         else:
             refuse_where((known != 0) & (known != 1), self, "0 or 1", SIGNS)
             infinite = np.float32(np.inf)
@@ -150,7 +150,7 @@ class HierarchicalCategorical(Likelihood):
         rows, places = np.nonzero((self._paths[labels] >= 0) & (labels >= 0)[:, None])
         decisions = np.full((outputs.rows, outputs.width), np.nan, np.float32)
         decisions[rows, self._paths[labels[rows], places]] = self._right[labels[rows], places]
-        outputs.observe("binomial", decisions, ONE, ZERO, each)
+        outputs.observe("binomial", decisions, 1 - decisions, ZERO, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         left, right = _log_odds(mu, var)

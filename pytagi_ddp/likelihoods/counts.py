@@ -82,9 +82,8 @@ class NegativeBinomial(Likelihood):
         self._shift = np.asarray(np.log(self.exposure) - np.log(self.size), np.float32)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        counts = _counts(self, outputs, y)
         shift = outputs.spread(self._shift, "exposure", outputs.width)
-        outputs.observe("binomial", counts, counts + np.float32(self.size), shift, weight)
+        outputs.observe("binomial", _counts(self, outputs, y), one(self.size), shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, r, m = special(), self.size, mu + _logarithms(self, mu.shape)

@@ -100,6 +100,16 @@ def test_negative_binomial(m, s, y, size):
     check(lk.NegativeBinomial(size), m, s, y, log_likelihood, within=4e-3 if wide else 1e-3)
 
 
+@pytest.mark.parametrize("y", [1e5, 5e6, 4e8])
+@pytest.mark.parametrize("size", [0.2, 1.4, 30.0])
+def test_large_counts_keep_the_size(y, size):
+    """The sum of the count and the size would be the count alone in float32."""
+    size = float(np.float32(size))
+    log_likelihood = lambda z: y * (z - np.log(y)) - (y + size) * np.log((size + np.exp(z)) / (size + y))  # noqa: E731
+    for m, s in ((np.log(y) - 2, 0.5), (np.log(y) + 1.5, 2.6), (np.log(y), 40.0)):
+        check(lk.NegativeBinomial(size), m, s, y, log_likelihood)
+
+
 @pytest.mark.parametrize("kind", [lk.Poisson, lambda exposure: lk.NegativeBinomial(2, exposure)])
 def test_exposures_of_samples_or_counts(kind):
     manual_seed(0)
