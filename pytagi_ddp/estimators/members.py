@@ -130,17 +130,21 @@ def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarra
     known = known_values(net)
     for k, values in known.items():
         missing[:, k] |= ~near_any(x[:, k], values)
-    rows = missing.any(1)
-    if rows.any():
-        some, rng = x[rows], np.random.default_rng(0)
-        half = rng.standard_normal((DRAWS // 2, x.shape[1]), np.float32)
+    if not missing.any():
+        return mu, var, added
+    rows, rng = np.flatnonzero(missing.any(1)), np.random.default_rng(0)
+    half = rng.standard_normal((DRAWS // 2, x.shape[1]), np.float32)
+    places = {k: rng.permutation(DRAWS) / DRAWS for k in known}
+    for start in range(0, len(rows), PREDICTED):  # all rows at once would take 64 times their memory
+        block = rows[start : start + PREDICTED]
+        some = x[block]
         filled = [np.where(np.isnan(some), z, some) for z in (*half, *-half)]
         for k, values in known.items():
-            replaced = missing[rows, k]
-            for z, place in zip(filled, rng.permutation(DRAWS) / DRAWS, strict=True):
+            replaced = missing[block, k]
+            for z, place in zip(filled, places[k], strict=True):
                 z[replaced, k] = similar(some[replaced, k], values, place)
         mus, variances = np.array([moments(net, z) for z in filled]).swapaxes(0, 1)
-        mu[rows], var[rows], added[rows] = mus.mean(0), variances.mean(0), mus.var(0)
+        mu[block], var[block], added[block] = mus.mean(0), variances.mean(0), mus.var(0)
     return mu, var, added
 
 

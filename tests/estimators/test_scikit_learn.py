@@ -492,6 +492,18 @@ def test_dense_samples_take_as_many_bytes_as_the_limit_assumes():
         assert 0.9 < peak / (inputs.BYTES * 2_000_000) < 1.1
 
 
+def test_draws_of_missing_inputs_take_little_memory():
+    x = np.random.default_rng(0).normal(size=(20_000, 50))
+    model = TAGIRegressor(4, epochs=1, n_folds=1, n_seeds=1, n_bins=0, random_state=0).fit(x[:50], x[:50, 0])
+    x[:, 3] = np.nan
+    tracemalloc.start()
+    mean = model.predict(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 * x.size  # 64 draws of all samples are 256 bytes for each entry
+    np.testing.assert_allclose(model.predict(x[5000:5100]), mean[5000:5100], rtol=0, atol=1e-5)
+
+
 @both
 def test_bad_input_is_found(kind):
     pandas = pytest.importorskip("pandas")
