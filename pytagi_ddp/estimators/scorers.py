@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.utils import assert_all_finite
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from pytagi_ddp.estimators.classifier import TAGIClassifier
 from pytagi_ddp.estimators.distributions import EnsemblePrediction
-from pytagi_ddp.estimators.inputs import sample_weights
+from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.regressor import TAGIRegressor, observations
 
 COVERAGE = 0.9
@@ -72,6 +73,7 @@ def log_likelihood_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_wei
     Raises:
         TypeError: another estimator. A TransformedTargetRegressor is one: densities would be those of transformed
             targets, and differ by the derivative of the transform.
+        ValueError: an observation is missing or infinite.
     """
     distribution, observed = _predicted(estimator, X, y)
     logs = distribution.log_prob(observed)
@@ -87,7 +89,7 @@ def neg_crps_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: A
             units should be alike.
 
     Raises:
-        TypeError: as `log_likelihood_scorer`.
+        TypeError, ValueError: as `log_likelihood_scorer`.
     """
     distribution, observed = _predicted(estimator, X, y)
     return -_mean(distribution.crps(observed), sample_weight)
@@ -107,7 +109,7 @@ def neg_interval_score_scorer(
         estimator, X, y, sample_weight: as of `neg_crps_scorer`.
 
     Raises:
-        TypeError: as `log_likelihood_scorer`.
+        TypeError, ValueError: as `log_likelihood_scorer`.
 
     Source: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation", JASA 102.
     """
@@ -129,7 +131,7 @@ def coverage_scorer(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: A
         estimator, X, y, sample_weight: as of `neg_crps_scorer`.
 
     Raises:
-        TypeError: as `log_likelihood_scorer`.
+        TypeError, ValueError: as `log_likelihood_scorer`.
     """
     distribution, observed = _predicted(estimator, X, y)
     low, high = distribution.interval(COVERAGE)
@@ -140,7 +142,10 @@ def _predicted(estimator: Any, X: Any, y: Any) -> tuple[EnsemblePrediction, np.n
     """Distributions, and their observations."""
     regressor, X = _regressor(estimator, X)
     distribution = regressor.predict_distribution(X)
-    return distribution, observations(y, distribution)
+    observed = observations(y, distribution)
+    with explained(observed, "y"):
+        assert_all_finite(observed, input_name="y")
+    return distribution, observed
 
 
 def _mean(scores: np.ndarray, sample_weight: ArrayLike | None) -> float:

@@ -175,6 +175,8 @@ def test_scorers_are_means_of_their_scores():
             scorer(fitted, x, y[:1])
         with pytest.raises(ValueError, match=r"one number for each of 60 samples, got the shape \(1,\)"):
             scorer(fitted, x, y, sample_weight=[1.0])
+        with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
+            scorer(fitted, x, np.where(np.arange(60) == 5, np.nan, y))
 
 
 @pytest.mark.parametrize("scorer", [*SCORERS, coverage_scorer])
