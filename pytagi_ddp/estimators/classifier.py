@@ -235,8 +235,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)
         with explained(y, "y"):
             X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
+            check_classification_targets(y)
         classes = None if classes is None else unwrapped(classes, "classes", text=True)
-        check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         weights = sample_weights(sample_weight, len(y))
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
@@ -247,7 +247,9 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             self._standardise_by(X, weights)
             self.classes_ = unique_labels(y if classes is None else classes)
             if len(self.classes_) < 2:
-                raise ValueError(f"a classifier needs at least two classes, y has 1 class: {self.classes_[0]!r}")
+                raise ValueError(
+                    f"a classifier needs at least two classes, y has 1 class: {self.classes_.tolist()[0]!r}"
+                )
         elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
             raise ValueError(f"classes are not those of the first call, which were {self.classes_.tolist()}")
         if len(unknown := np.setdiff1d(y, self.classes_)):

@@ -28,7 +28,7 @@ COVERED = 0.9  # least share of the samples that have such a value
 MOST_VALUES = 600  # with a unit: the most frequent ones
 HEIGHT = 1.5  # of their units
 LEAST_END = np.float32(0.05)  # least width of the bins at the ends, which continue outside of the samples
-DECLARED, TEXT = ("cat", "dictionary", "enum"), ("large_string", "str", "utf8")  # beginnings of types of columns
+DECLARED, TEXT = ("cat", "dictionary", "enum"), ("large_string", "string", "utf8")  # beginnings of types of columns
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,8 @@ def _column(X: Any, k: int) -> Any:
 
 def _holds_categories(column: Any) -> bool:
     kind = _type_of(column)
-    if _is_declared(column) or str(kind).lower().startswith(TEXT):
+    name = str(kind).lower()
+    if _is_declared(column) or name == "str" or name.startswith(TEXT):
         return True
     return isinstance(kind, np.dtype) and kind.kind == "O" and any(isinstance(value, str) for value in column)
 

@@ -26,8 +26,10 @@ def dense(X: Any) -> Any:
     """Converts a sparse X to a dense array; returns anything else unchanged.
 
     Raises:
-        ValueError: it would take more than half of the machine's memory.
+        ValueError: it would take more than half of the machine's memory. TypeError: a LazyFrame of polars.
     """
+    if hasattr(X, "collect_schema") and not hasattr(X, "shape"):
+        raise TypeError(f"X is a {type(X).__name__}, which has no values yet: give X.collect()")
     if not issparse(X):
         return X
     needed, memory = BYTES * X.shape[0] * X.shape[1] if X.ndim == 2 else 0, _memory()
@@ -79,6 +81,8 @@ def _advice(values: Any, name: str, message: str, columns: Sequence[int] | None)
         place = _place(values, columns, *np.argwhere(bad)[0])
         known = "leave out its row" if name == "y" else "leave out its row, or write NaN, which is a missing value"
         return f"The first one is in {place}: {known}"
+    if "Unknown label type: unknown" in message:
+        return "Give classes of one type: y.astype(int) if all are whole numbers, else y.astype(str)"
     if name == "X" and "must hold real numbers" in message:
         return ENCODE
     if name == "X" and "could not convert string to float" in message:

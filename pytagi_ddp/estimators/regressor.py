@@ -462,7 +462,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             `pipeline.predict(X, return_std=True, quantiles=[0.05, 0.95])`.
 
         Raises:
-            ValueError: quantiles that are not probabilities, in increasing order, between 0 and 1.
+            ValueError: quantiles that are not probabilities between 0 and 1.
         """
         asked = None if quantiles is None else probabilities_of(quantiles)
         distribution = self.predict_distribution(X)

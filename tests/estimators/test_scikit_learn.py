@@ -533,6 +533,10 @@ def test_bad_input_is_found(kind):
     some = [objects, objects.to_numpy(), objects.tolist(), objects.astype("Int64")]
     if kind is TAGIClassifier:
         some += [named, named.astype("string"), named.astype("category"), np.where(missing, None, named)]
+        with pytest.raises(ValueError, match=r"Unknown label type.*\. Give classes of one type: y\.astype\(int\)"):
+            estimator.fit(x, y.astype(object))
+        with pytest.raises(ValueError, match=r"needs at least two classes, y has 1 class: 'a'"):
+            estimator.fit(x, ["a"] * 60)
     for targets in some:
         with pytest.raises(ValueError, match=r"y contains NaN\. The first one is in row 5: leave out its row"):
             estimator.fit(x, targets)

@@ -68,11 +68,17 @@ def test_columns_without_numbers_are_refused(kind):
         table.assign(b=table["b"].astype(str).astype("category")),
         of_polars.with_columns(b=polars.lit("1")),
         of_polars.with_columns(b=polars.lit(dates[0].date())),
+        of_polars.with_columns(b=polars.struct("a", "b")),
     ):
         plain = kind(**QUICK, categorical_features=None)
         for call in (lambda: fitted.predict(other), lambda: plain.fit(other, y)):  # noqa: B023
             with pytest.raises(TypeError, match=r"X must hold real numbers, .* 'b' \(.*; encode"):
                 call()
+    with pytest.raises(TypeError, match=r"'b' \(Struct\); encode"):
+        kind(**QUICK).fit(of_polars.with_columns(b=polars.struct("a", "b")), y)
+    for call in (lambda: kind(**QUICK).fit(of_polars.lazy(), y), lambda: fitted.predict(of_polars.lazy())):
+        with pytest.raises(TypeError, match=r"X is a LazyFrame, which has no values yet: give X\.collect\(\)"):
+            call()
     for other in (np.array(dates)[:, None], x.astype(str)):
         with pytest.raises(TypeError, match=r"X must hold real numbers, got dtype .*; encode"):
             kind(**QUICK).fit(other, y)
