@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from pytagi_ddp.warn import warn
 from pytagi_ddp.weights import checked_weights, warn_of_sum
 
 ENCODE = (
@@ -19,6 +20,7 @@ ENCODE = (
     "first one"
 )
 BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
+NARROW = 0.05  # part of the standard deviation of y in which it is suspicious that most numbers lie
 PART = 0.5  # of the machine's memory that may be used for them
 
 
@@ -117,6 +119,22 @@ def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | N
         return f"row {row}"
     names = getattr(values, "column_names", getattr(values, "columns", columns))
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
+
+
+def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:
+    """Warns of targets with extremes, compared with which most of their numbers are nearly equal.
+
+    Args:
+        y: (n, targets). std: the standard deviation of each. rows: the number of each sample in the caller's y.
+    """
+    low, median, high = np.quantile(y, (0.1, 0.5, 0.9), axis=0)
+    for k in np.flatnonzero((low < high) & (high - low < NARROW * std)):
+        extreme = np.abs(y[:, k] - median[k]).argmax()
+        warn(
+            f"y has {y[extreme, k]:.6g} in row {rows[extreme]}, and four of five of its numbers are between "
+            f"{low[k]:.6g} and {high[k]:.6g}: networks can hardly tell these apart. Correct the extremes, leave out "
+            "their rows, or learn y on another scale, such as its logarithm or np.arcsinh(y)"
+        )
 
 
 def sample_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.ndarray:

@@ -23,12 +23,13 @@ from pytagi_ddp.estimators.ensemble import (
     unchanged_if_refused,
     unwrapped,
 )
-from pytagi_ddp.estimators.inputs import explained, sample_weights
+from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
+    REAL,
     LikelihoodNoise,
     begin,
     check_name,
@@ -219,7 +220,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
 
         Warns:
-            UserWarning: columns without any number, which are ignored, or with values that are equal in float32.
+            UserWarning: columns without any number, which are ignored, or with values that are equal in float32; or
+                y with extremes, compared with which most of its numbers are nearly equal.
         """
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)
@@ -319,7 +321,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 all its y are equal.
 
         Warns:
-            UserWarning: columns that are constant in the first call, or have no number there and are ignored.
+            UserWarning: columns that are constant in the first call, or have no number there and are ignored; or y
+                as in `fit`.
         """
         first = not hasattr(self, "networks_")
         with unchanged_if_refused(self):
@@ -548,11 +551,14 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             check_targets(self.likelihood, y)
         if not reset and (self.likelihood is not None) != isinstance(self._noises[0], LikelihoodNoise):
             raise ValueError("likelihood has changed since the first call: fit anew")
-        X, y, weights = (array[weights > 0] for array in (X, y, weights))
+        rows = np.flatnonzero(weights)
+        X, y, weights = X[rows], y[rows], weights[rows]
         if reset:
             self._standardise_by(X, weights)
             scales = units(self.likelihood, y, weights) if self.likelihood else scales_of(y, weights)
             self._y_mean, self._y_std = scales
+            if self.likelihood is None or self.likelihood in REAL:
+                warn_of_extremes(y, self._y_std, rows)
         elif y.shape[1] != np.size(self._y_mean):
             raise ValueError(f"y has {y.shape[1]} targets, and had {np.size(self._y_mean)} in the first call")
         scaled = (y - self._y_mean) / self._y_std

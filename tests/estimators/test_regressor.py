@@ -1,6 +1,7 @@
 """Regression: what is learnt of the function, and of the noise."""
 
 import re
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -139,6 +140,22 @@ def test_one_wild_observation_does_not_end_learning():
     (mean, std), (expected, expected_std) = (net.predict(x, return_std=True) for net in (hit, calm))
     assert np.abs(mean - expected).max() < 0.5 * y.std()
     assert np.all(std < 1.5 * expected_std)
+
+
+@pytest.mark.parametrize("likelihood", [None, "laplace"])
+def test_extremes_that_make_all_other_targets_equal_are_named(likelihood):
+    x, y = data(60)
+    y = y / y.std()
+    model, other = (TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, likelihood=likelihood) for _ in range(2))
+    some, both = np.r_[0, np.ones(59)], np.c_[y, np.where(np.arange(60) == 7, -99999, y)]
+    for call in (lambda: model.fit(x, both, sample_weight=some), lambda: other.partial_fit(x, both)):
+        with pytest.warns(UserWarning, match=r"y has -99999 in row 7, and four of five .* Correct the extremes, leave"):
+            call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(x, y**3)
+        model.fit(x, np.where(np.arange(60) < 55, 0, 1e6 * y))  # rare events
+        model.set_params(likelihood="poisson").fit(x, np.r_[np.arange(59) % 5, 10_000])
 
 
 @pytest.mark.parametrize("estimator", [TAGIRegressor, TAGIClassifier])
