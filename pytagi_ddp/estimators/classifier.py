@@ -248,7 +248,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             self.classes_ = unique_labels(y if classes is None else classes)
             if len(self.classes_) < 2:
                 raise ValueError(
-                    f"a classifier needs at least two classes, y has 1 class: {self.classes_.tolist()[0]!r}"
+                    f"a classifier needs at least two classes, y has 1 class: {self.classes_.tolist()[0]!r} (give the "
+                    "classes of later samples to the first partial_fit, as classes=)"
                 )
         elif classes is not None and not np.array_equal(unique_labels(classes), self.classes_):
             raise ValueError(f"classes are not those of the first call, which were {self.classes_.tolist()}")

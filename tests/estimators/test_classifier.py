@@ -60,8 +60,8 @@ def test_partial_fit_takes_samples_as_they_come():
         model.partial_fit(x[:2], ["circle", "star"])
     with pytest.raises(ValueError, match=r"not those of the first call, which were \['circle', 'square', 'triangle'\]"):
         model.partial_fit(x[:2], names[:2], classes=[*NAMES, "star"])
-    with pytest.raises(ValueError, match="1 class"):
-        TAGIClassifier().fit(x[:2], ["circle", "circle"])
+    with pytest.raises(ValueError, match=r"1 class: 'circle' \(give the classes of later samples to the first"):
+        TAGIClassifier().partial_fit(x[:2], ["circle", "circle"])
 
 
 def test_partial_fit_leaves_no_sample_out(monkeypatch):
