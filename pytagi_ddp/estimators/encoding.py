@@ -4,6 +4,7 @@ encodings."""
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,9 @@ from pytagi_ddp.warn import warn
 
 MOST_CATEGORIES = 254  # of a column; rarer ones cannot be told apart
 MOST_RARE = 0.1  # share of the samples with such categories that is not suspicious
-NUMERALS = 10  # numbers in a column of text that are suspicious
+NUMERALS = 10  # numbers or dates in a column of text that are suspicious
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")  # with commas between groups of three digits
+DATE = re.compile(r"(\d{4}([-./])\d{1,2}\2\d{1,2}|\d{1,2}([-./])\d{1,2}\3\d{4})([ T].*)?")
 ROWS = 30  # of a column of text in which it is suspicious that most values occur only once
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
@@ -135,8 +138,9 @@ class Categories:
             ValueError: columns that X does not have.
 
         Warns:
-            UserWarning: a column of text, not declared as categories, whose values are numbers, or most of whose values
-                occur only once; or a column with many categories that are not among the most frequent ones.
+            UserWarning: a column of text, not declared as categories, whose values are numbers or dates, or most
+                of whose values occur only once; or a column with many categories that are not among the most
+                frequent ones.
         """
         columns = _columns_of(X, asked)
         if not columns:
@@ -208,15 +212,18 @@ def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> No
     text that should not be categories (if `text`), or of too many categories."""
     rows = counts.total()
     numbers = {key for key in counts if _is_number(key)}
+    dates = {key for key in counts if isinstance(key, str) and DATE.fullmatch(key.strip())}
+    found, kind = (numbers, "numbers") if len(numbers) > len(dates) else (dates, "dates")
     once = sum(count == 1 for count in counts.values())
-    if text and len(numbers) >= max(NUMERALS, 0.9 * len(counts)):
-        others = [key for key in counts if key not in numbers]
+    if text and len(found) >= max(NUMERALS, 0.9 * len(counts)):
+        others = [key for key in counts if key not in found]
         but = f" (not {_shown(others)})" if others else ""
-        commas = ".str.replace(',', '.')" if any(isinstance(key, str) and "," in key for key in numbers) else ""
+        how = f"pd.to_numeric(column{_without_commas(numbers)}, errors='coerce')"
+        if kind == "dates":
+            how = "(pd.to_datetime(column) - first).dt.days, with the same first date for all tables"
         warn(
-            f"column {name!r} of X holds text, and {len(numbers)} of {len(counts)} different values are numbers{but}: "
-            f"they are taken as categories. Convert it (pd.to_numeric(column{commas}, errors='coerce')), or name it in "
-            "categorical_features"
+            f"column {name!r} of X holds text, and {len(found)} of {len(counts)} different values are {kind}{but}: "
+            f"they are taken as categories. Convert it, by {how}, or name it in categorical_features"
         )
     elif text and rows >= ROWS and once > 0.5 * rows:
         warn(
@@ -232,12 +239,21 @@ def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> No
         )
 
 
+def _without_commas(numbers: set[Hashable]) -> str:
+    """What makes the commas of these numbers, if any, such as pandas reads them."""
+    texts = [key.strip() for key in numbers if isinstance(key, str) and "," in key]
+    if not texts:
+        return ""
+    return f".str.replace(',', {'' if all(map(THOUSANDS.fullmatch, texts)) else '.'!r})"
+
+
 def _is_number(value: Hashable) -> bool:
-    """Whether a value is a number, or a text that is one, perhaps with a decimal comma."""
+    """Whether a value is a number, or a text that is one, perhaps with a decimal comma or commas between thousands."""
     if not isinstance(value, str):
         return isinstance(value, Real) and not isinstance(value, bool)
+    commas = ("", -1) if THOUSANDS.fullmatch(value.strip()) else (".", 1)
     try:
-        return math.isfinite(float(value.replace(",", ".", 1)))
+        return math.isfinite(float(value.replace(",", *commas)))
     except ValueError:
         return False
 

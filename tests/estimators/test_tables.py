@@ -312,7 +312,7 @@ def test_columns_are_named_as_in_the_table():
         TAGIRegressor(**QUICK, categorical_features=[0]).fit(rows, y)
 
 
-def test_numbers_read_as_text_are_named():
+def test_numbers_and_dates_read_as_text_are_named():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     a = np.random.default_rng(0).normal(size=60)
     table = pd.DataFrame({"b": a, "a": a.round(6).astype(str)})
@@ -323,6 +323,17 @@ def test_numbers_read_as_text_are_named():
     for mixed in ([*a[:-1], "<0.01"], [str(number).replace(".", ",") for number in a[:-1]] + ["<0,01"]):
         with pytest.warns(UserWarning, match=r"column 'a' of X holds text, and 59 of 60 .* are numbers \(not '<0"):
             TAGIRegressor(**options).fit(table.assign(a=mixed), a)
+    days = pd.Series(pd.date_range("2024-01-01", periods=60))
+    whole = pd.Series(np.arange(60) * 400 + 1)
+    for texts, kind, how in (
+        (whole.map("{:,}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\)"),
+        ((whole / 8).map("{:,.2f}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\)"),
+        (pd.Series(a).map("{:.3f}".format).str.replace(".", ","), "are numbers", r"column.str.replace\(',', '\.'\)"),
+        (days.dt.strftime("%Y-%m-%d %H:%M"), "60 of 60 .* are dates", r"pd.to_datetime\(column\) - first"),
+        (days.dt.strftime("%d.%m.%Y").mask(days.dt.day == 7, "unknown"), r"are dates \(not 'unknown'", "to_datetime"),
+    ):
+        with pytest.warns(UserWarning, match=f"column 'a' of X holds text, and .*{kind}.*{how}"):
+            TAGIRegressor(**options).fit(table.assign(a=texts), a)
     TAGIRegressor(**options).fit(table.astype({"a": "category"}), a)  # no warning
     for asked in (["a"], np.array([False, True])):
         TAGIRegressor(**options, categorical_features=asked).fit(table, a)
