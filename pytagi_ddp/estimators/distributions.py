@@ -197,9 +197,9 @@ class MixturePrediction(EnsemblePrediction):
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
         random = np.random.default_rng(seed)
-        network = random.integers(len(self._mu), size=(n, 1, self._mu.shape[1]))
-        by_each = self._all.sample(n, random)[..., 0]  # (n, networks, samples)
-        return self._loc + self._scale * np.take_along_axis(by_each, network, 1)[:, 0]
+        network = random.integers(len(self._mu), size=(n, self._mu.shape[1]))
+        mu, var = (np.take_along_axis(part, network, 0)[..., None] for part in (self._mu, self._var))
+        return self._loc + self._scale * self.likelihood.prediction(mu, var).sample(1, random)[0, ..., 0]
 
     def _observed(self, y: Any) -> np.ndarray:
         return np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)

@@ -144,6 +144,16 @@ def test_many_samples_take_little_memory():
     assert peak < 300e6  # 200 nodes of all samples and networks are 320 MB, several times
 
 
+def test_draws_are_made_for_one_network_each():
+    mu = np.zeros((20, 5000))
+    found = MixturePrediction(lk.Laplace(0.3), mu, mu + 1)
+    tracemalloc.start()
+    assert found.sample(100, seed=0).shape == (100, 5000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6  # draws of all networks are 80 MB, twice
+
+
 def test_counts_have_probabilities():
     found = KINDS["counts"]
     total = sum(found.pdf(float(k)) for k in range(200))
