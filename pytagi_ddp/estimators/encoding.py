@@ -197,6 +197,10 @@ class Categories:
             for start, categories in zip(starts, self.known.values(), strict=False)
         ]
 
+    def of_others(self) -> list[int]:
+        """The columns of rare and missing values."""
+        return [block.stop for k, block in zip(self.known, self.blocks(), strict=True) if k in self.others]
+
     def sources(self, inputs: int) -> np.ndarray:
         """The number of the column from which each input comes."""
         if not self.known:

@@ -27,6 +27,7 @@ HIDDEN, EPOCHS = 50, 20  # units and epochs of a network of the noise
 LARGEST = 8.0  # limit on |ln r^2|: a residual near 0 is due to chance
 MOST_GAIN = 0.7  # limit on the share of s^2 that averaging over networks takes away
 LEAST = 1e-8  # smallest variance, where the target has variance 1
+USUAL = 10  # samples as many as which the usual noise counts in that of samples whose category is rare or missing
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
 
@@ -190,12 +191,16 @@ class LearntNoise(StudentTNoise):
     continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h is limited to its range at
     the samples, and beyond them s^2 grows with the predicted variance.
 
+    Where a category is rare or missing, the target varies as it does between categories. Networks learn h slowly from
+    few such samples, so their s^2 has a factor, too.
+
     Attributes:
         scale: a, b and the degrees of freedom. networks: their mean is h. features: makes their inputs.
         shrink: ln of a factor below 1 on s^2, because all networks together predict better than the few that have not
             seen a sample: the mean of this ln at the samples.
         limits: smallest and largest value of h at the samples.
         complete: mean squared residual without the variance that missing inputs add.
+        of_others: (column, ln of the factor on s^2) of each input that is above 0 if a category is rare or missing.
     """
 
     scale: Scale
@@ -204,6 +209,7 @@ class LearntNoise(StudentTNoise):
     limits: tuple[float, float]
     complete: float
     networks: list[Sequential] = field(default_factory=list)
+    of_others: tuple[tuple[int, float], ...] = ()
 
     @property
     def degrees(self) -> float:  # type: ignore[override]
@@ -215,6 +221,8 @@ class LearntNoise(StudentTNoise):
             features = self.features(x, moments)
             h = np.clip(np.mean([predicted(net, features)[0][:, 0] for net in self.networks], 0), *self.limits)
         within = self.scale.log_scale2(h) + self.shrink
+        for column, factor in self.of_others:
+            within += factor * (x[:, column] > 0)
         return within + self.features.beyond(moments, within) + np.log1p(moments.missing / self.complete)
 
     def of_observations(self, x: np.ndarray, moments: Moments) -> np.ndarray:
@@ -232,6 +240,7 @@ def learn_noise(
     student_t: bool,
     seeds: Sequence[int],
     run: Run,
+    others: Sequence[int] = (),
 ) -> LearntNoise:
     """Learns the noise of one target from predictions of samples by networks that have not seen them.
 
@@ -242,6 +251,7 @@ def learn_noise(
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
+        others: the columns of x for rare and missing categories.
     """
     mean = partial(np.average, axis=0, weights=weights)
     squares = (moments.mu - y) ** 2 + LEAST
@@ -260,11 +270,18 @@ def learn_noise(
         for k, net in zip(folds, trained, strict=True):
             h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
+    ratios = squares * np.exp(-scale.log_scale2(h)) * (1 - 2 / scale.degrees)  # 1 on average
+    of_others = []
+    for column in others:
+        rows = x[:, column] > 0
+        factor = (weights[rows] @ ratios[rows] + USUAL) / (weights[rows].sum() + USUAL)
+        of_others.append((column, math.log(factor)))
+        ratios[rows] /= factor
     some = ~np.isnan(gain)
     expected = np.exp(scale.log_scale2(h)) * (1 + moments.missing / complete)
     shares = np.minimum((gain / expected)[some], MOST_GAIN)
     shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
-    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained)
+    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, tuple(of_others))
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:

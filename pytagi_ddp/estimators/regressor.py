@@ -85,8 +85,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     and has its own m, s and v.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,) or (50, 50), whichever predicts unseen
-            samples better. With one fold and in `partial_fit` no sample is unseen, and it is (50,).
+        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,), (50, 50) or no hidden layer (a linear
+            function), whichever predicts unseen samples best. With one fold and in `partial_fit` no sample is unseen,
+            and it is (50,).
         epochs: of each network. None: 200,000 divided by the number of samples, at least 40 and at most 100. If
             `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: many epochs may fit the noise.
         batch_size: samples in a step. Small batches keep steps accurate.
@@ -274,6 +275,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     student_t=self.student_t,
                     seeds=seeds(len(networks)),
                     run=self._run,
+                    others=self._categories.of_others(),
                 )
                 for k in outputs
             ]

@@ -362,3 +362,20 @@ def test_labelled_arrays_are_arrays(kind):
     expected = kind(**QUICK).fit(x, y).predict(x)
     model = kind(**QUICK).fit(DataArray(x), DataArray(y))
     np.testing.assert_array_equal(model.predict(DataArray(x)), expected)
+
+
+def test_intervals_where_categories_are_missing():
+    """The target varies by 1 between cities, and by 0.3 in one. Networks of the noise alone: 80 % of missing inside."""
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    n, learnt = 6000, slice(800)
+    city, x = rng.integers(30, size=n), rng.normal(size=n)
+    y = rng.normal(size=30)[city] + x + 0.3 * rng.normal(size=n)
+    missing = rng.random(n) < 0.1
+    names = pd.Series(city).map("c{}".format).mask(missing)
+    table = pd.DataFrame({"x": x, "city": names, "street": names + "s"})
+    options = {"n_folds": 3, "n_seeds": 1, "epochs": 30, "n_bins": 0, "random_state": 0}
+    model = TAGIRegressor((30,), **options).fit(table[learnt], y[learnt])
+    low, high = model.predict_interval(table[800:])
+    inside, missing = ((low <= y[800:]) & (y[800:] <= high)), missing[800:]
+    assert 0.85 < inside[missing].mean() < 0.95 and 0.85 < inside[~missing].mean() < 0.95
