@@ -111,6 +111,28 @@ class Choice:
     def _judged(self, networks: list[list[Sequential]]) -> float:
         return float(self._loss(networks).mean())
 
+    def simplest(self, linear: list[Training]) -> Training:
+        """The best of these trainings, without hidden layers, or of the others: whose networks together are better.
+
+        Linear functions hardly depend on the seed. The mean of other networks is better than one of them. The kinds
+        that are not chosen are forgotten, because they would seem to improve the mean of few networks.
+        """
+        best, others = self.best(), set(self.losses)
+        for training in linear:
+            self.consider(training)
+        tried = [training for training in self.losses if training not in others]
+        least = min(tried, key=self.losses.__getitem__, default=best)
+        if self.losses[least] < self.losses[best] and self.losses[least] < self._loss_of_all(best):
+            best = least
+        kept = tried if best in tried else others
+        self.losses = {training: loss for training, loss in self.losses.items() if training in kept}
+        return best
+
+    def _loss_of_all(self, training: Training) -> float:
+        """The loss of the mean of all networks of all folds, by extrapolation."""
+        several, v = self._variance(self._some(training, self._judges, SEEDS))
+        return several - v * (1 / SEEDS - 1 / (self._folds * self._count))
+
     def mixed(self, best: Training) -> Chosen:
         """The networks of the best training, or some of them and one each of other kinds, while that is better.
 
@@ -136,15 +158,20 @@ class Choice:
     def _enough(self, networks: list[list[Sequential]]) -> int:
         """The smallest number of networks for each fold that is worse than `MORE_SEEDS` by `EXCESS` at most.
 
-        Args:
-            networks: `SEEDS` for each of the first folds. The loss of the mean of n networks is a + v/n. One network
-                and the mean of these tell v, and the final mean is one over all folds.
+        networks: `SEEDS` for each of the first folds.
         """
-        one = np.mean([self._judged([[some[k]] for some in networks]) for k in range(SEEDS)])
-        several = self._judged(networks)
-        v = (one - several) / (1 - 1 / SEEDS)
+        several, v = self._variance(networks)
         excess = v / self._folds * (1 / np.arange(SEEDS, MORE_SEEDS + 1) - 1 / MORE_SEEDS)
         return SEEDS + int(np.argmax(excess <= EXCESS * several))
+
+    def _variance(self, networks: list[list[Sequential]]) -> tuple[float, float]:
+        """The loss of the mean of `SEEDS` networks for each of the first folds, and v: that of n is about a + v/n.
+
+        The mean over all networks is one over all folds, with the loss a + v/(folds n).
+        """
+        one = float(np.mean([self._judged([[some[k]] for some in networks]) for k in range(SEEDS)]))
+        several = self._judged(networks)
+        return several, (one - several) / (1 - 1 / SEEDS)
 
     def _with(self, networks: list[list[Sequential]], others: list[Training]) -> list[list[Sequential]]:
         """`count` networks for each fold: the first of these, and one of each of the other trainings."""

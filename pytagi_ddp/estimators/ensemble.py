@@ -61,7 +61,7 @@ class EnsembleEstimator(BaseEstimator):
         counts |= {name: value for name, value in optional.items() if value is not None}
         wrong = {name: value for name, value in counts.items() if not _is_count(value)}
         hidden = candidates[0][0]
-        if wrong or not hidden or not all(map(_is_count, hidden)):
+        if wrong or not all(map(_is_count, hidden)):
             raise ValueError(
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
                 f"got {wrong or hidden}"
@@ -100,8 +100,9 @@ class EnsembleEstimator(BaseEstimator):
             count: networks for each fold, or None, see `Choice`.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
-        are chosen, then the bins of the inputs, then the width and the epochs. Networks of a fold are replaced by those
-        of other trainings while their mean gets better.
+        are chosen, then the bins of the inputs, then the width and the epochs, and then whether linear functions, or
+        sums of functions of single columns, are better. Networks of a fold are replaced by those of other trainings
+        while their mean gets better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings = self._encoded(trainings, samples[0])
@@ -122,7 +123,11 @@ class EnsembleEstimator(BaseEstimator):
             best = choice.best()
             choice.encode(best if best == trainings[-1] else trainings[: len(CANDIDATES)][-1])
         choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
-        return choice.mixed(choice.best())
+        best = choice.best()
+        if self.hidden_layer_sizes is None:
+            kinds = [replace(training, hidden=()) for training in (trainings[0], choice.best_encoded()) if training]
+            best = choice.simplest([replace(kind, epochs=trainings[0].epochs) for kind in kinds])
+        return choice.mixed(best)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
         """The trainings with bins of the columns of x, if their number is given."""

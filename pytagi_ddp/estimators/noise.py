@@ -105,10 +105,12 @@ class StudentTNoise(Noise):
 
     Attributes:
         intercept: what is known of inputs that have been learnt, or None.
+        within: factor on the variances of the networks in the epistemic part of the variance.
     """
 
     degrees: float
     intercept: RandomIntercept | None = None
+    within: float = 1.0
 
     @abstractmethod
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
@@ -122,7 +124,8 @@ class StudentTNoise(Noise):
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
-        epistemic, spread = (moments.var + moments.missing + moments.spread, moments.spread) * np.exp(-log_scale2)
+        epistemic = self.within * moments.var + moments.missing + moments.spread
+        epistemic, spread = (epistemic, moments.spread) * np.exp(-log_scale2)
         mu = moments.mu
         if known and self.intercept is not None:
             mu, log_scale2 = self.intercept.given(x, mu, log_scale2)
@@ -201,6 +204,8 @@ class LearntNoise(StudentTNoise):
         limits: smallest and largest value of h at the samples.
         complete: mean squared residual without the variance that missing inputs add.
         of_others: (column, ln of the factor on s^2) of each input that is above 0 if a category is rare or missing.
+        within: the mean variance between the means of networks over the mean variance of one, at most 1. After few
+            epochs, networks are much less certain than their means are different.
     """
 
     scale: Scale
@@ -210,6 +215,7 @@ class LearntNoise(StudentTNoise):
     complete: float
     networks: list[Sequential] = field(default_factory=list)
     of_others: tuple[tuple[int, float], ...] = ()
+    within: float = 1.0
 
     @property
     def degrees(self) -> float:  # type: ignore[override]
@@ -281,7 +287,8 @@ def learn_noise(
     expected = np.exp(scale.log_scale2(h)) * (1 + moments.missing / complete)
     shares = np.minimum((gain / expected)[some], MOST_GAIN)
     shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
-    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, tuple(of_others))
+    within = min(1.0, mean(moments.spread) / mean(moments.var)) if moments.networks > 1 else 1.0
+    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, tuple(of_others), within)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:

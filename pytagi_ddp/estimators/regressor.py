@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
@@ -85,9 +85,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     and has its own m, s and v.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer (ReLU). None: (50,), (50, 50) or no hidden layer (a linear
-            function), whichever predicts unseen samples best. With one fold and in `partial_fit` no sample is unseen,
-            and it is (50,).
+        hidden_layer_sizes: units of each hidden layer (ReLU); (): none, so that networks are linear functions. None:
+            (50,), (50, 50) or (), whichever predicts unseen samples best. With one fold and in `partial_fit` no sample
+            is unseen, and it is (50,).
         epochs: of each network. None: 200,000 divided by the number of samples, at least 40 and at most 100. If
             `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: many epochs may fit the noise.
         batch_size: samples in a step. Small batches keep steps accurate.
@@ -575,8 +575,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         if self.likelihood is not None:
             raise ValueError(f"sigma_v is for likelihood=None: the noise of likelihood={self.likelihood!r} is fitted")
         of_y = np.atleast_1d(self._y_std)
-        each = self.sigma_v if isinstance(self.sigma_v, Iterable) else [self.sigma_v] * len(of_y)
-        each = list(each)
+        given: Any = self.sigma_v
+        each = list(given) if np.ndim(given) else [given] * len(of_y)
         if len(each) != len(of_y) or not all(map(is_deviation, each)):
             raise ValueError(
                 "sigma_v must be a standard deviation, above 0 and finite, or one for each of "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import assert_all_finite
 from sklearn.utils.metadata_routing import MetadataRequest
@@ -157,13 +158,15 @@ def _mean(scores: np.ndarray, sample_weight: ArrayLike | None) -> float:
 
 
 def _regressor(estimator: Any, X: Any) -> tuple[TAGIRegressor, Any]:
-    """The regressor at the end of pipelines and searches, and its inputs."""
+    """The regressor at the end of pipelines and searches, also frozen ones, and its inputs."""
     while not isinstance(estimator, TAGIRegressor):
         if isinstance(estimator, Pipeline):
             X = estimator[:-1].transform(X) if len(estimator) > 1 else X
             estimator = estimator[-1]
         elif hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
+        elif isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
         elif isinstance(estimator, TransformedTargetRegressor):
             raise TypeError(
                 "a TransformedTargetRegressor predicts no distribution: that of its regressor is one of transformed "

