@@ -5,8 +5,8 @@ Regression on a table, with intervals that hold
 How to get predictions with error bars from a table of numbers by `TAGIRegressor`, and how to check the error bars. The
 table comes with scikit-learn: ten measurements of 442 patients, and how far their diabetes had progressed a year later.
 
-The estimator trains twenty networks (5 folds x 4 seeds) and predicts by their mean. It takes care of scaling, noise and
-the number of layers.
+The estimator trains ten to twenty networks (5 folds x 2 to 4 seeds) and predicts by their mean. It takes care of
+scaling, noise and the number of layers.
 """
 
 import matplotlib.pyplot as plt

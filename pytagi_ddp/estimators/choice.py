@@ -46,11 +46,11 @@ class Choice:
         train: trains networks, given (training, fold) of each.
         x: inputs of the samples. fold: the fold of each sample.
         loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
-        count: networks for each fold in the result. None: from `SEEDS` to `MORE_SEEDS`, as many as reduce it.
+        count: networks for each fold in the result. None: from `SEEDS` to `MORE_SEEDS`, see `_enough`.
         seconds: no training begins for a choice if it would take longer; None: no limit.
 
     Attributes:
-        losses: mean loss of each training that has been tried.
+        losses: mean loss of each training that has been tried, and not forgotten (`simplest`).
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class Choice:
         return best
 
     def _loss_of_all(self, training: Training) -> float:
-        """The loss of the mean of all networks of all folds, by extrapolation."""
+        """The loss of the mean of all networks of all folds, by extrapolation; that of one, if each fold has one."""
+        if self._count == 1:
+            return self.losses[training]
         several, v = self._variance(self._some(training, self._judges, SEEDS))
         return several - v * (1 / SEEDS - 1 / (self._folds * self._count))
 

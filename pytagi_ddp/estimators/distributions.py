@@ -31,9 +31,10 @@ class EnsemblePrediction(Prediction):
     Attributes:
         mean, variance, std: moments, in units of y. Of Student's t with up to 2 degrees of freedom the variance is
             infinite.
-        epistemic: variance of the value without noise: variances within networks, spread between them, and missing
-            inputs. More samples make it smaller. It is not checked by data, and may be too large after few samples or
-            epochs. (`variance` is estimated from errors at held-out samples.)
+        epistemic: variance of the value without noise: variances within networks (with a factor, if they are larger
+            than the spread), spread between networks, and missing inputs. More samples make it smaller. It is not
+            checked by data, and may be several times too large or too small, above all with few samples. (`variance`
+            is estimated from errors at held-out samples.)
         spread: the part of `epistemic` that is the variance of the networks' means.
         aleatoric: variance - epistemic, the noise.
     """
@@ -202,7 +203,12 @@ class MixturePrediction(EnsemblePrediction):
         return self._loc + self._scale * self.likelihood.prediction(mu, var).sample(1, random)[0, ..., 0]
 
     def _observed(self, y: Any) -> np.ndarray:
-        return np.broadcast_to(observed_as(y, self._means[0]), self._means[0].shape)
+        values, shape = observed_as(y, self._means[0]), self._means[0].shape
+        if values.ndim > len(shape):
+            raise ValueError(
+                f"y has the shape {values.shape}: give one observation, or one for each of {shape[0]} samples"
+            )
+        return np.broadcast_to(values, shape)
 
     def _unscaled(self, y: np.ndarray) -> np.ndarray:
         return np.broadcast_to((y - self._loc) / self._scale, self._means.shape)[..., None]

@@ -21,7 +21,8 @@ MOST_CATEGORIES = 254  # of a column; rarer ones cannot be told apart
 MOST_RARE = 0.1  # share of the samples with such categories that is not suspicious
 NUMERALS = 10  # numbers or dates in a column of text that are suspicious
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")  # with commas between groups of three digits
-DATE = re.compile(r"(\d{4}([-./])\d{1,2}\2\d{1,2}|\d{1,2}([-./])\d{1,2}\3\d{4})([ T].*)?")
+YEAR_FIRST = re.compile(r"\d{4}([-./])\d{1,2}\1\d{1,2}([ T].*)?")
+YEAR_LAST = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}([ T].*)?")
 ROWS = 30  # of a column of text in which it is suspicious that most values occur only once
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
@@ -216,15 +217,16 @@ def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> No
     text that should not be categories (if `text`), or of too many categories."""
     rows = counts.total()
     numbers = {key for key in counts if _is_number(key)}
-    dates = {key for key in counts if isinstance(key, str) and DATE.fullmatch(key.strip())}
+    dates = {key for key in counts if isinstance(key, str) and (_is(YEAR_FIRST, key) or _is(YEAR_LAST, key))}
     found, kind = (numbers, "numbers") if len(numbers) > len(dates) else (dates, "dates")
     once = sum(count == 1 for count in counts.values())
     if text and len(found) >= max(NUMERALS, 0.9 * len(counts)):
         others = [key for key in counts if key not in found]
         but = f" (not {_shown(others)})" if others else ""
-        how = f"pd.to_numeric(column{_without_commas(numbers)}, errors='coerce')"
+        how = f"pd.to_numeric(column{_without_commas(numbers)}"
         if kind == "dates":
-            how = "(pd.to_datetime(column) - first).dt.days, with the same first date for all tables"
+            order = "" if all(_is(YEAR_FIRST, key) for key in dates) else ", dayfirst=True (or False)"
+            how = f"(pd.to_datetime(column{order}, errors='coerce') - first_date) / pd.Timedelta(days=1)"
         warn(
             f"column {name!r} of X holds text, and {len(found)} of {len(counts)} different values are {kind}{but}: "
             f"they are taken as categories. Convert it, by {how}, or name it in categorical_features"
@@ -243,19 +245,26 @@ def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> No
         )
 
 
+def _is(pattern: re.Pattern[str], text: Any) -> bool:
+    return pattern.fullmatch(text.strip()) is not None
+
+
 def _without_commas(numbers: set[Hashable]) -> str:
-    """What makes the commas of these numbers, if any, such as pandas reads them."""
+    """What makes the commas of these numbers, if any, such as pandas reads them, and the end of `pd.to_numeric`."""
     texts = [key.strip() for key in numbers if isinstance(key, str) and "," in key]
-    if not texts:
-        return ""
-    return f".str.replace(',', {'' if all(map(THOUSANDS.fullmatch, texts)) else '.'!r})"
+    end, decimal = ", errors='coerce')", ".str.replace(',', '.')"
+    if not texts or not all(_is(THOUSANDS, text) for text in texts):
+        return (decimal if texts else "") + end
+    found = f".str.replace(',', ''){end}"
+    sure = any(text.count(",") > 1 or "." in text for text in texts)
+    return found if sure else f"{found}, or with {decimal} if the commas are decimal"
 
 
 def _is_number(value: Hashable) -> bool:
     """Whether a value is a number, or a text that is one, perhaps with a decimal comma or commas between thousands."""
     if not isinstance(value, str):
         return isinstance(value, Real) and not isinstance(value, bool)
-    commas = ("", -1) if THOUSANDS.fullmatch(value.strip()) else (".", 1)
+    commas = ("", -1) if _is(THOUSANDS, value) else (".", 1)
     try:
         return math.isfinite(float(value.replace(",", *commas)))
     except ValueError:

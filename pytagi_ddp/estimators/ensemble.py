@@ -61,7 +61,7 @@ class EnsembleEstimator(BaseEstimator):
         counts |= {name: value for name, value in optional.items() if value is not None}
         wrong = {name: value for name, value in counts.items() if not _is_count(value)}
         hidden = candidates[0][0]
-        if wrong or not all(map(_is_count, hidden)):
+        if wrong or not all(map(_is_count, hidden)) or not (hidden or isinstance(given, tuple | list)):
             raise ValueError(
                 "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
                 f"got {wrong or hidden}"

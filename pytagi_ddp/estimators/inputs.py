@@ -130,10 +130,12 @@ def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:
     low, median, high = np.quantile(y, (0.1, 0.5, 0.9), axis=0)
     for k in np.flatnonzero((low < high) & (high - low < NARROW * std)):
         extreme = np.abs(y[:, k] - median[k]).argmax()
+        target = f", target {k}" if y.shape[1] > 1 else ""
+        scale = "its logarithm" if (y[:, k] > 0).all() else "np.arcsinh(y)"
         warn(
-            f"y has {y[extreme, k]:.6g} in row {rows[extreme]}, and four of five of its numbers are between "
+            f"y has {y[extreme, k]:.6g} in row {rows[extreme]}{target}, and four of five of its numbers are between "
             f"{low[k]:.6g} and {high[k]:.6g}: networks can hardly tell these apart. Correct the extremes, leave out "
-            "their rows, or learn y on another scale, such as its logarithm or np.arcsinh(y)"
+            f"their rows, or learn y on another scale, such as {scale}"
         )
 
 

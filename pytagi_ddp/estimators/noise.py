@@ -27,6 +27,7 @@ HIDDEN, EPOCHS = 50, 20  # units and epochs of a network of the noise
 LARGEST = 8.0  # limit on |ln r^2|: a residual near 0 is due to chance
 MOST_GAIN = 0.7  # limit on the share of s^2 that averaging over networks takes away
 LEAST = 1e-8  # smallest variance, where the target has variance 1
+ROUNDS = 20  # in which factors of the noise of several columns are fitted together
 USUAL = 10  # samples as many as which the usual noise counts in that of samples whose category is rare or missing
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
@@ -105,12 +106,14 @@ class StudentTNoise(Noise):
 
     Attributes:
         intercept: what is known of inputs that have been learnt, or None.
-        within: factor on the variances of the networks in the epistemic part of the variance.
     """
 
     degrees: float
     intercept: RandomIntercept | None = None
-    within: float = 1.0
+
+    def variances(self, moments: Moments) -> np.ndarray:
+        """Variances of the networks, as they count in the epistemic part of the variance."""
+        return moments.var
 
     @abstractmethod
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
@@ -124,7 +127,7 @@ class StudentTNoise(Noise):
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
-        epistemic = self.within * moments.var + moments.missing + moments.spread
+        epistemic = self.variances(moments) + moments.missing + moments.spread
         epistemic, spread = (epistemic, moments.spread) * np.exp(-log_scale2)
         mu = moments.mu
         if known and self.intercept is not None:
@@ -205,7 +208,8 @@ class LearntNoise(StudentTNoise):
         complete: mean squared residual without the variance that missing inputs add.
         of_others: (column, ln of the factor on s^2) of each input that is above 0 if a category is rare or missing.
         within: the mean variance between the means of networks over the mean variance of one, at most 1. After few
-            epochs, networks are much less certain than their means are different.
+            epochs, networks are much less certain than their means are different. It is a factor on the variances of
+            networks in the epistemic part, up to the largest one at any sample; what is beyond that counts as it is.
     """
 
     scale: Scale
@@ -221,15 +225,18 @@ class LearntNoise(StudentTNoise):
     def degrees(self) -> float:  # type: ignore[override]
         return self.scale.degrees
 
+    def variances(self, moments: Moments) -> np.ndarray:
+        return moments.var - (1 - self.within) * np.minimum(moments.var, math.exp(self.features.most))
+
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         h = np.zeros(len(x))
         if self.networks:
             features = self.features(x, moments)
             h = np.clip(np.mean([predicted(net, features)[0][:, 0] for net in self.networks], 0), *self.limits)
-        within = self.scale.log_scale2(h) + self.shrink
+        usual = self.scale.log_scale2(h) + self.shrink
         for column, factor in self.of_others:
-            within += factor * (x[:, column] > 0)
-        return within + self.features.beyond(moments, within) + np.log1p(moments.missing / self.complete)
+            usual += factor * (x[:, column] > 0)
+        return usual + self.features.beyond(moments, usual) + np.log1p(moments.missing / self.complete)
 
     def of_observations(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         return np.exp(self.log_scale2(x, moments)).astype(np.float32)
@@ -247,6 +254,7 @@ def learn_noise(
     seeds: Sequence[int],
     run: Run,
     others: Sequence[int] = (),
+    spread: float = 0.0,
 ) -> LearntNoise:
     """Learns the noise of one target from predictions of samples by networks that have not seen them.
 
@@ -258,6 +266,7 @@ def learn_noise(
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
         others: the columns of x for rare and missing categories.
+        spread: mean variance of the means of networks; 0 if it is unknown.
     """
     mean = partial(np.average, axis=0, weights=weights)
     squares = (moments.mu - y) ** 2 + LEAST
@@ -277,18 +286,19 @@ def learn_noise(
             h[fold == k] = predicted(net, features[fold == k])[0][:, 0]
     scale = fit_scale(squares, h, DEGREES if student_t else DEGREES[-1:], weights)
     ratios = squares * np.exp(-scale.log_scale2(h)) * (1 - 2 / scale.degrees)  # 1 on average
-    of_others = []
-    for column in others:
+    factors = dict.fromkeys(others, 1.0)
+    for column in [*others] * (ROUNDS if len(others) > 1 else 1):  # together: columns may have gaps in the same rows
         rows = x[:, column] > 0
-        factor = (weights[rows] @ ratios[rows] + USUAL) / (weights[rows].sum() + USUAL)
-        of_others.append((column, math.log(factor)))
-        ratios[rows] /= factor
+        ratios[rows] *= factors[column]
+        factors[column] = (weights[rows] @ ratios[rows] + USUAL) / (weights[rows].sum() + USUAL)
+        ratios[rows] /= factors[column]
     some = ~np.isnan(gain)
     expected = np.exp(scale.log_scale2(h)) * (1 + moments.missing / complete)
     shares = np.minimum((gain / expected)[some], MOST_GAIN)
     shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
-    within = min(1.0, mean(moments.spread) / mean(moments.var)) if moments.networks > 1 else 1.0
-    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, tuple(of_others), within)
+    of_others = tuple((column, math.log(factor)) for column, factor in factors.items())
+    within = min(1.0, spread / mean(moments.var)) if spread else 1.0
+    return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, of_others, within)
 
 
 def _fit_noise(features: np.ndarray, target: np.ndarray, weights: np.ndarray, seed: int) -> Sequential:

@@ -25,7 +25,7 @@ from pytagi_ddp.estimators.ensemble import (
 )
 from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
+from pytagi_ddp.estimators.members import LEAST_NOISE, TESTED, fit_values, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
@@ -75,7 +75,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
        learn h, a prediction of ln r^2 from the inputs and the prediction of the first networks.
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
-       proportion to it.
+       proportion to it. Where a category is rare or missing, it has a factor, from the errors at such samples.
     4. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If they have more in common
        than networks predict, y = f(x) + u + e, where the random intercept u is the same for equal inputs: m and s at an
        input that was learnt depend on its observations, too.
@@ -263,6 +263,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             gain = np.full(y.shape, np.nan)
             gain[some] = moments.spread if alike is networks else unseen(alike, some).spread
             gain *= 1 / len(networks[0]) - 1 / len(everyone)
+            tested = x[:: len(x) // TESTED + 1]  # learnt by most networks, where those of all folds can be compared
+            spread = np.maximum(moments.spread.mean(0), Moments.of([everyone], [slice(None)], tested).spread.mean(0))
             noises = [
                 learn_noise(
                     x,
@@ -276,6 +278,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     seeds=seeds(len(networks)),
                     run=self._run,
                     others=self._categories.of_others(),
+                    spread=float(spread[k]),
                 )
                 for k in outputs
             ]

@@ -128,7 +128,8 @@ class Outputs:
         if flat_integers and values.min() >= MISSING and values.max() < classes:  # the common case
             return values if values.dtype == np.int32 else values.astype(np.int32)
         if values.size != self.rows:
-            remedy = "; of rows with a 1 at the class give y.argmax(-1)" if values.size == self.rows * classes else ""
+            of_ones = values.size == self.rows * classes and values.shape[-1] == classes
+            remedy = "; of rows with a 1 at the class give y.argmax(-1)" if of_ones else ""
             raise ValueError(
                 f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values{remedy}"
             )

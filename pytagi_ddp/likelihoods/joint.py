@@ -105,7 +105,7 @@ class JointPrediction:
         return f"JointPrediction({self.parts!r})"
 
     def log_prob(self, y: Sequence[Any]) -> np.ndarray:
-        """The logarithm of the density of all observations of a sample, (samples,); missing ones count as 0.
+        """The logarithm of the density of all observations of a sample, (..., samples); missing ones count as 0.
 
         Raises:
             ValueError: another number of parts, or as `Prediction.log_prob`.
@@ -114,7 +114,8 @@ class JointPrediction:
         for part, values in zip(self.parts, _checked(y, len(self.parts)), strict=True):
             if values is not None:
                 logs = part.log_prob(values)
-                total = total + np.where(np.isnan(logs), 0, logs).reshape(len(logs), -1).sum(1)
+                known, of_sample = np.where(np.isnan(logs), 0, logs), tuple(range(1 - part.mean.ndim, 0))
+                total = total + known.sum(of_sample)
         return total
 
     def sample(self, n: int, seed: int | None = None) -> list[np.ndarray]:

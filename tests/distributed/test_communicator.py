@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from pytagi_ddp.distributed import NonFiniteError
+from pytagi_ddp.distributed import CollectiveMismatchError, NonFiniteError
 from pytagi_ddp.distributed import communicator as engines
 from pytagi_ddp.distributed.communicator import SerialCommunicator, create_communicator
+from pytagi_ddp.distributed.engine.debug import compare, fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,18 @@ def test_debug_looks_for_values_that_are_not_finite(monkeypatch):
     assert error.value.index == 2 and isinstance(error.value, FloatingPointError)
     with pytest.raises(NonFiniteError, match="the first is nan at flat index 0"):
         comm.reduce(np.array([np.nan]))
+
+
+def test_fingerprints_are_compared_part_by_part():
+    ours = fingerprint("all_reduce", [np.ones((2, 3), np.float32)], {"op": "sum"})
+    assert ours == {"collective": "all_reduce", "dtype": "float32", "shape": (2, 3), "bytes": 24, "op": "sum"}
+    compare(1, [ours, dict(ours)])
+    with pytest.raises(
+        CollectiveMismatchError, match=r"#7 .* between ranks 0 and 2: op is 'sum' on rank 0 and 'max' on"
+    ):
+        compare(7, [ours, ours, ours | {"op": "max"}])
+    with pytest.raises(CollectiveMismatchError, match="root is 'absent' on rank 0 and 3 on rank 1"):
+        compare(7, [ours, ours | {"root": 3}])
 
 
 def test_a_closed_communicator_refuses():

@@ -172,5 +172,10 @@ def test_the_epistemic_part_after_few_epochs():
     found = model.predict_distribution(x[500:])
     assert model.noise_.within < 0.5
     assert 1 / 4 < found.epistemic.mean() / ((found.mean - f[500:]) ** 2).mean() < 4
-    alone = TAGIRegressor((5,), n_seeds=1, **options).fit(x[:50], f[:50])
+    far = model.predict_distribution(20 * x[500:] - 10)
+    assert (far.epistemic / far.variance).mean() > 0.8
+    linear, alone = (
+        TAGIRegressor((), **options | more).fit(x[:50], f[:50]) for more in ({}, {"n_folds": 1, "n_seeds": 1})
+    )
+    assert linear.noise_.within > 0.5  # seeds make no difference, folds do
     assert alone.noise_.within == 1

@@ -149,7 +149,7 @@ def test_extremes_that_make_all_other_targets_equal_are_named(likelihood):
     model, other = (TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, likelihood=likelihood) for _ in range(2))
     some, both = np.r_[0, np.ones(59)], np.c_[y, np.where(np.arange(60) == 7, -99999, y)]
     for call in (lambda: model.fit(x, both, sample_weight=some), lambda: other.partial_fit(x, both)):
-        with pytest.warns(UserWarning, match=r"y has -99999 in row 7, and four of five .* Correct the extremes, leave"):
+        with pytest.warns(UserWarning, match="y has -99999 in row 7, target 1, and four of five .*Correct.*arcsinh"):
             call()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -246,7 +246,7 @@ def test_few_epochs_where_many_epochs_learn_the_noise(noise, expected, monkeypat
     monkeypatch.setattr(ensemble, "FEW", ((6, 6), 3))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 8))
-    y = 3 * np.abs(x[:, 0]) + x @ np.ones(8) + noise * rng.normal(size=120)
+    y = 5 * np.abs(x[:, 0]) + 3 * np.abs(x[:, 1]) + noise * rng.normal(size=120)
     chosen = TAGIRegressor(n_folds=3, n_seeds=1, random_state=0, heteroscedastic=False, n_bins=0).fit(x, y)
     assert [net.layers[0].output_size for net in chosen.networks_] == [expected] * 3
 
@@ -634,9 +634,12 @@ def test_there_are_as_many_networks_as_reduce_the_loss(v, folds, count):
     assert len(made) == folds * count
 
 
-@pytest.mark.parametrize(("error", "linear", "trained"), [(1.2, True, 6), (1.3, False, 6), (2.1, False, 3)])
-def test_linear_functions_are_compared_with_the_mean_of_all_networks(error, linear, trained):
-    """Which has the loss 1 + 1/n, 1.25 for all of them. One network of each fold has 2."""
+@pytest.mark.parametrize(
+    ("error", "count", "linear", "trained"),
+    [(1.2, 2, True, 6), (1.3, 2, False, 6), (2.1, 2, False, 3), (1.9, 1, True, 4), (1.1, None, True, 6)],
+)
+def test_linear_functions_are_compared_with_the_mean_of_all_networks(error, count, linear, trained):
+    """Which has the loss 1 + 1/n: 1.25 for all of them if each fold has two. One network of each fold has 2."""
     made, kinds = [], [members.Training((4,), 1), members.Training((), 1)]
 
     def train(places):
@@ -646,7 +649,7 @@ def test_linear_functions_are_compared_with_the_mean_of_all_networks(error, line
     def loss(networks):
         return np.array([error if networks[0][0] == kinds[1] else 1 + 1 / len(networks[0])])
 
-    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, 2, None)
+    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) // 2, loss, count, None)
     search.consider(kinds[0])
     assert search.simplest(kinds[1:]) == kinds[linear]
     assert [*search.losses] == [kinds[linear]] and len(made) == trained

@@ -384,6 +384,7 @@ def test_predictions_hardly_depend_on_the_batch_they_stand_in(kind, hidden):
         {"batch_size": 0.5},
         {"n_folds": 0},
         {"n_seeds": "2"},
+        {"hidden_layer_sizes": ""},
         {"hidden_layer_sizes": (8.0,)},
         {"hidden_layer_sizes": ((8,), (8, 8))},
         {"hidden_layer_sizes": [[8], [8]]},

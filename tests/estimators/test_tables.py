@@ -326,11 +326,20 @@ def test_numbers_and_dates_read_as_text_are_named():
     days = pd.Series(pd.date_range("2024-01-01", periods=60))
     whole = pd.Series(np.arange(60) * 400 + 1)
     for texts, kind, how in (
-        (whole.map("{:,}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\)"),
+        (whole.map("{:,}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\).*'\.'\) if"),
+        ((whole * 999).map("{:,}".format), "numbers", r"replace\(',', ''\), errors='coerce'\), or name it"),
         ((whole / 8).map("{:,.2f}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\)"),
         (pd.Series(a).map("{:.3f}".format).str.replace(".", ","), "are numbers", r"column.str.replace\(',', '\.'\)"),
-        (days.dt.strftime("%Y-%m-%d %H:%M"), "60 of 60 .* are dates", r"pd.to_datetime\(column\) - first"),
-        (days.dt.strftime("%d.%m.%Y").mask(days.dt.day == 7, "unknown"), r"are dates \(not 'unknown'", "to_datetime"),
+        (
+            days.dt.strftime("%Y-%m-%d %H:%M"),
+            "60 of 60 .* are dates",
+            r"pd.to_datetime\(column, errors='coerce'\) - first",
+        ),
+        (
+            days.dt.strftime("%d.%m.%Y").mask(days.dt.day == 7, "unknown"),
+            r"are dates \(not 'unknown'",
+            "column, dayfirst=True",
+        ),
     ):
         with pytest.warns(UserWarning, match=f"column 'a' of X holds text, and .*{kind}.*{how}"):
             TAGIRegressor(**options).fit(table.assign(a=texts), a)
@@ -379,3 +388,22 @@ def test_intervals_where_categories_are_missing():
     low, high = model.predict_interval(table[800:])
     inside, missing = ((low <= y[800:]) & (y[800:] <= high)), missing[800:]
     assert 0.85 < inside[missing].mean() < 0.95 and 0.85 < inside[~missing].mean() < 0.95
+
+
+def test_the_noise_of_missing_categories_does_not_depend_on_the_order_of_columns():
+    """The noise is 3 where c is missing, else 1; d is missing mostly with c."""
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    n = 600
+    without_c = rng.random(n) < 0.1
+    without_d = np.where(without_c, rng.random(n) < 0.7, rng.random(n) < 0.03)
+    c, d = (pd.Series(rng.choice(["u", "v"], n)).mask(gaps) for gaps in (without_c, without_d))
+    y = np.where(without_c, 3, 1) * rng.normal(size=n)
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 20, "n_bins": 0, "heteroscedastic": False, "random_state": 0}
+    scales = []
+    for names in (["c", "d"], ["d", "c"]):
+        table = pd.DataFrame({"c": c, "d": d})[names]
+        std = TAGIRegressor((10,), **options).fit(table, y).predict(table, return_std=True)[1]
+        scales.append([std[without_c & ~without_d].mean(), std[~without_c & without_d].mean()])
+    assert scales[0][0] > 2.3 and scales[0][1] < 2
+    np.testing.assert_allclose(*scales, rtol=0.15)

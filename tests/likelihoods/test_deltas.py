@@ -368,6 +368,9 @@ def test_joint_parts_take_their_columns():
     assert logs[2] == pytest.approx(expected)
     impossible = prediction.log_prob([None, None, [0.5, NAN, 0, 1]])
     assert np.isneginf(impossible).tolist() == [True, False, False, False] and impossible[1] == 0
+    twice = [[labels] * 2, [numbers] * 2, [np.reshape(counts, (4, 1))] * 2]
+    several = prediction.log_prob([np.array(part, float) for part in twice])
+    np.testing.assert_array_equal(several, [logs, logs])
     with pytest.raises(ValueError, match="one entry for each of 3 parts of Joint"):
         prediction.log_prob([labels, numbers])
 
