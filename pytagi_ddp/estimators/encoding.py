@@ -223,7 +223,7 @@ def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> No
     if text and len(found) >= max(NUMERALS, 0.9 * len(counts)):
         others = [key for key in counts if key not in found]
         but = f" (not {_shown(others)})" if others else ""
-        how = f"pd.to_numeric(column{_without_commas(numbers)}"
+        how = _conversion(numbers)
         if kind == "dates":
             order = "" if all(_is(YEAR_FIRST, key) for key in dates) else ", dayfirst=True (or False)"
             how = f"(pd.to_datetime(column{order}, errors='coerce') - first_date) / pd.Timedelta(days=1)"
@@ -249,15 +249,17 @@ def _is(pattern: re.Pattern[str], text: Any) -> bool:
     return pattern.fullmatch(text.strip()) is not None
 
 
-def _without_commas(numbers: set[Hashable]) -> str:
-    """What makes the commas of these numbers, if any, such as pandas reads them, and the end of `pd.to_numeric`."""
+def _conversion(numbers: set[Hashable]) -> str:
+    """How pandas reads a column with these numbers, of which some are texts."""
+    ways = ("", ".str.replace(',', '')", ".str.replace(',', '.')")
+    plain, thousands, decimal = (f"pd.to_numeric(column{way}, errors='coerce')" for way in ways)
     texts = [key.strip() for key in numbers if isinstance(key, str) and "," in key]
-    end, decimal = ", errors='coerce')", ".str.replace(',', '.')"
-    if not texts or not all(_is(THOUSANDS, text) for text in texts):
-        return (decimal if texts else "") + end
-    found = f".str.replace(',', ''){end}"
+    if not texts:
+        return plain
+    if not all(_is(THOUSANDS, text) for text in texts):
+        return decimal
     sure = any(text.count(",") > 1 or "." in text for text in texts)
-    return found if sure else f"{found}, or with {decimal} if the commas are decimal"
+    return thousands if sure else f"{thousands}, or {decimal} if the commas are decimal"
 
 
 def _is_number(value: Hashable) -> bool:

@@ -326,7 +326,7 @@ def test_numbers_and_dates_read_as_text_are_named():
     days = pd.Series(pd.date_range("2024-01-01", periods=60))
     whole = pd.Series(np.arange(60) * 400 + 1)
     for texts, kind, how in (
-        (whole.map("{:,}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\).*'\.'\) if"),
+        (whole.map("{:,}".format), "60 of 60 .* numbers", r"to_numeric\(column.str.replace\(',', ''\).*'\.'\).* if"),
         ((whole * 999).map("{:,}".format), "numbers", r"replace\(',', ''\), errors='coerce'\), or name it"),
         ((whole / 8).map("{:,.2f}".format), "60 of 60 .* are numbers", r"to_numeric\(column.str.replace\(',', ''\)"),
         (pd.Series(a).map("{:.3f}".format).str.replace(".", ","), "are numbers", r"column.str.replace\(',', '\.'\)"),
