@@ -147,9 +147,10 @@ class HierarchicalCategorical(Likelihood):
         labels = outputs.labels(y, self.n)
         weights = outputs.weights(weight, 1)
         each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
-        rows, places = np.nonzero((self._paths[labels] >= 0) & (labels >= 0)[:, None])
+        paths = np.where((labels >= 0)[:, None], self._paths[labels], -1)
+        rows, places = np.nonzero(paths >= 0)
         decisions = np.full((outputs.rows, outputs.width), np.nan, np.float32)
-        decisions[rows, self._paths[labels[rows], places]] = self._right[labels[rows], places]
+        decisions[rows, paths[rows, places]] = self._right[labels[rows], places]
         outputs.observe("binomial", decisions, 1 - decisions, ZERO, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pytagi_ddp.data.batches import RankBatches
-from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
+from pytagi_ddp.distributed import DataParallel, PipelineSequential
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
 from pytagi_ddp.distributed.rank_zero import launch_of_rank_alone
@@ -17,11 +17,6 @@ from pytagi_ddp.training.batches import summary
 from pytagi_ddp.warn import silent, warn
 
 Net = Sequential | TrainedOnRanks | DataParallel
-
-
-def ranks_of(net: Net) -> Communicator:
-    """The ranks that train a network together."""
-    return net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
 
 
 def share_of(net: Net) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
-from pytagi_ddp.distributed import DataParallel, PipelineSequential
+from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_arguments
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
@@ -52,7 +52,6 @@ from pytagi_ddp.training.ranks import (
     compare_networks_in_training,
     compare_training,
     first_rank_warns,
-    ranks_of,
     share_of,
     warn_of_rank_alone,
 )
@@ -173,7 +172,7 @@ class Trainer:
         self._metrics = dict(metrics or {})
         self.callbacks = list(callbacks)
         self.network: Sequential = net if isinstance(net, Sequential) else net.model
-        self.ranks: Communicator = ranks_of(net)
+        self.ranks: Communicator = net.communicator if isinstance(net, TrainedOnRanks) else SerialCommunicator()
         self._pipeline = net if isinstance(net, PipelineSequential) else None
         self._has_outputs = self._pipeline is None or self._pipeline.is_last
         self.history: list[dict[str, float]] = []
