@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytagi_ddp.estimators.encoding import encoding_of, with_values
-from pytagi_ddp.estimators.members import Training
+from pytagi_ddp.estimators.encoding import encoding_of, scaled_encoding, with_values
+from pytagi_ddp.estimators.members import Training, relevance
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.warn import warn
 
@@ -56,11 +56,12 @@ class Choice:
     def __init__(
         self, train: Train, x: np.ndarray, fold: np.ndarray, loss: Loss, count: int | None, seconds: float | None
     ):
-        self._train, self._x, self._loss = train, x, loss
+        self._train, self._x, self._fold, self._loss = train, x, fold, loss
         self._chooses_count, self._count = count is None, count or MORE_SEEDS
         self._folds = int(fold.max()) + 1
         self._judges = next((k for k in range(1, self._folds) if np.count_nonzero(fold < k) >= ENOUGH), self._folds)
         self._networks: dict[Training, list[list[Sequential]]] = {}
+        self._scales: dict[tuple[Training, int], np.ndarray] = {}
         self.losses: dict[Training, float] = {}
         self._end = math.inf if seconds is None else perf_counter() + seconds
         self._spent, self._work = 0.0, 0.0
@@ -72,15 +73,26 @@ class Choice:
 
     def _some(self, training: Training, folds: int, count: int) -> list[list[Sequential]]:
         there = self._networks.setdefault(training, [[] for _ in range(self._folds)])
-        missing = [(training, k) for k in range(folds) for _ in range(count - len(there[k]))]
+        missing = [k for k in range(folds) for _ in range(count - len(there[k]))]
         if missing:
+            scaled = self._scaled(training, folds)
             start = perf_counter()
-            made = self._train(missing)
+            made = self._train([(scaled[k], k) for k in missing])
             self._spent += perf_counter() - start
-            self._work += len(missing) * training.work(self._x.shape[1])
-            for (_, k), net in zip(missing, made, strict=True):
+            self._work += sum(scaled[k].work(self._x.shape[1]) for k in missing)
+            for k, net in zip(missing, made, strict=True):
                 there[k].append(net)
         return [some[:count] for some in there[:folds]]
+
+    def _scaled(self, training: Training, folds: int) -> list[Training]:
+        """The training of each of the first folds: its inputs are scaled by the network that has learnt its samples."""
+        if (before := training.scaled_by) is None:
+            return [training] * folds
+        for k, (net,) in enumerate(self._some(before, folds, 1)):
+            if (before, k) not in self._scales:
+                self._scales[before, k] = relevance(net, self._x[self._fold != k])
+        encodings = [scaled_encoding(training.encoding, self._scales[before, k]) for k in range(folds)]
+        return [replace(training, encoding=encoding) for encoding in encodings]
 
     def best(self) -> Training:
         return min(self.losses, key=self.losses.__getitem__)
@@ -203,9 +215,11 @@ class Choice:
     def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
         """Considers this encoding, unless it has too many inputs; returns whether it is the best so far."""
         encoding = encoding_of(self._x, bins, scaled)
-        if encoding is None or encoding.outputs > (MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS):
+        if encoding is None:
             return False
         encoded, before = replace(training, encoding=encoding), set(self.losses)
+        if self._scaled(encoded, 1)[0].inputs(self._x.shape[1]) > (MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS):
+            return False
         self.consider(encoded)
         return self.best() not in before
 
@@ -219,6 +233,24 @@ class Choice:
             if units:
                 self.consider(replace(best, hidden=tuple(2 * number for number in best.hidden)))
 
+    def scale(self) -> None:
+        """Scales the inputs by their relevance to the best networks, again and again while the loss decreases.
+
+        If it does, the other trainings are tried with these scales, too.
+        """
+        others, before = list(self.losses), self.best()
+        self._scale()
+        if (best := self.best()) != before:
+            for training in others:
+                self.consider(replace(training, scaled_by=best))
+            self._scale()
+
+    def _scale(self) -> None:
+        best = None
+        while self.best() != best:
+            best = self.best()
+            self.consider(replace(best, scaled_by=best))
+
     def _has_time_for(self, training: Training) -> bool:
         if math.isinf(self._end):
             return True
@@ -226,5 +258,8 @@ class Choice:
 
     def _seconds_of(self, training: Training) -> float:
         """The time of all networks of this kind, as the networks so far have taken."""
-        networks = self._folds * self._count
-        return networks * training.work(self._x.shape[1]) * self._spent / max(self._work, 1)
+        networks, work = self._count, 0.0
+        while training is not None:
+            work += networks * self._scaled(training, 1)[0].work(self._x.shape[1])
+            networks, training = 1, training.scaled_by
+        return self._folds * work * self._spent / max(self._work, 1)

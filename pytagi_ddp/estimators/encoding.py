@@ -26,6 +26,7 @@ YEAR_LAST = re.compile(r"\d{1,2}([-./])\d{1,2}\1\d{4}([ T].*)?")
 ROWS = 30  # of a column of text in which it is suspicious that most values occur only once
 MANY, SHOWN = 5, 3  # values without a known category that are suspicious, and values that a warning shows
 LEAST_SPREAD = 1e-3  # least standard deviation of the outputs of a bin, for its scale
+LEAST_ENCODED = 0.1  # scale of an input with bins, relative to the largest one
 OFTEN = 5  # least number of samples of a value that gets a unit
 OTHER, ENOUGH = 0.05, 100  # share of the samples, and number, that is sufficient to learn rare and missing values
 COVERED = 0.9  # least share of the samples that have such a value
@@ -91,6 +92,24 @@ def encoding_of(x: np.ndarray, bins: int, scaled: bool) -> Encoding | None:
         return Encoding(edges)
     ends = tuple(None if some is None else _ends(column, some) for column, some in zip(columns, edges, strict=True))
     return Encoding(edges, ends)
+
+
+def scaled_encoding(encoding: Encoding | None, scales: np.ndarray) -> Encoding:
+    """The encoding whose bins are multiplied by the scale of their input.
+
+    An input has a single bin, which is linear, if it had none, or if its scale is below `LEAST_ENCODED` of the largest.
+    """
+    nothing = (None,) * len(scales)
+    given = encoding or Encoding(nothing)
+    edges, ends, values = [], [], []
+    kept = scales >= LEAST_ENCODED * scales.max()
+    for k, (scale, keep) in enumerate(zip(scales.tolist(), kept, strict=True)):
+        bins = (given.edges[k] if keep else None) or (0.0, 1.0)
+        outputs = (given.ends or nothing)[k] if keep else None
+        edges.append(bins)
+        ends.append(tuple((scale * a, scale * b) for a, b in outputs or ((0.0, 1.0),) * (len(bins) - 1)))
+        values.append((given.values or nothing)[k] if keep else None)
+    return Encoding(tuple(edges), tuple(ends), tuple(values))
 
 
 def _ends(column: np.ndarray, edges: tuple[float, ...]) -> tuple[tuple[float, float], ...]:

@@ -122,11 +122,13 @@ class EnsembleEstimator(BaseEstimator):
         if self.n_bins is None:
             best = choice.best()
             choice.encode(best if best == trainings[-1] else trainings[: len(CANDIDATES)][-1])
+            choice.scale()
         choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
         best = choice.best()
         if self.hidden_layer_sizes is None:
-            kinds = [replace(training, hidden=()) for training in (trainings[0], choice.best_encoded()) if training]
-            best = choice.simplest([replace(kind, epochs=trainings[0].epochs) for kind in kinds])
+            kinds = [kind for kind in (trainings[0], choice.best_encoded()) if kind]
+            linear = {"hidden": (), "epochs": trainings[0].epochs, "scaled_by": best.scaled_by}
+            best = choice.simplest([replace(kind, **linear) for kind in kinds])
         return choice.mixed(best)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:

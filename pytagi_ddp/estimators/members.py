@@ -24,6 +24,8 @@ SAMPLES = 200_000  # the default number of epochs shows a network about this man
 LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1
 MOST_NOISE = 1e30  # upper limit of it, in float32
 TESTED = 256  # samples by which the noise is estimated before an epoch: its standard error is then about 9 %
+CHANGED, LEAST_TESTED = 100_000, 16  # predictions for the relevance of all inputs; least samples of an input
+LEAST_SCALE = 0.03  # of an input, relative to the largest one
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
 SIMILAR = 16  # values, around one that was not learnt, of which it may be any
@@ -42,6 +44,7 @@ class Training:
         forget: factor on all variances before an epoch. until: share of the epochs after which nothing is forgotten.
         gain: factor on the prior standard deviations of weights.
         encoding: of the inputs, in front of the layers, or None.
+        scaled_by: the training whose networks determine the scale of each input, by its `relevance`, or None.
     """
 
     hidden: tuple[int, ...]
@@ -52,6 +55,7 @@ class Training:
     until: float = FORGETS_UNTIL
     gain: float = 1.0
     encoding: Encoding | None = None
+    scaled_by: Training | None = None
 
     def network(self, inputs: int, seed: int) -> Sequential:
         """An untrained network, whose prior is drawn from `seed`; the library's random generator is not used."""
@@ -72,7 +76,11 @@ class Training:
         return self.epochs * (WORK_OF_A_STEP + sum(a * b for a, b in itertools.pairwise(self._sizes(inputs))))
 
     def _sizes(self, inputs: int) -> tuple[int, ...]:
-        return (inputs if self.encoding is None else self.encoding.outputs, *self.hidden, self.outputs)
+        return (self.inputs(inputs), *self.hidden, self.outputs)
+
+    def inputs(self, inputs: int) -> int:
+        """The number of inputs after the encoding."""
+        return inputs if self.encoding is None else self.encoding.outputs
 
     def prepare(self, net: Sequential, epoch: int) -> None:
         """To be called before each epoch, from 0 on: forgets evidence, except before the first and the last ones."""
@@ -118,6 +126,22 @@ def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the outputs, (n, outputs) float64."""
     mu, var = net.predict(x, PREDICTED)
     return mu.astype(np.float64), var.astype(np.float64)
+
+
+def relevance(net: Sequential, x: np.ndarray) -> np.ndarray:
+    """For each input, how much the prediction changes if it is that of another sample: as a scale, with mean square 1.
+
+    The root mean square of the change over the samples and outputs, but at least `LEAST_SCALE` of the largest one.
+    """
+    some = x[:: len(x) // int(np.clip(CHANGED // x.shape[1], LEAST_TESTED, TESTED)) + 1]
+    mu, other = moments(net, some)[0], np.random.default_rng(0).permutation(len(some))
+    changes = np.zeros(x.shape[1])
+    for k in range(len(changes)):
+        changed = some.copy()
+        changed[:, k] = some[other, k]
+        changes[k] = np.sqrt(((moments(net, changed)[0] - mu) ** 2).mean())
+    scales = np.maximum(changes, max(LEAST_SCALE * changes.max(), LEAST_NOISE))
+    return scales / np.sqrt((scales**2).mean())
 
 
 def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

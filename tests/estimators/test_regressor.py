@@ -467,7 +467,7 @@ def steps(n, seed=0):
 
 
 def test_bins_are_chosen_where_they_help():
-    """A target with steps needs bins, a line does not; a number that is given is taken."""
+    """A target with steps needs bins; a line does not, but scales by relevance; a number that is given is taken."""
     options = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 2, "n_seeds": 1, "random_state": 0}
     (x, y), (unseen, truth) = steps(400), steps(400, 1)
     chosen, plain = TAGIRegressor(**options).fit(x, y), TAGIRegressor(**options, n_bins=0).fit(x, y)
@@ -477,7 +477,7 @@ def test_bins_are_chosen_where_they_help():
     given = TAGIRegressor(**options, n_bins=5).fit(x, y)
     assert [net.layers[0].output_size for net in given.networks_] == [10] * 2
     line = TAGIRegressor(**options | {"epochs": 40}).fit(x, x[:, 0])
-    assert line.networks_[0].layers[0].name == "Linear"
+    assert line.networks_[0].layers[0].edges == [[0.0, 1.0]] * 2
     online = TAGIRegressor(**options, n_bins=5).partial_fit(x[:200], y[:200])
     edges = online.networks_[0].layers[0].edges
     assert online.partial_fit(x[200:], y[200:]).networks_[0].layers[0].edges is edges
