@@ -45,7 +45,7 @@ class MultiheadAttention(BaseLayer):
 
     Raises:
         ValueError: sizes that do not divide each other, unknown `init_method`, or (in a network) an input of other
-            features. TypeError: sizes that are not integers.
+            features or time steps. TypeError: sizes that are not integers.
 
     Source: Vaswani et al. (2017), arXiv:1706.03762; Su et al. (2021), arXiv:2104.09864; Ainslie et al. (2023),
     arXiv:2305.13245; moments as in cuTAGI.
@@ -156,6 +156,11 @@ class MultiheadAttention(BaseLayer):
             raise ValueError(
                 f"MultiheadAttention of {self.embed_dim} features after a layer that gives {shape}: it needs sequences "
                 "with that number of features"
+            )
+        if self.seq_len not in (1, steps):
+            raise ValueError(
+                f"MultiheadAttention with seq_len={self.seq_len} after a layer that gives {steps} time steps: give both "
+                "the same number; that of an Embedding is input_size"
             )
         return Shape.of_sequence(steps, self.embed_dim)
 
