@@ -54,6 +54,7 @@ def test_features_of_images_are_means_over_pixels():
     x = np.random.default_rng(0).normal(size=(3, 2, 4, 4))
     features = FeatureDensity(net).features(x)
     assert features.shape == (3, 2 + 4 + 4)
+    assert FeatureDensity(net).features(x[:0]).shape == (0, 2 + 4 + 4)
     np.testing.assert_allclose(features[:, :2], x.mean((2, 3)), rtol=1e-4, atol=1e-6)
     unchanged = net.predict(x)
     assert not np.allclose(features[0, 2:6], features[1, 2:6]) and np.isfinite(unchanged).all()
@@ -63,6 +64,9 @@ def test_errors_say_what_is_missing():
     net = Sequential(Linear(2, 2))
     with pytest.raises(ValueError, match="3 inputs and 2 labels"):
         FeatureDensity(net).fit(np.ones((3, 2)), [0, 1])
+    for nothing in ((np.ones((0, 2)), []), ([], None)):
+        with pytest.raises(ValueError, match="there is no input"):
+            FeatureDensity(net).fit(*nothing)
     with pytest.raises(RuntimeError, match="fit"):
         FeatureDensity(net).distance(np.ones((3, 2)))
 

@@ -270,6 +270,15 @@ def test_what_no_layer_may_give_is_named(method, result, error, words, monkeypat
         train(net, 2)
 
 
+def test_a_layer_that_does_not_call_the_constructor_of_its_base_is_named():
+    class Bare(Passes):
+        def __init__(self, factor):
+            self.factor = factor
+
+    with pytest.raises(TypeError, match=r"__init__ of Bare has to call super\(\).__init__\(\)"):
+        nn.Parallel(Bare(2), None)
+
+
 def test_the_prior_of_a_layer_is_found_without_draws_from_the_users_generator():
     class Draws(Scale):
         def init_weight_bias(self):

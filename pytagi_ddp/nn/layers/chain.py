@@ -26,7 +26,7 @@ def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
     """The layers among the arguments of a constructor, which may be one list or tuple.
 
     Raises:
-        ValueError: there are none. TypeError: an argument that is not a layer.
+        ValueError: there are none. TypeError: an argument that is not a layer, or was not made as one.
     """
     one = arguments[0] if len(arguments) == 1 else None
     layers = list(one) if isinstance(one, list | tuple) else list(arguments)
@@ -35,6 +35,8 @@ def layers_of(arguments: Sequence[Any], owner: str) -> list[BaseLayer]:
     for layer in layers:
         if not isinstance(layer, BaseLayer):
             raise TypeError(f"{owner} takes layers, got {_not_a_layer(layer)}")
+        if "in_shape" not in vars(layer):
+            raise TypeError(f"__init__ of {type(layer).__name__} has to call super().__init__()")
     return layers
 
 

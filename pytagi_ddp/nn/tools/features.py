@@ -54,7 +54,7 @@ class FeatureDensity:
 
     def features(self, x: ArrayLike, batch_size: int = 256) -> np.ndarray:
         """f(x) before it is standardised, (n, features), in evaluation mode; arguments as `predict`."""
-        seen: dict[BaseLayer, list[np.ndarray]] = {leaf: [] for leaf in self._leaves()}
+        seen = {leaf: [np.empty((0, leaf.in_shape.channels or leaf.in_shape.size))] for leaf in self._leaves()}
 
         def see(leaf: BaseLayer, state: State, out: State) -> None:
             m = np.array(self._net.kernels.array.to_host(state.mu), np.float64)
@@ -77,12 +77,14 @@ class FeatureDensity:
             labels: the class of each input; where it is missing (NaN or negative), the input is left out.
 
         Raises:
-            ValueError: numbers of inputs and labels that differ; no label at all. TypeError: an array without labels.
+            ValueError: numbers of inputs and labels that differ; no input, or no label at all. TypeError: an array without labels.
         """
         if labels is None and (hasattr(x, "dtype") or is_table(x)):
             raise TypeError("fit needs the class of each input: fit(x, labels), or batches (x, labels)")
         batches = [(x, labels)] if labels is not None else x
         seen = [(inputs, to_numpy(some, "labels", text=True)) for inputs, some, *_ in batches if len(inputs)]
+        if not seen:
+            raise ValueError("fit needs inputs with labels, and there is no input; a generator gives its batches once")
         parts = [(self.features(inputs), some.ravel()) for inputs, some in seen]
         f, of_class = (np.concatenate(part) for part in zip(*parts, strict=True))
         if len(f) != len(of_class):
