@@ -636,6 +636,10 @@ def test_a_network_that_knows_something_is_warned_about():
     copied = network(1)
     copied.params_from(net)
     copied.fit(X, Y, Gaussian(0.5), epochs=2, evidence=None)
+    for layer in copied.layers[:-1]:
+        layer.freeze()
+    copied[-1].init_weight_bias()
+    copied.fit(X, Y, Gaussian(0.5), epochs=2)  # frozen layers are not pulled: no warning
 
 
 def test_few_further_data_are_warned_about():

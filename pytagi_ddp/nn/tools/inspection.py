@@ -151,10 +151,12 @@ def _var_ratio(leaf: BaseLayer) -> float:
 def has_learnt(net: Network) -> bool:
     """Whether parameters are not those of a new network: learnt, loaded from another library, or a prior of their own.
 
+    Frozen ones do not count, because a schedule does not pull them.
+
     Variances differ from those of the prior, or the mean squares of weights are not those of drawn means.
     """
     for leaf in net.arena.leaves:
-        if leaf.parameters:
+        if leaf.parameters and not leaf.frozen:
             _, var_w, _, var_b = prior = prior_moments(leaf)
             for now, new in ((leaf.var_w, var_w), (leaf.var_b, var_b)):
                 if np.any((now > 0) & ((now < CLEARLY * new) | (CLEARLY * now > new))):
