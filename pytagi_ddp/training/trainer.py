@@ -102,10 +102,11 @@ class Trainer:
             `Bernoulli` for bools; other observations raise an error.
         epochs: passes over the data in total, including those before a checkpoint.
         batch_size: samples of a step on each rank (or in each pipeline), for arrays. None: 32, and for numbers at most
-            one sample of all ranks for 32 parameters of each output: small networks learn badly from large batches.
+            one sample of all ranks for 32 parameters of each output that are not frozen: small networks learn badly
+            from large batches.
         seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers; with fewer than 32
-            parameters for each output at most a quarter of the epochs, but at least 1), prior_factor, first, last,
+            such parameters at most a quarter of the epochs, but at least 1), prior_factor, first, last,
             warm_up, and steps_per_epoch for an iterable without a length. None: none.
         forget: as above; 1: nothing is forgotten.
         bn_batches: number of training batches from which the statistics of BatchNorm2d are computed before each
@@ -252,6 +253,14 @@ class Trainer:
         return getattr(self.net, "num_parameters", 0) or self.network.num_parameters
 
     @property
+    def _num_learned(self) -> int:
+        """Parameters that are not frozen; of a pipeline all, as a rank does not know the layers of the others."""
+        if self._pipeline is not None:
+            return self.num_parameters
+        frozen = (leaf for _, leaf in self.network.named_leaves() if leaf.frozen)
+        return self.num_parameters - sum(leaf.num_weights + leaf.num_biases for leaf in frozen)
+
+    @property
     def savable(self) -> Any:
         """The argument for a `CheckpointManager`: the network, or the one in a `DataParallel`."""
         return self.network if isinstance(self.net, DataParallel) else self.net
@@ -351,7 +360,7 @@ class Trainer:
             if self.likelihood is not None:
                 self._find_metrics(outputs)
             of_classes = self.likelihood is None or self._of_classes  # without one, other data are refused below
-            size = self.batch_size or default_batch_size(of_classes, self.num_parameters // outputs, self._shares)
+            size = self.batch_size or default_batch_size(of_classes, self._num_learned // outputs, self._shares)
             self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
             own = None if validation is None else self._for_evaluation(validation)
             self._check_data(own)
@@ -368,7 +377,7 @@ class Trainer:
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
                 if not self._of_classes:
-                    advise_batch_size(self.global_batch, self.num_parameters // outputs)
+                    advise_batch_size(self.global_batch, self._num_learned // outputs)
             self._sums = self._new_sums()
             self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None
@@ -433,7 +442,7 @@ class Trainer:
         here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
         if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
             warn(KNOWS)
-        count = default_count(self._of_classes, self.num_parameters // outputs, self.epochs)
+        count = default_count(self._of_classes, self._num_learned // outputs, self.epochs)
         plan_evidence(self.network, steps, self.epochs, count, given)
 
     def _ends(self) -> bool:

@@ -673,3 +673,6 @@ def test_a_small_network_learns_numbers_from_small_batches():
         trainer = Trainer(wide, likelihood, epochs=1)
         trainer.fit((x, labels))
         assert trainer.global_batch == size
+        wide[0].freeze()  # 31 parameters learn, or 93
+        trainer.fit((x, labels))
+        assert trainer.global_batch == (1 if outputs == 1 else size)
