@@ -626,7 +626,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         A parameter N(m, S) becomes m + sqrt(S) e, with e ~ N(0, 1). A function has outputs without variance, and uses
         the same parameters at all inputs. So its values at several inputs have the right correlation, which `predict`
         does not return. Use functions for paths, maxima, Thompson sampling and expectations of nonlinear functions of
-        the outputs.
+        the outputs. (Mixture activations give each unit a variance of 1e-6, and Remax and attention a larger one where
+        all units, or all scores, are negative. It says nothing about the function: use the means alone.)
 
         The draws have the mean and variance of `predict` only approximately. With `MixtureReLU`, standard deviations
         agree to about 10 %. With `ReLU`, those of the draws can be ten times as large: `predict` treats a unit with a
