@@ -102,7 +102,7 @@ class DataParallel(Wrapper):
         self._rows: list[slice] = []  # of each device in the last batch
         self._reduces_in_forward = sync_batch_norm and bool(model.arena.running)
         self.output_z_buffer = BaseHiddenStates()
-        self.output_z_buffer.seq_len = model.out_shape.steps
+        self.output_z_buffer.arrange(model.out_shape)
         self.input_delta_z_buffer = BaseDeltaStates()
         self.model = model
         self._made = True

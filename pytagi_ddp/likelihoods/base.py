@@ -40,6 +40,7 @@ class Outputs:
 
     Attributes:
         samples: batch size. first, width: the columns that a likelihood reads and writes.
+        image: (channels, height, width) of a sample's outputs, or None.
     """
 
     kernels: Kernels
@@ -48,6 +49,7 @@ class Outputs:
     samples: int
     first: int
     width: int
+    image: tuple[int, int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -146,7 +148,7 @@ class Outputs:
         return np.ascontiguousarray(flat, np.int32)
 
     def check_samples(self, values: np.ndarray, what: str) -> None:
-        check_samples(values.shape, what, self.samples, self.rows)
+        check_samples(values.shape, what, self.samples, self.rows, self.image)
 
 
 class Likelihood(ABC):
@@ -250,7 +252,7 @@ class Likelihood(ABC):
         whole, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         width = whole.mu.shape[1]
         self.check_outputs(width)
-        outputs = Outputs(kernels, whole, delta, batch, 0, width)
+        outputs = Outputs(kernels, whole, delta, batch, 0, width, states.image)
         deltas.prepared = state, deltas.memory, (steps, states.device, batch, deltas.actual_size), outputs
         return outputs
 

@@ -137,7 +137,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         self._missing_inputs = "error"
         self.input_state_update = False
         self.output_z_buffer = BaseHiddenStates()
-        self.output_z_buffer.seq_len = self.out_shape.steps
+        self.output_z_buffer.arrange(self.out_shape)
         self.input_delta_z_buffer = BaseDeltaStates()
         self.output_delta_z_buffer = BaseDeltaStates()
         self.trainer: Any = None

@@ -1,5 +1,7 @@
 """Observations: any form, missing ones in all three updates, and what is refused."""
 
+import copy
+import re
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from pytagi_ddp.likelihoods import Laplace
 from tests.nn.networks import randomise
 
 NAN = np.nan
@@ -305,3 +308,25 @@ def test_output_numbers_lie_as_observations_do(updater):
         ValueError, match=r"selected_idx has the shape \(3, 2\), and the first dimension counts samples"
     ):
         updater.update_using_indices(net.output_z_buffer, np.ones(6), 0.1, index.T, net.input_delta_z_buffer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "outputs", "transposed", "joined"),
+    [
+        (nn.LSTM(2, 3, seq_len=4), (5, 4, 2), (5, 4, 3), (5, 3, 4), (5, 12)),
+        (nn.Conv2d(1, 2, 3, padding=1, in_width=4, in_height=4), (5, 1, 4, 4), (5, 2, 4, 4), (5, 4, 4, 2), (5, 2, 16)),
+    ],
+)
+def test_observations_in_another_order_than_the_outputs_are_refused(layer, x, outputs, transposed, joined):
+    net, updater = nn.Sequential(copy.deepcopy(layer)), nn.OutputUpdater("cpu")
+    net(np.ones(x))
+    for y in (np.ones(outputs), np.ones(joined), np.ones(outputs).ravel()):
+        updater.update(net.output_z_buffer, y, 0.1, net.input_delta_z_buffer)
+        Laplace(0.1).observe(net, y, weight=y)
+    words = re.escape(f"has the shape {transposed}, and the outputs are {outputs}: is it transposed?")
+    with pytest.raises(ValueError, match=words):
+        updater.update(net.output_z_buffer, np.ones(transposed), 0.1, net.input_delta_z_buffer)
+    with pytest.raises(ValueError, match=words):
+        Laplace(0.1).observe(net, np.ones(transposed))
+    with pytest.raises(ValueError, match=words):
+        Laplace(0.1).observe(net, np.ones(outputs), weight=np.ones(transposed))

@@ -43,7 +43,7 @@ class Stage:
         self.given = 3 if net.layers[-1].gives_jacobian else 2
         self.outputs, self.deltas = BaseHiddenStates(), BaseDeltaStates()  # of the last stage, for the whole batch
         self.outputs.elsewhere = not self.is_last
-        self.outputs.seq_len = net.output_z_buffer.seq_len
+        self.outputs.arrange(net.out_shape)
         self.timeline: Timeline = []  # the actions since `begin`, in seconds of `time.perf_counter`
         self._observed = BaseDeltaStates()
         self.rows: list[slice] = []
@@ -215,7 +215,7 @@ class Stage:
         net, states, deltas = self.net, BaseHiddenStates(), self._observed
         part = State(*(None if a is None else a[rows] for a in self.outputs.state))
         states.hold(part, net.device, self.outputs.positive_noise)
-        states.seq_len = self.outputs.seq_len
+        states.arrange(net.out_shape)
         deltas.move(net.device)
         deltas.set_size(states.size, states.block_size)
         deltas.outdated = True

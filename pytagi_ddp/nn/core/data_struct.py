@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
-from pytagi_ddp.nn.core.state import Array, State
+from pytagi_ddp.nn.core.state import Array, Shape, State
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import check_finite, check_integers, flat_float32, round_up_variances
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
@@ -48,12 +48,13 @@ class BaseHiddenStates(OnDevice):
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
             read-only copies.
         block_size: batch size. actual_size: units per sample. size: the product of both.
-        seq_len: time steps of a sample.
+        seq_len: time steps of a sample. image: (channels, height, width) of a sample, or None.
         elsewhere: whether the states are on another rank. Then `OutputUpdater` does nothing on this rank.
         positive_noise: whether the network ends with `EvenExp`, so that outputs 1, 3, ... are never negative.
     """
 
     seq_len = 1
+    image: tuple[int, int, int] | None = None
     elsewhere = positive_noise = False
     _ones: tuple[str, Array] = NO_ONES  # Jacobians of 1 on a device, for `complete`
 
@@ -84,6 +85,10 @@ class BaseHiddenStates(OnDevice):
         self.mu_a = mu
         if var_x is not None:
             self.var_a = var_x
+
+    def arrange(self, shape: Shape) -> None:
+        """Says how the units of a sample are arranged."""
+        self.seq_len, self.image = shape.steps, shape.image
 
     def hold(self, state: State, device: str, positive_noise: bool = False) -> None:
         """Refers to `state`, which is on `device`."""

@@ -159,8 +159,8 @@ class MultiheadAttention(BaseLayer):
             )
         if self.seq_len not in (1, steps):
             raise ValueError(
-                f"MultiheadAttention with seq_len={self.seq_len} after a layer that gives {steps} time steps: give both "
-                "the same number; that of an Embedding is input_size"
+                f"MultiheadAttention with seq_len={self.seq_len} after a layer that gives {steps} time steps: give "
+                "both the same number; that of an Embedding is input_size"
             )
         return Shape.of_sequence(steps, self.embed_dim)
 

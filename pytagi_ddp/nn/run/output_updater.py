@@ -184,7 +184,7 @@ def _to_observe(method: str, states: BaseHiddenStates, deltas: BaseDeltaStates, 
 def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
     values = to_numpy(values, "mu_obs")
     observations = flat_float32(values, "mu_obs", size)
-    check_samples(values.shape, "mu_obs", states.block_size, states.block_size * states.seq_len)
+    check_samples(values.shape, "mu_obs", states.block_size, states.block_size * states.seq_len, states.image)
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
         raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")

@@ -38,7 +38,7 @@ def keep_layers(net: Network, start: int, stop: int) -> None:
         net._chain.recompute_blocks(recomputes and any(map(is_block, net.layers)))
         net._first_layer += start
         net.output_z_buffer = BaseHiddenStates()
-        net.output_z_buffer.seq_len = net.out_shape.steps
+        net.output_z_buffer.arrange(net.out_shape)
         _attach_anew(net)
 
 

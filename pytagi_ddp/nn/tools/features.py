@@ -77,7 +77,8 @@ class FeatureDensity:
             labels: the class of each input; where it is missing (NaN or negative), the input is left out.
 
         Raises:
-            ValueError: numbers of inputs and labels that differ; no input, or no label at all. TypeError: an array without labels.
+            ValueError: numbers of inputs and labels that differ; no input, or no label at all. TypeError: an array
+                without labels.
         """
         if labels is None and (hasattr(x, "dtype") or is_table(x)):
             raise TypeError("fit needs the class of each input: fit(x, labels), or batches (x, labels)")
