@@ -327,6 +327,8 @@ def test_observations_in_another_order_than_the_outputs_are_refused(layer, x, ou
     with pytest.raises(ValueError, match=words):
         updater.update(net.output_z_buffer, np.ones(transposed), 0.1, net.input_delta_z_buffer)
     with pytest.raises(ValueError, match=words):
+        updater.update(net.output_z_buffer, np.ones(outputs), np.ones(transposed), net.input_delta_z_buffer)
+    with pytest.raises(ValueError, match=words):
         Laplace(0.1).observe(net, np.ones(transposed))
     with pytest.raises(ValueError, match=words):
         Laplace(0.1).observe(net, np.ones(outputs), weight=np.ones(transposed))

@@ -184,11 +184,15 @@ def _to_observe(method: str, states: BaseHiddenStates, deltas: BaseDeltaStates, 
 def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
     values = to_numpy(values, "mu_obs")
     observations = flat_float32(values, "mu_obs", size)
-    check_samples(values.shape, "mu_obs", states.block_size, states.block_size * states.seq_len, states.image)
+    _check_order(values, "mu_obs", states)
     infinite = np.count_nonzero(np.isinf(observations))
     if infinite:
         raise ValueError(f"mu_obs: {infinite} of {size} observations are infinite (NaN marks a missing one)")
     return observations
+
+
+def _check_order(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
+    check_samples(values.shape, what, states.block_size, states.block_size * states.seq_len, states.image)
 
 
 def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
@@ -200,6 +204,8 @@ def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.nda
             f"var_obs has the shape {values.shape}, and the first dimension counts samples, each of which has "
             f"{of_sample} observations: transpose it, or pass what is in another shape flat"
         )
+    if values.size == size:
+        _check_order(values, "var_obs", states)
     if values.ndim == 0:
         variances = np.repeat(variances, size)
     elif variances.size < size:
