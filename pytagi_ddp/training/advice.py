@@ -137,12 +137,15 @@ def advise_scales(x: np.ndarray | None, y: np.ndarray | None) -> None:
             )
 
 
-def advise_batch_size(samples: int | None, parameters: int) -> None:
+def advise_batch_size(samples: int | None, parameters: int, batches: Iterable[Any]) -> None:
     """Warns about steps with more samples of numbers than the parameters of an output can bear.
 
     Args:
         samples: of a step, on all ranks; None: unknown. parameters: those of the network for each output.
+        batches: the training data.
     """
+    if samples is not None and isinstance(batches, ArrayLoader):
+        samples = min(samples, len(batches.x))
     if samples is not None and samples > max(1, parameters // 2):
         warn(
             f"a step learns {samples} samples, which is too many for a network with {parameters} parameters for each "

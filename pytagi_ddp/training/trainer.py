@@ -377,7 +377,7 @@ class Trainer:
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
                 if not self._of_classes:
-                    advise_batch_size(self.global_batch, self._num_learned // outputs)
+                    advise_batch_size(self.global_batch, self._num_learned // outputs, self._train)
             self._sums = self._new_sums()
             self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None

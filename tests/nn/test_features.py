@@ -64,6 +64,8 @@ def test_errors_say_what_is_missing():
     net = Sequential(Linear(2, 2))
     with pytest.raises(ValueError, match="3 inputs and 2 labels"):
         FeatureDensity(net).fit(np.ones((3, 2)), [0, 1])
+    with pytest.raises(TypeError, match=r"takes a Sequential .* got list"):
+        FeatureDensity([net])
     for nothing in ((np.ones((0, 2)), []), ([], None)):
         with pytest.raises(ValueError, match="there is no input"):
             FeatureDensity(net).fit(*nothing)

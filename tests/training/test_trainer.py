@@ -665,6 +665,7 @@ def test_a_small_network_learns_numbers_from_small_batches():
     np.testing.assert_allclose(net[0].mu_w, exact, atol=0.03)
     with pytest.warns(UserWarning, match="a step learns 32 samples, which is too many for a network with 4 parameters"):
         nn.Sequential(nn.Linear(3, 1)).fit(x, y, Gaussian(0.5), epochs=1, batch_size=32)
+    nn.Sequential(nn.Linear(3, 1)).fit(x[:2], y[:2], Gaussian(0.5), epochs=1, batch_size=32)  # 2 are not too many
     for outputs, labels, likelihood, size in (
         (1, y, Gaussian(0.5), 4),
         (3, rng.integers(0, 3, 200), Categorical(3), 32),

@@ -37,13 +37,16 @@ class FeatureDensity:
         net: a trained classifier, a `Sequential`.
 
     Raises:
-        ValueError: a network without weights.
+        ValueError: a network without weights. TypeError: not a Sequential.
 
     Source: Lee et al. (2018), "A simple unified framework for detecting out-of-distribution samples and adversarial
     attacks", NeurIPS.
     """
 
     def __init__(self, net: Any):
+        if not hasattr(net, "named_leaves"):
+            kind = type(net).__name__
+            raise TypeError(f"FeatureDensity takes a Sequential (of a DDPSequential: its model), got {kind}")
         self._net = copy.deepcopy(net)
         if not self._leaves():
             raise ValueError("FeatureDensity needs a network with weights, and this one has none")
