@@ -1,8 +1,9 @@
 """Estimators on tables, compared with trees: `python -m benchmarks.quality tables`.
 
 Regression on the UCI sets with their standard splits: RMSE, mean log-likelihood, how many observations intervals of
-90 % hold, and seconds of a fit; classes in five folds: log loss and error. All models learn the same samples in one
-program. Each fit that is done is a line of JSON: a run that ends early continues where it was.
+90 % hold, and seconds of a fit; classes in five folds: log loss and error. Further sets are drawn, in which few columns
+tell something. All models learn the same samples in one program. Each fit that is done is a line of JSON: a run that
+ends early continues where it was.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ FOLDS = 5
 CLASSES = ("iris", "wine", "breast_cancer", "digits")  # of scikit-learn
 # UCI sets whose targets are cut into three classes of about one size.
 CUT = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
+# Sets that are drawn: samples to learn from, columns.
+FEW_COLUMNS = {
+    "regression": {"friedman-300": (300, 30), "friedman-1000": (1000, 30), "linear-250": (250, 200)},
+    "classes": {"clusters-600": (600, 60), "clusters-1000": (1000, 20)},
+}
+TESTED = 2000  # samples of a drawn set to test on
 REPEATED = ("wine-quality-red", "power-plant", "concrete", "protein-tertiary-structure")  # sets with duplicate samples
 VARIANTS: dict[str, dict[str, Any]] = {  # of our estimators
     OURS: {},
@@ -118,8 +125,32 @@ def classes(model: Any, samples: Samples) -> dict[str, Any]:
     return {"log_loss": float(losses.mean()), "log_loss_new": new, "error": float(wrong.mean())}
 
 
+def drawn(name: str, seed: int) -> Samples:
+    """A set in which few columns have an effect.
+
+    "friedman": five uniform columns, with noise of variance 1; Friedman (1991), "Multivariate adaptive regression
+    splines". "linear": 3, 2 and -2 times three columns N(0, 1), with noise of variance 1. "clusters": those of Guyon
+    (2003) for two classes in five columns, with 1 % of wrong labels.
+    """
+    from sklearn import datasets
+
+    n, columns = (FEW_COLUMNS["regression"] | FEW_COLUMNS["classes"])[name]
+    rng = np.random.default_rng(seed)
+    if name.startswith("friedman"):
+        x, y = datasets.make_friedman1(n + TESTED, columns, noise=1.0, random_state=seed)
+    elif name.startswith("linear"):
+        x = rng.normal(size=(n + TESTED, columns))
+        y = x[:, :3] @ [3, 2, -2] + rng.normal(size=n + TESTED)
+    else:
+        x, y = datasets.make_classification(n + TESTED, columns, n_informative=5, n_redundant=0, random_state=seed)
+    return x[:n], y[:n], x[n:], y[n:]
+
+
 def splits_of(task: str, name: str, folder: str | None) -> Iterator[Samples]:
     """The splits of a set, in their order."""
+    if name in FEW_COLUMNS[task]:
+        yield from (drawn(name, seed) for seed in range(FOLDS))
+        return
     if task == "regression":
         data = loaded(load_uci, name, folder)
         yield from map(data.split, range(len(data.test)))
@@ -206,7 +237,7 @@ def main(argv: list[str] | None = None) -> None:
     for task in [] if args.report else args.task or COLUMNS:
         make = regressors if task == "regression" else classifiers
         asked = args.model or [name for name in make(0, None) if name == OURS or name not in VARIANTS]
-        known = list(UCI_SETS) if task == "regression" else [*CLASSES, *CUT]
+        known = [*(UCI_SETS if task == "regression" else (*CLASSES, *CUT)), *FEW_COLUMNS[task]]
         for name in [name for name in args.set or known if name in known]:
             for (k, samples), model in itertools.product(enumerate(splits_of(task, name, args.data_dir)), asked):
                 one = {"task": task, "model": model, "set": name, "split": k}

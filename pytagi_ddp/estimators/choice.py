@@ -85,7 +85,7 @@ class Choice:
         return [some[:count] for some in there[:folds]]
 
     def _scaled(self, training: Training, folds: int) -> list[Training]:
-        """The training of each of the first folds: its inputs are scaled by the network that has learnt its samples."""
+        """The training of each of the first folds. A network without this fold has found the scales of its inputs."""
         if (before := training.scaled_by) is None:
             return [training] * folds
         for k, (net,) in enumerate(self._some(before, folds, 1)):
@@ -234,9 +234,9 @@ class Choice:
                 self.consider(replace(best, hidden=tuple(2 * number for number in best.hidden)))
 
     def scale(self) -> None:
-        """Scales the inputs by their relevance to the best networks, again and again while the loss decreases.
+        """Scales the inputs by their relevance to the best networks, repeatedly while the loss decreases.
 
-        If it does, the other trainings are tried with these scales, too.
+        Then the other trainings are tried with these scales, too.
         """
         others, before = list(self.losses), self.best()
         self._scale()

@@ -100,9 +100,9 @@ class EnsembleEstimator(BaseEstimator):
             count: networks for each fold, or None, see `Choice`.
 
         One network for each fold (of large tables, for some folds) decides which training is the best: first the layers
-        are chosen, then the bins of the inputs, then the width and the epochs, and then whether linear functions, or
-        sums of functions of single columns, are better. Networks of a fold are replaced by those of other trainings
-        while their mean gets better.
+        are chosen, then the bins and the scales of the inputs, then the width and the epochs, and then whether linear
+        functions, or sums of functions of single columns, are better. Networks of a fold are replaced by those of other
+        trainings while their mean gets better.
         """
         rows = [learnt_by(fold, k) for k in range(int(fold.max()) + 1)]
         trainings = self._encoded(trainings, samples[0])

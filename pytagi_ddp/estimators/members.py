@@ -24,7 +24,7 @@ SAMPLES = 200_000  # the default number of epochs shows a network about this man
 LEAST_NOISE = 1e-5  # lower limit of the noise variance, for a target of variance 1
 MOST_NOISE = 1e30  # upper limit of it, in float32
 TESTED = 256  # samples by which the noise is estimated before an epoch: its standard error is then about 9 %
-CHANGED, LEAST_TESTED = 100_000, 16  # predictions for the relevance of all inputs; least samples of an input
+CHANGED, LEAST_TESTED = 100_000, 16  # predictions that show the relevance of all inputs, and least ones of an input
 LEAST_SCALE = 0.03  # of an input, relative to the largest one
 PREDICTED = 512  # samples that are predicted at a time
 DRAWS = 64  # draws of missing inputs
@@ -44,7 +44,7 @@ class Training:
         forget: factor on all variances before an epoch. until: share of the epochs after which nothing is forgotten.
         gain: factor on the prior standard deviations of weights.
         encoding: of the inputs, in front of the layers, or None.
-        scaled_by: the training whose networks determine the scale of each input, by its `relevance`, or None.
+        scaled_by: the training to whose networks the `relevance` of each input is its scale, or None.
     """
 
     hidden: tuple[int, ...]
@@ -129,9 +129,12 @@ def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relevance(net: Sequential, x: np.ndarray) -> np.ndarray:
-    """For each input, how much the prediction changes if it is that of another sample: as a scale, with mean square 1.
+    """The relevance of each input: the root mean square change of the prediction if it is that of another sample.
 
-    The root mean square of the change over the samples and outputs, but at least `LEAST_SCALE` of the largest one.
+    It is relative to the root mean square of all, and at least `LEAST_SCALE` of the largest.
+
+    Source: Radhakrishnan et al. (2024), "Mechanism for feature learning in neural networks and backpropagation-free
+    machine learning models", Science 383, scale inputs by gradients, repeatedly; here are finite differences.
     """
     some = x[:: len(x) // int(np.clip(CHANGED // x.shape[1], LEAST_TESTED, TESTED)) + 1]
     mu, other = moments(net, some)[0], np.random.default_rng(0).permutation(len(some))

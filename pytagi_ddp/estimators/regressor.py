@@ -112,8 +112,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for
-            none. None: the number that predicts unseen samples best (in `partial_fit` without `fit`: none), and inputs
-            for values that occur often, where these help.
+            none. None: the number that predicts unseen samples best (in `partial_fit` without `fit`: none), and where
+            these help, inputs for values that occur often, and scales of the columns by their relevance.
         categorical_features: columns that hold categories, as a mask, numbers or names; "from_dtype": those of a table
             (pandas, polars, PyArrow) that hold categories or text; None: none. Each category becomes an input.
         max_time: seconds. Units and epochs that are not given are doubled while predictions improve. A kind of network

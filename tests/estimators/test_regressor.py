@@ -15,6 +15,7 @@ from pytagi_ddp import onnx
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, ensemble, members, regressor
 from pytagi_ddp.estimators import encoding as encoding_module
 from pytagi_ddp.estimators.noise import Moments, learn_noise
+from pytagi_ddp.nn import Linear, Sequential
 from pytagi_ddp.nn.core.init import get_state
 
 
@@ -509,7 +510,7 @@ def test_max_time_bounds_the_choice_and_lets_layers_grow(monkeypatch):
         scarce = pytest.warns(UserWarning, match="max_time is not sufficient") if seconds else nullcontext()
         with scarce:
             TAGIRegressor(**options, max_time=seconds).fit(x, y)
-        assert list(dict.fromkeys(hidden for hidden, _ in tried)) == expected
+        assert list(dict.fromkeys(hidden for hidden, _ in tried if hidden)) == expected
     TAGIRegressor(**options, max_time=60.0).fit(x, y)
     assert {((100,), 3), ((100, 100), 3)} & set(tried)
     assert {epochs for _, epochs in tried} == {3}  # as given
@@ -541,6 +542,71 @@ def test_wide_tables_have_few_bins():
     search.consider(members.Training((4,), 1))
     search.encode(members.Training((4,), 1))
     assert set(made) == {480}
+
+
+def test_columns_that_tell_nothing_have_little_effect():
+    """Of 20 columns two have an effect."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1300, 20))
+    y = np.sin(2 * x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=1300)
+    learnt, new = slice(300), slice(300, None)
+    options = {"hidden_layer_sizes": (20,), "n_folds": 2, "n_seeds": 1, "epochs": 30, "random_state": 0}
+    errors = {}
+    for bins in (None, 0):
+        model = TAGIRegressor(n_bins=bins, **options).fit(x[learnt], y[learnt])
+        errors[bins] = np.mean((model.predict(x[new]) - y[new]) ** 2)
+        if bins is None:
+            tops = [np.abs(np.concatenate(net.layers[0].ends)[:, 1]) for net in model.networks_]
+            assert all(some[2:].max() < 0.1 * some[0] for some in tops)
+    assert errors[None] < 0.25 * errors[0]
+
+
+def test_relevance_is_the_change_of_predictions():
+    """Of y = 2 x0 - x1 + 0 x2, with the deviations 1, 3 and 1 of the inputs: 2 : 3 : 0, but at least 0.09."""
+    net = Sequential(Linear(3, 1, bias=False))
+    net[0].mu_w = np.array([2, -1, 0], np.float32)
+    x = (np.random.default_rng(0).normal(size=(5000, 3)) * [1, 3, 1]).astype(np.float32)
+    found = members.relevance(net, x)
+    np.testing.assert_allclose(found / found.max() * 3, [2, 3, 0.09], rtol=0.2)
+    np.testing.assert_allclose(np.mean(found**2), 1)
+    np.testing.assert_array_equal(members.relevance(Sequential(Linear(3, 1)), np.zeros((9, 3), np.float32)), np.ones(3))
+
+
+def test_scales_of_a_fold_come_from_a_network_without_it(monkeypatch):
+    """Otherwise its samples would have chosen the columns by which they are predicted."""
+    x, fold = np.arange(12.0).reshape(6, 2), np.array([0, 0, 1, 1, 2, 2])
+    first, trained = members.Training((4,), 1), []
+
+    def train(places):
+        trained.extend(places)
+        return [k for _, k in places]
+
+    def relevance(net, rows):
+        np.testing.assert_array_equal(rows, x[fold != net])
+        return np.array([1.0, 10 + net])
+
+    monkeypatch.setattr(choice, "relevance", relevance)
+    search = choice.Choice(train, x, fold, lambda networks: np.full(6, -float(len(trained))), 1, 1e9)
+    search.consider(first)
+    search.consider(scaled := members.Training((4,), 1, scaled_by=first))
+    assert [k for _, k in trained] == [0, 1, 2] * 2
+    ends = [training.encoding.ends for training, _ in trained[3:]]
+    assert ends == [(((0.0, 1.0),), ((0.0, 10.0 + k),)) for k in range(3)]
+    assert search._seconds_of(scaled) == pytest.approx(2 * search._seconds_of(first))  # with those that are needed first
+
+
+def test_scaled_encodings_have_bins_where_inputs_are_relevant():
+    edges = ((0.0, 0.5, 1.0), None, (0.0, 0.1, 2.0), (1.0, 2.0, 3.0))
+    values = ((0.25,), None, (0.3,), None)
+    found = encoding_module.scaled_encoding(encoding_module.Encoding(edges, None, values), np.array([2.0, 0.5, 0.1, 1.0]))
+    assert found.edges == (edges[0], (0.0, 1.0), (0.0, 1.0), edges[3])
+    assert found.ends == (((0.0, 2.0),) * 2, ((0.0, 0.5),), ((0.0, 0.1),), ((0.0, 1.0),) * 2)
+    assert found.values == (values[0], None, None, None)
+    given = encoding_module.Encoding(edges[:1], (((-1.0, 1.0), (0.0, 2.0)),))
+    assert encoding_module.scaled_encoding(given, np.array([3.0])).ends == (((-3.0, 3.0), (0.0, 6.0)),)
+    x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    net = Sequential(encoding_module.scaled_encoding(None, np.array([2.0, 0.5])).layer())
+    np.testing.assert_allclose(net.predict(x)[0].reshape(5, 2), x * [2, 0.5], rtol=1e-6)
 
 
 def test_values_that_occur_often_have_units():
