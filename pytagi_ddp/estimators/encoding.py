@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pytagi_ddp.estimators.inputs import labels_of
+from pytagi_ddp.estimators.inputs import labels_of, names_of
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
 
@@ -174,7 +174,7 @@ class Categories:
             text = any(isinstance(key, str) for key in counts) and not _is_declared(_column(X, k))
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
             kept = sum(counts[key] for key in most)
-            _warn_of_categories(_names(X)[k], counts, kept, isinstance(asked, str) and text)
+            _warn_of_categories(names_of(X)[k], counts, kept, isinstance(asked, str) and text)
             known[k] = sorted(most, key=lambda key: (type(key).__name__, str(key)))
             if len(keys) - kept >= np.clip(OTHER * len(keys), OFTEN, ENOUGH):
                 others[k] = set(keys) - set(most)
@@ -186,8 +186,6 @@ class Categories:
         Warns:
             UserWarning: most values of a column are unknown, and it has at least five, or they are of another type.
         """
-        from sklearn.utils import _safe_indexing  # columns of any kind of table
-
         X, parts = _indexable(X), []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
@@ -199,7 +197,7 @@ class Categories:
             most = categories and 2 * len(unknown) > len(given)
             if most and (len(given) >= MANY or not _types(unknown) & _types(categories)):
                 warn(
-                    f"{len(unknown)} of {len(given)} values of column {_names(X)[k]!r} of X are no category that was "
+                    f"{len(unknown)} of {len(given)} values of column {names_of(X)[k]!r} of X are no category that was "
                     f"learnt, and count as unknown: {_shown(unknown)}; learnt were {_shown(categories)}. Give them as "
                     "in the first samples"
                 )
@@ -207,7 +205,7 @@ class Categories:
             if self.complete is None or k in self.complete:
                 parts[-1][found < 0] = np.nan
         ones = np.concatenate(parts, 1)
-        return (_safe_indexing(X, self.numbers, axis=1) if self.numbers else None), ones
+        return (_columns(X, self.numbers) if self.numbers else None), ones
 
     def blocks(self) -> list[slice]:
         """The columns of each categorical column, without that of rare and missing values."""
@@ -301,11 +299,6 @@ def _shown(values: list[Hashable]) -> str:
     return f"{', '.join(map(repr, list(dict.fromkeys(values))[:SHOWN]))} ({', '.join(sorted(_types(values)))})"
 
 
-def _names(X: Any) -> list[Any]:
-    """The names of the columns, or their numbers."""
-    return list(getattr(X, "column_names", getattr(X, "columns", range(np.shape(X)[1]))))
-
-
 def _columns_of(X: Any, asked: Any) -> list[int]:
     """Numbers of the columns of categories."""
     if asked is None or (isinstance(asked, str) and asked == "from_dtype"):
@@ -316,7 +309,7 @@ def _columns_of(X: Any, asked: Any) -> list[int]:
             f"categorical_features is 'from_dtype', None, or a list of columns (a mask, numbers or names), got "
             f"{asked!r}"
         )
-    features, chosen, names = np.shape(X)[1], np.asarray(asked), _names(X)
+    features, chosen, names = np.shape(X)[1], np.asarray(asked), names_of(X)
     if chosen.dtype == bool and chosen.shape == (features,):
         return np.flatnonzero(chosen).tolist()
     found = [names.index(one) if one in names else one for one in chosen.tolist()]
@@ -336,6 +329,13 @@ def _column(X: Any, k: int) -> Any:
     if hasattr(X, "column_names"):
         return X.column(k)
     return X[:, k] if isinstance(X, np.ndarray) else X.to_series(k) if hasattr(X, "columns") else np.asarray(X)[:, k]
+
+
+def _columns(X: Any, numbers: list[int]) -> Any:
+    """A table or array of these columns."""
+    if hasattr(X, "iloc"):
+        return X.iloc[:, numbers]
+    return X.select(numbers) if hasattr(X, "column_names") else X[:, numbers]
 
 
 def _holds_categories(column: Any) -> bool:
@@ -358,4 +358,4 @@ def _type_of(column: Any) -> Any:
 
 def _keys(X: Any, k: int) -> list[Hashable]:
     """The categories in a column; None where it is missing."""
-    return labels_of(_column(X, k), f"column {_names(X)[k]!r} of X")
+    return labels_of(_column(X, k), f"column {names_of(X)[k]!r} of X")

@@ -48,6 +48,24 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def names_of(X: Any) -> list[Any]:
+    """The names of the columns, or their numbers."""
+    return list(getattr(X, "column_names", getattr(X, "columns", range(np.shape(X)[1]))))
+
+
+class Header:
+    """Number and names of a table's columns. Not all tables show their names in the way in which scikit-learn asks."""
+
+    def __init__(self, X: Any):
+        self.shape, self._names = X.shape, names_of(X)
+
+    def __dataframe__(self) -> Header:
+        return self
+
+    def column_names(self) -> list[str]:
+        return self._names
+
+
 @contextmanager
 def explained(values: Any, name: str, columns: Sequence[int] | None = None) -> Iterator[None]:
     """Adds to the errors of a check of `values` the place of the first bad value, and what to do.

@@ -51,8 +51,9 @@ def test_tables_are_samples_by_position(kind):
         np.testing.assert_array_equal(
             first.partial_fit(table, target).predict(table), kind(**QUICK).partial_fit(x, y).predict(x)
         )
-    with pytest.raises(ValueError, match="feature names"):
-        estimator.predict(table.rename({"a": "other"}))
+    for other in (table.rename({"a": "other"}), table.select("b", "a"), table.to_arrow().select(["b", "a"])):
+        with pytest.raises(ValueError, match="feature names"):
+            estimator.predict(other)
 
 
 @both
