@@ -59,9 +59,9 @@ class Moments:
         return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k])
 
     def known(self) -> Moments:
-        """The mean of the networks' means, as if nothing were uncertain."""
-        mu = self.mus.mean(0, keepdims=True)
-        return Moments(mu, np.zeros(mu.shape), np.zeros(mu.shape))
+        """The mean of the networks' means, as if nothing but missing inputs were uncertain."""
+        mu, added = (values.mean(0, keepdims=True) for values in (self.mus, self.added))
+        return Moments(mu, np.zeros(mu.shape), added)
 
     @property
     def networks(self) -> int:

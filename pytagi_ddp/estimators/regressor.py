@@ -312,11 +312,11 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         The first call of a new estimator sets the means and standard deviations by which all samples are standardised:
         give it about a hundred samples. Unless `sigma_v` is given, the variance of the noise is estimated from the
-        errors of the last batches, which are predicted before they are learnt. It is one for all inputs, and
-        predictions are Gaussian. After `fit`, the noise of `fit` is kept. Unless `sigma_v` is given, an observation
-        that is more than five standard deviations from its prediction counts as five in the noise, and is learnt as if
-        the standard deviation of its noise were a fifth of the distance: the larger the distance, the smaller its
-        effect.
+        errors of the last batches, which are predicted before they are learnt; samples with missing inputs, or far from
+        others, count for less. It is one for all inputs, and predictions are Gaussian. After `fit`, the noise of `fit`
+        is kept. Unless `sigma_v` is given, an observation that is more than five standard deviations from its
+        prediction counts as five in the noise, and is learnt as if the standard deviation of its noise were a fifth of
+        the distance: the larger the distance, the smaller its effect.
 
         Args:
             X: (n, features) numbers; NaN is missing. y: n numbers, or (n, targets). sample_weight: as in `fit`.
@@ -384,13 +384,14 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _learn_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         moments, noises, batches = self._moments(x), list(self._noises), self._batches
-        errors, predicted = (moments.mu - y) ** 2, moments.var + moments.spread
-        mean = partial(np.average, weights=weights)
+        errors, predicted = (moments.mu - y) ** 2, moments.var + moments.spread + moments.missing
         if isinstance(noises[0], GivenNoise) and batches is not None:
             batches += 1
             share = max((1 + RECENT) / (batches + 1 + RECENT), 1 / (REMEMBERED + 1))
             for k, noise in enumerate(noises):
-                error = float(mean(np.minimum(errors[:, k], BEYOND * (predicted[:, k] + noise.variance))))
+                limits = predicted[:, k] + noise.variance
+                mean = partial(np.average, weights=weights / limits)  # errors that are small anyway show the noise best
+                error = float(mean(np.minimum(errors[:, k], BEYOND * limits)))
                 excess = max(error - float(mean(predicted[:, k])), error / 10, LEAST_NOISE)
                 noises[k] = GivenNoise(noise.variance + share * (excess - noise.variance))
         variances = np.empty(y.shape)

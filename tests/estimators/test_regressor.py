@@ -196,6 +196,21 @@ def test_noise_of_partial_fit_is_that_of_late_predictions():
     assert model.noise_.variance < 0.02
 
 
+@pytest.mark.parametrize("likelihood", [None, "gaussian"])
+def test_noise_of_partial_fit_is_that_of_complete_samples_near_others(likelihood):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 2))
+    y = 2 * x[:, 0] + x[:, 1] + 0.2 * rng.normal(size=1500)
+    new = rng.normal(size=(200, 2))
+    gaps = np.where(rng.random(1500) < 0.2, np.nan, x[:, 0])
+    mistaken = np.where(np.arange(1500) == 1400, 1e4, x[:, 0])
+    for first in (gaps, mistaken) if likelihood is None else (gaps,):
+        online = TAGIRegressor(n_seeds=1, n_folds=2, likelihood=likelihood, random_state=0)
+        for rows in np.array_split(np.arange(1500), 15):
+            online.partial_fit(np.column_stack([first, x[:, 1]])[rows], y[rows])
+        assert online.predict(new, return_std=True)[1].mean() < 0.7
+
+
 def test_partial_fit_goes_on_after_fit():
     x, y = data(2000, 2)
     model = TAGIRegressor(n_folds=2, n_seeds=1, epochs=10, n_bins=0, random_state=0).fit(x[:40], y[:40])
