@@ -337,20 +337,21 @@ def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: st
     features, scale = noise.features, noise.scale
     log_var = op("Log", op("Add", var, f(LEAST)))
     if not noise.networks:
-        return _wider(graph, noise, log_var, f(scale.offset + noise.shrink))
+        return _wider(graph, noise, log_var, spread, f(scale.offset + noise.shrink))
     z = op("Clip", op("Div", op("Sub", log_var, f(features.mean)), f(features.std)), f(-3), f(3))
     inputs = op("Concat", op("Cast", z, to=SINGLE), op("Cast", mu, to=SINGLE), x, axis=1)
     hs = [op("Cast", _moments(graph, net, inputs)[0], to=DOUBLE) for net in noise.networks]
     low, high = noise.limits
     h = op("Clip", op("Div", op("Sum", *hs), f(len(hs))), f(low), f(high))
     within = op("Add", op("Mul", h, f(scale.slope)), f(scale.offset + noise.shrink))
-    return _wider(graph, noise, log_var, within)
+    return _wider(graph, noise, log_var, spread, within)
 
 
-def _wider(graph: _Graph, noise: Any, log_var: str, within: Any) -> str:
+def _wider(graph: _Graph, noise: Any, log_var: str, spread: str, within: Any) -> str:
     """`within` and what `Features.beyond` adds to it."""
     op, f = graph.op, np.float64
     most = noise.features.most
-    more = op("Max", op("Sub", op("Exp", log_var), f(math.exp(most))), f(0))
+    limits = (op("Exp", log_var), math.exp(most)), (spread, noise.features.most_spread)
+    more = op("Add", *[op("Max", op("Sub", value, f(limit)), f(0)) for value, limit in limits])
     factor = op("Log", op("Add", op("Mul", more, op("Exp", op("Neg", within))), f(1)))
     return op("Add", within, op("Max", op("Sub", log_var, f(most)), factor))

@@ -157,28 +157,30 @@ class Features:
 
     Attributes:
         mean, std, most: mean, standard deviation and largest value of the logarithm.
+        most_spread: largest spread of all networks at any sample.
     """
 
     mean: float
     std: float
     most: float
+    most_spread: float = math.inf
 
     @classmethod
-    def of(cls, moments: Moments) -> Features:
+    def of(cls, moments: Moments, most_spread: float = math.inf) -> Features:
         log_var = _log_var(moments)
-        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()))
+        return cls(float(log_var.mean()), float(log_var.std()) or 1.0, float(log_var.max()), most_spread)
 
     def __call__(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         z = np.clip((_log_var(moments) - self.mean) / self.std, -3, 3)
         return np.concatenate([z[:, None], moments.mu[:, None], x], 1).astype(np.float32)
 
     def beyond(self, moments: Moments, log_scale2: np.ndarray) -> np.ndarray:
-        """ln of the factor on s^2 where the predicted variance is larger than at any sample; 0 elsewhere.
+        """ln of the factor on s^2 where predicted variance or spread are larger than at any sample; 0 elsewhere.
 
-        It is their ratio, or makes s^2 larger by their difference, whichever is more.
+        It is the ratio of the variances, or makes s^2 larger by the differences of both, whichever is more.
         """
         log_var = _log_var(moments)
-        more = np.maximum(np.exp(log_var) - math.exp(self.most), 0)
+        more = np.maximum(np.exp(log_var) - math.exp(self.most), 0) + np.maximum(moments.spread - self.most_spread, 0)
         return np.maximum(log_var - self.most, np.log1p(more * np.exp(-log_scale2)))
 
 
@@ -195,7 +197,7 @@ class LearntNoise(StudentTNoise):
     h predicts ln r^2. It is the mean of networks that learn from the logarithm of the predicted variance, the predicted
     mean and the inputs. Without such networks h is 0, and the scale is the same everywhere. Beyond the samples networks
     continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h is limited to its range at
-    the samples, and beyond them s^2 grows with the predicted variance.
+    the samples, and beyond them s^2 grows with the predicted variance, and with the spread of the networks.
 
     Where a category is rare or missing, the target varies as it does between categories. Networks learn h slowly from
     few such samples, so their s^2 has a factor, too.
@@ -255,6 +257,7 @@ def learn_noise(
     run: Run,
     others: Sequence[int] = (),
     spread: float = 0.0,
+    most_spread: float = math.inf,
 ) -> LearntNoise:
     """Learns the noise of one target from predictions of samples by networks that have not seen them.
 
@@ -266,13 +269,13 @@ def learn_noise(
         student_t: whether the degrees of freedom are fitted. If not, they are infinite.
         seeds: one for each fold. run: calls the trainings.
         others: the columns of x for rare and missing categories.
-        spread: mean variance of the means of networks; 0 if it is unknown.
+        spread, most_spread: mean variance of the means of networks, 0 if it is unknown; largest one of all networks.
     """
     mean = partial(np.average, axis=0, weights=weights)
     squares = (moments.mu - y) ** 2 + LEAST
     complete = max(mean(squares) - mean(moments.missing), mean(squares) / 10)
     squares /= 1 + moments.missing / complete  # their size if no input were missing
-    made = Features.of(moments)
+    made = Features.of(moments, most_spread)
     h, trained = np.zeros(len(y)), []
     if heteroscedastic:
         target = np.clip(np.log(squares / mean(squares)) - LOG_CHI2_MEAN, -LARGEST, LARGEST)

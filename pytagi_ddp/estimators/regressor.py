@@ -25,7 +25,7 @@ from pytagi_ddp.estimators.ensemble import (
 )
 from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import LEAST_NOISE, TESTED, fit_values, observe_values, run_epoch, weighted
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
@@ -44,6 +44,7 @@ from pytagi_ddp.nn.core.validate import as_bools
 
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
 REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
+COMPARED = 3000  # samples at which the networks of all folds are compared
 RECENT = 3  # the weights of the first batches grow with their number k as k^3, since networks predict the first badly
 
 
@@ -75,7 +76,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
        learn h, a prediction of ln r^2 from the inputs and the prediction of the first networks.
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
-       proportion to it. Where a category is rare or missing, it has a factor, from the errors at such samples.
+       proportion to it. It also grows with the variance between the networks' means, where that is larger than at any
+       sample. Where a category is rare or missing, it has a factor, from the errors at such samples.
     4. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If they have more in common
        than networks predict, y = f(x) + u + e, where the random intercept u is the same for equal inputs: m and s at an
        input that was learnt depend on its observations, too.
@@ -263,8 +265,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             gain = np.full(y.shape, np.nan)
             gain[some] = moments.spread if alike is networks else unseen(alike, some).spread
             gain *= 1 / len(networks[0]) - 1 / len(everyone)
-            tested = x[:: len(x) // TESTED + 1]  # learnt by most networks, where those of all folds can be compared
-            spread = np.maximum(moments.spread.mean(0), Moments.of([everyone], [slice(None)], tested).spread.mean(0))
+            some_x = x[:: len(x) // COMPARED + 1]  # learnt by most networks
+            together = Moments.of([everyone], [slice(None)], some_x).spread
+            spread = np.maximum(moments.spread.mean(0), together.mean(0))
             noises = [
                 learn_noise(
                     x,
@@ -279,6 +282,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                     run=self._run,
                     others=self._categories.of_others(),
                     spread=float(spread[k]),
+                    most_spread=float(together[:, k].max()),
                 )
                 for k in outputs
             ]

@@ -219,6 +219,16 @@ def test_partial_fit_goes_on_after_fit():
     assert model.noise_.degrees == model.degrees_of_freedom_
 
 
+def test_far_from_all_samples_error_bars_hold_the_variance_between_networks():
+    rng = np.random.default_rng(0)
+    x = rng.standard_cauchy((400, 2))
+    y = np.tanh(x[:, 0]) + 0.1 * rng.normal(size=400)
+    model = TAGIRegressor((), n_bins=24, n_folds=3, n_seeds=1, epochs=20, random_state=0).fit(x, y)
+    std = model.predict(far := np.array([[0.0, 1e5]]), return_std=True)[1][0]
+    means = [net.predict(model._standardised(far))[0].item() for net in model.networks_]
+    assert std > 0.9 * np.std(means, ddof=1) * y.std()
+
+
 def test_far_from_all_samples_error_bars_hold_the_variance_of_the_networks():
     rng = np.random.default_rng(3)
     x = np.r_[rng.uniform(-3, -1, 100), rng.uniform(1, 3, 100)][:, None]
