@@ -105,10 +105,13 @@ def _advice(values: Any, name: str, message: str, columns: Sequence[int] | None)
         return "Give classes of one type: y.astype(int) if all are whole numbers, else y.astype(str)"
     if name == "X" and "must hold real numbers" in message:
         return ENCODE
-    if name == "X" and "could not convert string to float" in message:
+    if name == "X" and ("could not convert string to float" in message or "float() argument must be" in message):
         rows = np.asarray(values, object)
         first = next((cell for cell in np.ndindex(rows.shape) if not _is_number(rows[cell])), None)
-        return f"It is in {_place(values, columns, *first)}. {ENCODE}" if first else ENCODE
+        if not first:
+            return ENCODE
+        advice = "Write NaN, which is a missing value" if is_missing(rows[first]) else ENCODE
+        return f"It is in {_place(values, columns, *first)}. {advice}"
     return ""
 
 

@@ -547,6 +547,8 @@ def test_bad_input_is_found(kind):
         estimator.fit([[1, "red" if k == 3 else 2] for k in range(60)], y)
     with pytest.raises(ValueError, match=r"'red'\. It is in row 3, column 1\. Name columns"):
         estimator.fit(np.array([[1, "red" if k == 3 else 2.0] for k in range(60)], object), y)
+    with pytest.raises(TypeError, match=r"'NAType'\. It is in row 3, column 1\. Write NaN, which is a missing value"):
+        estimator.fit(np.array([[1, pandas.NA if k == 3 else 2.0] for k in range(60)], object), y)
     with pytest.raises(TypeError, match=r"'when' \(datetime64.*\. Name columns .*, and dates by a FunctionTransformer"):
         estimator.fit(pandas.DataFrame({"a": x[:, 0], "when": pandas.date_range("2020", periods=60)}), y)
     assert vars(estimator).keys() == kind(**SMALL).__dict__.keys()
