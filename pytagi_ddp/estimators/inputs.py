@@ -142,22 +142,29 @@ def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | N
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
 
 
-def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:
-    """Warns of targets with extremes, compared with which most of their numbers are nearly equal.
+def extremes(y: np.ndarray, std: np.ndarray) -> Iterator[tuple[int, int, str]]:
+    """Extremes, compared with which most numbers of a target are nearly equal: (row, target, beginning of a warning).
 
     Args:
-        y: (n, targets). std: the standard deviation of each. rows: the number of each sample in the caller's y.
+        y: (n, targets); NaN is ignored. std: the standard deviation of each.
     """
-    low, median, high = np.quantile(y, (0.1, 0.5, 0.9), axis=0)
-    for k in np.flatnonzero((low < high) & (high - low < NARROW * std)):
-        extreme = np.abs(y[:, k] - median[k]).argmax()
+    low, median, high = np.nanquantile(y, (0.1, 0.5, 0.9), axis=0)
+    for k in np.flatnonzero((low < high) & (high - low < NARROW * std)).tolist():
+        row = int(np.nanargmax(np.abs(y[:, k] - median[k])))
+        yield (
+            row,
+            k,
+            f"y has {y[row, k]:.6g}, and four of five of its numbers are between {low[k]:.6g} and {high[k]:.6g}: "
+            "networks can hardly tell these apart. Correct the extremes",
+        )
+
+
+def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:
+    """Warns of targets with extremes; rows: the number of each sample in the caller's y."""
+    for row, k, found in extremes(y, std):
         target = f", target {k}" if y.shape[1] > 1 else ""
         scale = "its logarithm" if (y[:, k] > 0).all() else "np.arcsinh(y)"
-        warn(
-            f"y has {y[extreme, k]:.6g} in row {rows[extreme]}{target}, and four of five of its numbers are between "
-            f"{low[k]:.6g} and {high[k]:.6g}: networks can hardly tell these apart. Correct the extremes, leave out "
-            f"their rows, or learn y on another scale, such as {scale}"
-        )
+        warn(f"row {rows[row]}{target}: {found}, leave out their rows, or learn y on another scale, such as {scale}")
 
 
 def sample_weights(sample_weight: Any, samples: int, learnt: bool = True) -> np.ndarray:

@@ -15,6 +15,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from pytagi_ddp.estimators.ensemble import LARGEST_SEED
+from pytagi_ddp.estimators.inputs import extremes
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
@@ -161,9 +162,16 @@ class Forecaster(BaseEstimator):
                 same name, infinite values, values that are not above 0 with transform="log", or a parameter out of its
                 range.
             TypeError: data that are not numbers or dates.
+
+        Warns:
+            UserWarning: a series with extremes, compared with which most of its values are nearly equal.
         """
         self._check()
-        return self._learn(*_read(y, known, observed, times))
+        self._learn(*_read(y, known, observed, times))
+        values, names = self._panel.values, self._panel.names
+        for step, k, found in extremes(values, np.nanstd(values, 0)):
+            warn(f"step {step} of {names[k]!r}: {found}, or write NaN instead")
+        return self
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
         """The forecast of the `horizon` time steps after y.

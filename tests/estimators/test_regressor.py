@@ -150,7 +150,7 @@ def test_extremes_that_make_all_other_targets_equal_are_named(likelihood):
     model, other = (TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, likelihood=likelihood) for _ in range(2))
     some, both = np.r_[0, np.ones(59)], np.c_[y, np.where(np.arange(60) == 7, -99999, y)]
     for call in (lambda: model.fit(x, both, sample_weight=some), lambda: other.partial_fit(x, both)):
-        with pytest.warns(UserWarning, match="y has -99999 in row 7, target 1, and four of five .*Correct.*arcsinh"):
+        with pytest.warns(UserWarning, match="row 7, target 1: y has -99999, and four of five .*Correct.*arcsinh"):
             call()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -332,10 +332,20 @@ def test_counts_that_are_mostly_0_have_no_negative_forecasts():
     assert (paths >= 0).all() and (paths % 1 == 0).all() and 0.7 < (paths == 0).mean() < 0.95
 
 
+def test_extremes_of_a_series_are_named():
+    y = 5 + seasonal(120)
+    y[7] = np.nan
+    both = {"good": y, "bad": np.where(np.arange(120) == 60, -999999, y)}
+    with pytest.warns(UserWarning, match="step 60 of 'bad': y has -999999, and four of five .*write NaN") as found:
+        quick(2).fit(both)
+    assert len(found) == 1
+
+
 def test_an_outlier_at_the_end_leaves_forecasts_of_logarithms_finite():
     y = 100 + 5 * seasonal(150)
     y[-1] = 1e4
-    forecast = quick(6, season=12, transform="log").fit(y).predict()
+    with pytest.warns(UserWarning, match="step 149 of 0: y has 10000"):
+        forecast = quick(6, season=12, transform="log").fit(y).predict()
     assert np.all(forecast.mean <= np.exp(np.log(1e4 / y.min()) ** 2 / 4) * forecast.quantile(0.5))  # variance: twice
 
 
