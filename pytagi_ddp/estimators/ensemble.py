@@ -21,7 +21,7 @@ from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, encoding_of
 from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
-from pytagi_ddp.estimators.inputs import Header, checked_groups, dense, explained, sample_weights
+from pytagi_ddp.estimators.inputs import checked_groups, dense, explained, header_of, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.estimators.repeated import groups_of
 from pytagi_ddp.nn import Sequential
@@ -236,8 +236,7 @@ class EnsembleEstimator(BaseEstimator):
         X = dense(X)
         if reset:
             self._categories = Categories.of(X, self.categorical_features)
-        header = Header(X) if hasattr(X, "columns") and not hasattr(X, "iloc") else X
-        check_header = partial(validate_data, self, header, "no_validation", reset=reset, skip_check_array=True)
+        check_header = partial(validate_data, self, header_of(X), "no_validation", reset=reset, skip_check_array=True)
         if self._categories.known:
             check_header()
             numbers, categories = self._categories.split(X)

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import sklearn
 from scipy.sparse import issparse
 
 from pytagi_ddp.warn import warn
@@ -54,7 +55,8 @@ def names_of(X: Any) -> list[Any]:
 
 
 class Header:
-    """Number and names of a table's columns. Not all tables show their names in the way in which scikit-learn asks."""
+    """Number and names of a table's columns, as scikit-learn before 1.9 asks for them. Tables of polars 2 have no
+    `__dataframe__`."""
 
     def __init__(self, X: Any):
         self.shape, self._names = X.shape, names_of(X)
@@ -64,6 +66,12 @@ class Header:
 
     def column_names(self) -> list[str]:
         return self._names
+
+
+def header_of(X: Any) -> Any:
+    """A table or array from which scikit-learn can read number and names of the columns."""
+    old = tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 9)
+    return Header(X) if old and hasattr(X, "columns") and not hasattr(X, "iloc") else X
 
 
 @contextmanager

@@ -617,13 +617,17 @@ def test_scales_of_a_fold_come_from_a_network_without_it(monkeypatch):
     assert [k for _, k in trained] == [0, 1, 2] * 2
     ends = [training.encoding.ends for training, _ in trained[3:]]
     assert ends == [(((0.0, 1.0),), ((0.0, 10.0 + k),)) for k in range(3)]
-    assert search._seconds_of(scaled) == pytest.approx(2 * search._seconds_of(first))  # with those that are needed first
+    assert search._seconds_of(scaled) == pytest.approx(
+        2 * search._seconds_of(first)
+    )  # with those that are needed first
 
 
 def test_scaled_encodings_have_bins_where_inputs_are_relevant():
     edges = ((0.0, 0.5, 1.0), None, (0.0, 0.1, 2.0), (1.0, 2.0, 3.0))
     values = ((0.25,), None, (0.3,), None)
-    found = encoding_module.scaled_encoding(encoding_module.Encoding(edges, None, values), np.array([2.0, 0.5, 0.1, 1.0]))
+    found = encoding_module.scaled_encoding(
+        encoding_module.Encoding(edges, None, values), np.array([2.0, 0.5, 0.1, 1.0])
+    )
     assert found.edges == (edges[0], (0.0, 1.0), (0.0, 1.0), edges[3])
     assert found.ends == (((0.0, 2.0),) * 2, ((0.0, 0.5),), ((0.0, 0.1),), ((0.0, 1.0),) * 2)
     assert found.values == (values[0], None, None, None)
