@@ -29,6 +29,13 @@ CALLED_BY_NETWORKS = {
     *("needs_moments", "normalisation_moments", "num_sums", "parts", "put_away", "recomputing", "release", "set_hooks"),
     *("set_workspace", "take_up", "takes", "takes_moments_of", "update_running"),
 }
+# What the next version removes: names, and arguments of functions. CHANGELOG.md lists them under "Removed".
+REMOVED = {
+    "pytagi_ddp.distributed.Communicator.shared_zeros",
+    "pytagi_ddp.distributed.Communicator.start_reduce_shared",
+    *(f"pytagi_ddp.{module}.DDPConfig.share_memory" for module in ("distributed", "nn")),
+    *(f"pytagi_ddp.{module}.DDPConfig.__init__(share_memory=True)" for module in ("distributed", "nn")),
+}
 Api = dict[str, list[str] | str]  # a function's arguments, or what else it is, by full name
 
 
@@ -129,8 +136,13 @@ def _shown(name: str, what: list[str] | str) -> str:
 
 
 def recorded() -> Api:
-    """The public API of the last release."""
-    return json.loads(PLACE.sub("", RECORD.read_text()))
+    """The public API of the last release, without what was removed on purpose."""
+    api: Api = {}
+    for name, what in json.loads(PLACE.sub("", RECORD.read_text())).items():
+        if name not in REMOVED:
+            arguments = isinstance(what, list)
+            api[name] = [item for item in what if f"{name}({item})" not in REMOVED] if arguments else what
+    return api
 
 
 def main(argv: list[str] | None = None) -> int:

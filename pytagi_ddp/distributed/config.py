@@ -19,7 +19,7 @@ from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.warn import warn
 
 # Options of a `DDPConfig` that may differ between ranks, because they are for connecting, not for the exchange.
-OF_A_RANK = ("device_ids", "backend", "rank", "world_size", "timeout", "cuda_aware_mpi", "share_memory")
+OF_A_RANK = ("device_ids", "backend", "rank", "world_size", "timeout", "cuda_aware_mpi")
 
 
 @dataclass
@@ -45,7 +45,6 @@ class DDPConfig:
         offload_params: whether an `FSDPSequential` on a GPU with `reshard_after_forward` keeps its shards in host
             memory, and makes its steps there. The GPU then has 16 bytes for each parameter of the largest group, and a
             step copies 20 P/R bytes between GPU and host.
-        share_memory: deprecated, without effect.
         strategies: the exchange strategies that options select. A subclass can add options and strategies.
 
     Raises:
@@ -62,7 +61,6 @@ class DDPConfig:
     wire_dtype: str = "float32"
     buckets: int = 1
     offload_params: bool = False
-    share_memory: bool | None = None
     strategies: ClassVar[tuple[type[Exchange], ...]] = (PosteriorMerge, BoundedMerge, Buckets, HalfPrecision)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -73,13 +71,6 @@ class DDPConfig:
             (value,) = as_bools("DDPConfig", **{name: value})
         if name == "device_ids" and isinstance(value, str | Integral):
             raise TypeError(f"device_ids of a DDPConfig is a list, with the GPU of each rank of a node, got {value!r}")
-        if name == "share_memory" and value is not None:
-            (value,) = as_bools("DDPConfig", share_memory=value)
-            warn(
-                "DDPConfig(share_memory=...) has no effect any more, and will be removed: the ranks of an "
-                "FSDPSequential send each other what they read in shared memory before, with the same results",
-                DeprecationWarning,
-            )
         super().__setattr__(name, value)
 
     def connect(self, device: str = "cpu") -> Communicator:

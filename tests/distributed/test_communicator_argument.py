@@ -85,16 +85,6 @@ def test_options_that_say_yes_or_no(name):
     assert getattr(DDPConfig(**{name: 0}), name) is False
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_share_memory_is_accepted_without_effect(share):
-    with pytest.warns(DeprecationWarning, match="share_memory=...\\) has no effect any more") as warned:
-        config = DDPConfig(backend="serial", share_memory=share)
-    assert warned[0].filename == __file__
-    assert config.connect().backend == "serial"
-    with pytest.raises(TypeError, match="DDPConfig: share_memory must be True or False, got 'no'"):
-        DDPConfig(share_memory="no")
-
-
 @pytest.mark.parametrize("ids", [2, "0"])
 def test_device_ids_are_a_list(ids):
     with pytest.raises(

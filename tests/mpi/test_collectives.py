@@ -386,30 +386,3 @@ def seconds_of_waiting(comm):
 @on_ranks(seconds_of_waiting, 2)
 def test_waiting_leaves_the_core_to_others(results):
     assert results[1] < 0.3  # of 1.5 s; spinning would take all of it
-
-
-def shared(comm):
-    """Each rank adds other numbers of what all have written to memory that all see, twice over the same memory."""
-    size, rank, checks = comm.world_size, comm.rank, {}
-    memory = comm.shared_zeros(size, 2, size * 16)
-    assert memory is not None
-    mine, own = slice(16 * rank, 16 * (rank + 1)), np.empty((2, 16), np.float32)
-    for k in (1, 2):
-        values = np.random.default_rng([k, rank]).standard_normal((2, size * 16), np.float32)
-        memory[rank] = values
-        handle = comm.start_reduce_shared(memory[:, :, mine], own)
-        handle.wait()
-        expected = np.empty(2 * 16, np.float32)
-        blocks = np.ascontiguousarray(values.reshape(2, size, 16).swapaxes(0, 1))
-        comm.reduce_scatter(blocks, expected)
-        checks[f"sum {k}"] = np.array_equal(own.ravel(), expected)
-    comm.start_reduce_shared(memory[:, :, mine], memory[rank, :, mine]).wait()
-    checks["in place"] = np.array_equal(memory[rank, :, mine], own)
-    checks["refused"] = "do not add up to" in error_of(lambda: comm.start_reduce_shared(memory[:, 0], own), ValueError)
-    checks["none"] = comm.shared_zeros(0).shape == (0,)
-    return checks
-
-
-@on_ranks(shared, "serial", 1, 2, 3)
-def test_memory_that_ranks_share(results):
-    check(results, 5)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-IN_CACHE = 1 << 13  # numbers that are added at a time
-
 
 def combined(arrays: Sequence[np.ndarray] | np.ndarray, op: str) -> np.ndarray:
     """Returns a new array: `op` (of `Communicator.all_reduce`) over the arrays of all ranks, in the order of ranks."""
@@ -37,17 +35,6 @@ def combine_rows(rows: np.ndarray, op: str, out: np.ndarray) -> None:
     else:
         with np.errstate(all="ignore"):
             np.copyto(out, combined(rows, op))
-
-
-def add_parts(parts: np.ndarray, out: np.ndarray) -> None:
-    """Writes parts[0] + parts[1] + ... into `out`, in the order of `tree_sum`; arrays may be non-contiguous."""
-    with np.errstate(all="ignore"):
-        if len(parts) <= 2:
-            np.copyto(out, parts[0]) if len(parts) == 1 else np.add(parts[0], parts[1], out=out)
-            return
-        for start in range(0, out.shape[-1], IN_CACHE):
-            piece = slice(start, start + IN_CACHE)
-            out[..., piece] = tree_sum([part[..., piece] for part in parts])
 
 
 def tree_sum(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:

@@ -147,7 +147,6 @@ class GroupCommunicator(Communicator):
     _received: Callable[[np.ndarray, int], Iterator]
     _scatters: Callable[[np.ndarray, np.ndarray, str], Iterator]
     _gathers: Callable[[np.ndarray, np.ndarray], Iterator]
-    _added: Callable[[np.ndarray, np.ndarray], Iterator]
 
     def __init__(self, group: Group, timeout: float, local_rank: int, local_world_size: int):
         super().__init__(group.rank, group.world_size, local_rank, local_world_size)
@@ -173,9 +172,6 @@ class GroupCommunicator(Communicator):
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:
         return self._start("all_gather", receive.nbytes, self._gathers(send, receive))
-
-    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        return self._start("reduce_shared", parts.nbytes, self._added(parts, receive))
 
     def _start(self, name: str, nbytes: int, requests: Iterator, timeout: float | None = None) -> Operation:
         return self._group.collectives.start(name, nbytes, requests, self.timeout if timeout is None else timeout)

@@ -30,8 +30,8 @@ class Communicator(CommunicatorBase, ABC):
         local_rank: index of this process among those of its node.
         local_world_size: number of processes on this node.
         debug: whether ranks compare each collective before they run it (`CollectiveMismatchError`), and check that the
-            results of reductions are finite (`NonFiniteError`, on every rank; not those of `start_reduce_scatter` and
-            `start_reduce_shared`). It is set by ``PYTAGI_DDP_DEBUG``, and must be the same on every rank.
+            results of reductions, except `start_reduce_scatter`, are finite (`NonFiniteError`, on every rank). It is
+            set by ``PYTAGI_DDP_DEBUG``, and must be the same on every rank.
         reduce_calls: number of all-reduces and reduce-scatters that were started so far.
         reduce_bytes: size of their buffers, in bytes.
         reduce_seconds: time spent in them and in handles, with waiting for other ranks (NCCL: until they are queued).
@@ -145,40 +145,6 @@ class Communicator(CommunicatorBase, ABC):
         self.reduce_seconds += time.perf_counter() - start
         what = f"{name} of {send.nbytes / 1e6:.3g} MB"
         return Handle(self, what, receive, work, reduction=True, source=send, everywhere=False)
-
-    def shared_zeros(self, *shape: int) -> np.ndarray | None:
-        """Float32 zeros in host memory that every rank reads and writes; collective.
-
-        Ranks must not write where others read at the same time. After the next collective, other ranks see what a rank
-        has written. The memory is freed when no rank has the array any more. A forked process gets a copy on write.
-
-        Returns:
-            The array; or None on every rank if ranks cannot share memory: on several nodes, or with NCCL.
-        """
-        self._prepare("shared_zeros")
-        return self._shared_zeros(shape)
-
-    def start_reduce_shared(self, parts: np.ndarray, receive: np.ndarray, name: str = "start_reduce_shared") -> Handle:
-        """Starts a sum over ranks of values in shared memory; each rank adds one section of them.
-
-            receive = parts[0] + parts[1] + ...    in the order of `reduce_scatter`
-
-        Args:
-            parts: (world_size, ...), a part of an array of `shared_zeros`; rank r has written part r. It may change
-                once the handle is done: all ranks have finished then.
-            receive: has the shape of one part, and may be this rank's own part. Both may be non-contiguous.
-
-        Raises:
-            ValueError: shapes that do not fit. RuntimeError: an earlier handle was dropped.
-        """
-        if parts.shape != (self.world_size, *receive.shape):
-            raise ValueError(f"{name}: parts {parts.shape} of {self.world_size} ranks do not add up to {receive.shape}")
-        self._prepare("start_reduce_shared", parts, receive, reduces=True)
-        start = time.perf_counter()
-        work = self._reduce_shared(parts, receive)
-        self.reduce_seconds += time.perf_counter() - start
-        what = f"{name} of {parts.nbytes / 1e6:.3g} MB"
-        return Handle(self, what, receive, work, reduction=True, source=parts, everywhere=False)
 
     def reduce(self, buffer: np.ndarray, op: str = "sum", root: int = 0) -> None:
         """Combines ``buffer`` over all ranks into that of rank ``root``; the buffers of the others do not change.
@@ -372,12 +338,6 @@ class Communicator(CommunicatorBase, ABC):
         The body must not call collectives.
         """
         return nullcontext()
-
-    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        return None
-
-    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        raise RuntimeError(f"ranks share no memory with backend {self.backend!r}: use start_reduce_scatter()")
 
     # The operations of an engine. The last four are not for arrays on a GPU: an engine for GPUs leaves them out.
 

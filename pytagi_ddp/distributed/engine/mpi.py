@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -14,12 +13,11 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.across_nodes import RequestList, swaps
 from pytagi_ddp.distributed.engine.arguments import bytes_of, is_block
-from pytagi_ddp.distributed.engine.combine import add_parts, combine_rows, comparable
+from pytagi_ddp.distributed.engine.combine import combine_rows, comparable
 from pytagi_ddp.distributed.engine.group import GroupCommunicator, SplitRequest
 from pytagi_ddp.distributed.engine.handle import Work
 from pytagi_ddp.distributed.engine.job import start_job
 from pytagi_ddp.distributed.engine.mpi_group import MPIGroup
-from pytagi_ddp.distributed.engine.shared_memory import join_memory
 from pytagi_ddp.distributed.engine.staging import Staging, copy
 
 # Measured with MPICH 5.0.2 on 2 and 3 ranks of one machine, for 94 MB: pieces of 2 to 16 MB, one after the other, take
@@ -145,27 +143,6 @@ class MPICommunicator(GroupCommunicator):
                 combine_rows(rows, op, out[start:stop])
             if staged:
                 copy(out, receive)
-
-    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        if self.world_size == 1:
-            return np.zeros(shape, np.float32)
-        if self.local_world_size < self.world_size:
-            return None
-        nbytes = max(4 * math.prod(shape), 1)
-        memory = join_memory(nbytes, self.rank, lambda obj: self._broadcast_object(obj, 0), self._all_gather_object)
-        return None if memory is None else np.frombuffer(memory, np.float32, math.prod(shape)).reshape(shape)
-
-    def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator:
-        yield from self._meeting()  # all have written
-        add_parts(parts, receive)
-        yield from self._meeting()  # all have read
-
-    def _meeting(self) -> Iterator:
-        shared = self._group.shared_sum
-        if shared is not None:
-            yield shared.start(np.zeros(1, np.float32))
-        elif self.world_size > 1:
-            yield self._group.channels["reduce_scatter"].Ibarrier()
 
     def _rows(self, length: int, dtype: np.dtype) -> np.ndarray:
         """Memory for `length` numbers of each rank, valid until the next call."""

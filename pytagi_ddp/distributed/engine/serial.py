@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from pytagi_ddp.distributed.engine.combine import add_parts
 from pytagi_ddp.distributed.engine.handle import FinishedWork, Work
 from pytagi_ddp.distributed.engine.interface import Communicator
 from pytagi_ddp.distributed.engine.staging import copy
@@ -31,13 +30,6 @@ class SerialCommunicator(Communicator):
 
     def _reduce_scatter(self, send: np.ndarray, receive: np.ndarray, op: str) -> Work:
         copy(send, receive)
-        return FinishedWork()
-
-    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
-        return np.zeros(shape, np.float32)
-
-    def _reduce_shared(self, parts: np.ndarray, receive: np.ndarray) -> Work:
-        add_parts(parts, receive)
         return FinishedWork()
 
     def _all_gather(self, send: np.ndarray, receive: np.ndarray) -> Work:

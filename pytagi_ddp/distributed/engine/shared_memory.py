@@ -7,18 +7,15 @@ leaves its file behind, so that the 64 MB of a container are full after about tw
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import secrets
 import sys
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytagi_ddp.distributed.engine.child_process import keep_from_children
 from pytagi_ddp.distributed.engine.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ HOW_TO_MOUNT = f"Mount it: mkdir -p {SHM} && mount -t tmpfs -o size=256m tmpfs {
 MPICH_PREFIX = "mpich_shm_"
 OWN_PREFIX = "pytagi_ddp_"
 PREFIXES = (MPICH_PREFIX, "vader_segment.", "sm_segment.", OWN_PREFIX)  # the second and third are Open MPI's
-
-MAP_FIXED = 0x10  # Linux's value on all processors with NumPy wheels; Python's mmap does not define it
 
 SUM_BYTES = 1 << 20  # of memory for sums; with 2 ranks they were measured to be faster than MPI's up to twice this size
 
@@ -122,48 +117,13 @@ def join_shared_sum(node: Any) -> SharedSum | None:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum, shared_bytes
 
     floats = SUM_BYTES // (shared_bytes(node.size, 1) - shared_bytes(node.size, 0)) // 16 * 16
-    memory = join_memory(shared_bytes(node.size, floats), node.rank, node.bcast, node.allgather)
-    return None if memory is None else SharedSum(memory, node.rank, node.size, floats)
-
-
-class SharedMemory(mmap.mmap):
-    """The memory of an open file that other ranks map too; in a forked child it becomes a private copy on write."""
-
-    _descriptor: int
-
-    def __new__(cls, descriptor: int) -> SharedMemory:
-        memory = super().__new__(cls, descriptor, 0)
-        memory._descriptor = os.dup(descriptor)
-        weakref.finalize(memory, os.close, memory._descriptor).atexit = False
-        keep_from_children(memory)
-        return memory
-
-    def end_in_child(self) -> None:
-        remap = ctypes.CDLL(None, use_errno=True).mmap
-        remap.restype = ctypes.c_void_p
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self))
-        where, size = ctypes.c_void_p(address), ctypes.c_size_t(len(self))
-        # A read-only mapping does not need memory for copies, so it also works if memory is short.
-        for access in (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ):
-            if remap(where, size, access, mmap.MAP_PRIVATE | MAP_FIXED, self._descriptor, ctypes.c_long(0)) == address:
-                return
-        raise OSError(ctypes.get_errno(), "a forked process still shares memory with the ranks")
-
-
-def join_memory(
-    nbytes: int, rank: int, broadcast: Callable[[Any], Any], all_gather: Callable[[Any], list]
-) -> SharedMemory | None:
-    """Zeros in memory that all ranks share; None on every rank if one of them cannot map it. Collective.
-
-    Args:
-        broadcast, all_gather: collectives of the ranks for objects, from rank 0 and from all.
-    """
+    nbytes = shared_bytes(node.size, floats)
     for named in (False, True):
-        with _new_file(nbytes, named) if rank == 0 else contextlib.nullcontext() as path:
-            memory = _map(*broadcast((path, path and _identity(path))))
-            everyone = all(all_gather(memory is not None))
+        with _new_file(nbytes, named) if node.rank == 0 else contextlib.nullcontext() as path:
+            memory = _map(*node.bcast((path, path and _identity(path))))
+            everyone = all(node.allgather(memory is not None))
         if everyone:
-            return memory
+            return SharedSum(memory, node.rank, node.size, floats)
     return None
 
 
@@ -194,12 +154,12 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _map(path: Path | None, identity: tuple[int, int] | None) -> SharedMemory | None:
+def _map(path: Path | None, identity: tuple[int, int] | None) -> mmap.mmap | None:
     """The memory of a file; None if this rank, in another container, does not have the file, or another one."""
     with contextlib.suppress(OSError):
         if path is not None and _identity(path) == identity:
             with path.open("r+b") as file:
-                return SharedMemory(file.fileno())
+                return mmap.mmap(file.fileno(), 0)
     return None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.arguments import bytes_of
-from pytagi_ddp.distributed.engine.combine import add_parts, combined
+from pytagi_ddp.distributed.engine.combine import combined
 from pytagi_ddp.distributed.engine.errors import LaunchError, RankLeftError
 from pytagi_ddp.distributed.engine.group import Group, GroupCommunicator, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.handle import Work
@@ -231,15 +231,6 @@ class ThreadCommunicator(GroupCommunicator):
             collective = self._group.contribute(same, data.reshape(-1), partial(combined, op=op))
             yield collective
         copy(collective.result.reshape(self.world_size, -1)[self.rank], receive)
-
-    def _shared_zeros(self, shape: tuple[int, ...]) -> np.ndarray:
-        return self._exchange("shared_zeros", shape, lambda shapes: np.zeros(shapes[0], np.float32), shape=shape)
-
-    def _added(self, parts: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
-        same = {"collective": "reduce_shared", "shape": parts.shape}
-        yield self._group.contribute(same, None, len)  # all have written
-        add_parts(parts, receive)
-        yield self._group.contribute(same, None, len)  # all have read
 
     def _gathers(self, send: np.ndarray, receive: np.ndarray) -> Iterator[Collective]:
         with self._staging.on_host(send, writes=False) as data:
