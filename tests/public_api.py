@@ -35,6 +35,9 @@ REMOVED = {
     "pytagi_ddp.distributed.Communicator.start_reduce_shared",
     *(f"pytagi_ddp.{module}.DDPConfig.share_memory" for module in ("distributed", "nn")),
     *(f"pytagi_ddp.{module}.DDPConfig.__init__(share_memory=True)" for module in ("distributed", "nn")),
+    *(f"pytagi_ddp.nn.Sequential.{name}" for name in ("first_layer", "forget_graphs", "is_deferred", "keep_layers")),
+    *(f"pytagi_ddp.nn.Sequential.{name}" for name in ("pass_forward", "pending", "rehouse", "reset_state")),
+    *(f"pytagi_ddp.nn.Sequential.{name}" for name in ("use_frame", "visits")),
 }
 Api = dict[str, list[str] | str]  # a function's arguments, or what else it is, by full name
 

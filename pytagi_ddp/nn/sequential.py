@@ -17,7 +17,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.nn.core.alone import alone
 from pytagi_ddp.nn.core.arena import DeferredArena, ParameterArena
-from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes, Moved, MovedMethod
+from pytagi_ddp.nn.core.attributes import NETWORK, KnownAttributes
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.deferred import is_deferring
 from pytagi_ddp.nn.core.fitting import fit
@@ -37,7 +37,7 @@ from pytagi_ddp.nn.layers.recompute import is_block
 from pytagi_ddp.nn.run.evidence import EvidenceSchedule
 from pytagi_ddp.nn.run.network_input import MISSING, moments_of_samples
 from pytagi_ddp.nn.run.passes import Passes
-from pytagi_ddp.nn.run.rebuild import change_storage, keep_layers, move
+from pytagi_ddp.nn.run.rebuild import change_storage, move
 from pytagi_ddp.nn.tools.inspection import Inspection, inspect
 from pytagi_ddp.nn.tools.profile import Profile, profile
 from pytagi_ddp.nn.tools.recurrent_network import States, lstm_states, set_lstm_states, smooth
@@ -924,19 +924,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     def z_buffer_block_size(self) -> int:
         """Batch size of the last forward pass."""
         return self.output_z_buffer.block_size if self.output_z_buffer.size else 0
-
-    # -- names of version 0.2.0 -------------------------------------------------------------------------------
-
-    first_layer = Moved("the keys of named_layers()", lambda self: self._first_layer)
-    is_deferred = Moved("arena.deferred", lambda self: self.arena.deferred)
-    pending = Moved("passes", lambda self: self.passes)
-    forget_graphs = MovedMethod("passes.invalidate(Change.CALLS)", lambda self: self.passes.invalidate(Change.CALLS))
-    keep_layers = MovedMethod("nn.run.rebuild.keep_layers", lambda self, start, stop: keep_layers(self, start, stop))
-    pass_forward = MovedMethod("passes.forward_only", lambda self, mu_x: self.passes.forward_only(mu_x))
-    rehouse = MovedMethod("nn.run.rebuild.change_storage", lambda self, make_arena: change_storage(self, make_arena))
-    reset_state = MovedMethod("reset_lstm_states", lambda self: self.reset_lstm_states())
-    use_frame = MovedMethod("passes.use", lambda self, frame: self.passes.use(frame))
-    visits = MovedMethod("passes.visits", lambda self, direction: self.passes.visits(direction))
 
     # -- copies -----------------------------------------------------------------------------------------------
 

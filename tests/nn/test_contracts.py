@@ -1,7 +1,6 @@
 """What code around a network may rely on: pending deltas, hooks around leaves, and the kinds of state."""
 
 import copy
-import pydoc
 import re
 from pathlib import Path
 
@@ -266,38 +265,6 @@ def test_a_network_shows_little_beyond_names_of_pytagi():
     own = {name for name in dir(network()) if hasattr(nn.Sequential, name) and not name.startswith("_")}
     own = {*own, "passes"} - {*PYTAGI.split()}
     assert len(own) <= 22, sorted(own)
-
-
-MOVED = {
-    "first_layer": lambda net: net.first_layer == 0,
-    "is_deferred": lambda net: net.is_deferred is False,
-    "pending": lambda net: net.pending.waiting == 6,
-    "forget_graphs": lambda net: net.forget_graphs() is None,
-    "keep_layers": lambda net: net.keep_layers(0, 2) or len(net) == 2,
-    "pass_forward": lambda net: net.pass_forward(np.ones((2, 16))).batch == 2,
-    "rehouse": lambda net: net.rehouse(type(net.arena)) or net.passes.waiting == 0,
-    "reset_state": lambda net: net.reset_state() is None and not net.arena.carried.any(),
-    "use_frame": lambda net: net.use_frame(3) or net.passes.frame == 3,
-    "visits": lambda net: net.visits("forward")[0] == (net[0], "forward"),
-}
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_names_of_version_020_go_on_and_say_what_to_call(name):
-    net = network()
-    backpropagate(net)
-    with pytest.warns(DeprecationWarning, match=rf"^Sequential\.{name} is deprecated: use \S+") as warned:
-        assert MOVED[name](net)
-    assert Path(warned[0].filename) == Path(__file__)  # the line of the program
-    assert name not in dir(net)
-
-
-def test_a_moved_method_is_a_function_of_the_class_too():
-    net = network()
-    with pytest.warns(DeprecationWarning, match="use passes.use"):
-        nn.Sequential.use_frame(net, frame=2)
-    assert net.passes.frame == 2
-    assert "use_frame = deprecated: use passes.use" in pydoc.render_doc(nn.Sequential, renderer=pydoc.plaintext)
 
 
 def test_a_step_is_in_one_place():

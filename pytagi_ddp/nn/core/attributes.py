@@ -1,17 +1,14 @@
 """Errors for attributes that layers, networks and their wrappers do not have.
 
 Assigning such an attribute would have no effect, so it raises an error. For names of PyTorch, Keras and scikit-learn,
-the message says what to do here instead. Names of earlier versions continue to work.
+the message says what to do here instead.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
-from inspect import getattr_static, signature
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from pytagi_ddp.warn import warn
 
 CLOSE = 0.7  # similarity of names that are suggested; "sample" is not what "name" means
 PACKAGE = __name__.partition(".")[0]
@@ -98,46 +95,6 @@ class Elsewhere:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}: {self._remedy}")
 
 
-class Moved:
-    """A value that was renamed after version 0.2.0: reading it by the old name also gives a DeprecationWarning.
-
-    Args:
-        place: the new name, for the warning. function: returns the value for an object.
-    """
-
-    def __init__(self, place: str, function: Callable[..., Any]):
-        self._place, self._function = place, function
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:  # for `help`
-        return f"deprecated: use {self._place}"
-
-    def __get__(self, thing: object, owner: type) -> Any:
-        if thing is None:
-            return self
-        warn(f"{owner.__name__}.{self._name} is deprecated: use {self._place}", DeprecationWarning)
-        return self._given(thing)
-
-    def _given(self, thing: object) -> Any:
-        return self._function(thing)
-
-
-class MovedMethod(Moved):
-    """A method that was renamed after version 0.2.0; `function` has its arguments."""
-
-    def __init__(self, place: str, function: Callable[..., Any]):
-        super().__init__(place, function)
-        self.__signature__ = signature(function)
-
-    def _given(self, thing: object) -> Any:
-        return partial(self._function, thing)
-
-    def __call__(self, thing: object, *arguments: Any, **options: Any) -> Any:  # as a function of the class
-        return self.__get__(thing, type(thing))(*arguments, **options)
-
-
 class KnownAttributes:
     """Base of layers, networks and their wrappers: raises helpful errors for public attributes that do not exist.
 
@@ -156,9 +113,7 @@ class KnownAttributes:
 
     def __dir__(self) -> list[str]:
         kind = type(self)
-        return [
-            name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere | Moved)
-        ]
+        return [name for name in super().__dir__() if not isinstance(getattr_static(kind, name, None), Elsewhere)]
 
     if not TYPE_CHECKING:  # otherwise mypy would accept assignments to unknown attributes
 
