@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
-import socket
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -57,84 +54,27 @@ def download_file(
 
 def _read(url: str, name: str, max_bytes: int, progress: bool, timeout: float) -> Iterator[bytes]:
     """Pieces of the content; every failure of the network becomes a DownloadError."""
-    received = 0
-    watch = _Watch(PATIENCE * timeout)
+    received, start = 0, time.monotonic()
     try:
-        with watch, watch.opener().open(url, timeout=timeout) as response:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
             length = response.headers.get("Content-Length")
             total = int(length) if length else None
             _check_size(total or 0, max_bytes)
             with Bar(total=total, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
                 while chunk := response.read1(_CHUNK):
                     received += len(chunk)
-                    watch.received = received
                     _check_size(received, max_bytes)
+                    seconds = time.monotonic() - start
+                    if seconds > PATIENCE * timeout + received / SLOWEST:
+                        raise ConnectionError(f"too slow: {received} bytes in {seconds:.0f} s; try again later")
                     bar.update(len(chunk))
                     yield chunk
-            if watch.problem:  # otherwise a connection that ends in the headers looks complete
-                raise ConnectionError
             if total is not None and received < total:
                 raise ConnectionError(f"the connection broke off after {received} of {total} bytes")
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the connection
-        raise DownloadError(f"{url}: {watch.problem or error}") from error
-
-
-class _Watch:
-    """Closes connections that are too slow, also if single bytes arrive in time.
-
-    Args:
-        patience: seconds after which the speed is checked.
-
-    Attributes:
-        received: bytes so far. problem: the reason for closing the connections, or empty.
-    """
-
-    def __init__(self, patience: float):
-        self.received, self.problem = 0, ""
-        self._patience, self._begin, self._ended = patience, time.monotonic(), threading.Event()
-        self._sockets: list[socket.socket] = []
-
-    def opener(self) -> urllib.request.OpenerDirector:
-        """An opener whose connections this object watches."""
-        sockets = self._sockets
-
-        class Plain(http.client.HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.append(self.sock)
-
-        class Secure(http.client.HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.append(self.sock)
-
-        class ByPlain(urllib.request.HTTPHandler):
-            def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-                return self.do_open(Plain, request)
-
-        class BySecure(urllib.request.HTTPSHandler):
-            def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-                return self.do_open(Secure, request)
-
-        return urllib.request.build_opener(ByPlain, BySecure)
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._watch, name="download", daemon=True).start()
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(min(1.0, self._patience)):
-            seconds = time.monotonic() - self._begin
-            if seconds > self._patience + self.received / SLOWEST:
-                self.problem = f"too slow: {self.received} bytes in {seconds:.0f} s; try again later"
-                for connection in self._sockets:
-                    with contextlib.suppress(OSError):
-                        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # also for TLS, which a thread reads
-                return
+        raise DownloadError(f"{url}: {error}") from error
 
 
 def _check_size(size: int, max_bytes: int) -> None:
