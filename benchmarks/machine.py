@@ -27,7 +27,7 @@ def describe() -> dict:
         "blas": blas_in_use()._asdict(),
         "cores": usable_cores(),
         "memory": int(memory[1]) * 1024 if memory else 0,
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],
+        "load": list(os.getloadavg()),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }

@@ -99,7 +99,7 @@ def driver_version() -> int | None:
     """The CUDA version of the installed driver, such as 12080 for 12.8; 0 if unknown, None without a driver."""
     version = c_int(0)
     try:
-        CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(byref(version))
+        CDLL("libcuda.so.1").cuDriverGetVersion(byref(version))
     except OSError:
         return None
     except AttributeError:

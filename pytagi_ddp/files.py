@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 MAX_NAME = 255  # bytes of a name, in nearly every file system
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor is a pipe waited for
+_NOFOLLOW = os.O_NOFOLLOW | os.O_NONBLOCK  # nor is a pipe waited for
 MARK = 32  # characters that tell temporary files of one name apart
 
 
@@ -56,8 +56,6 @@ def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:
         OSError: nothing is there.
     """
     status = os.lstat(path) if status is None else status
-    if os.name != "posix":
-        return
     problem = ""
     if stat.S_ISLNK(status.st_mode):
         problem = "is a link"
@@ -113,7 +111,7 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     if not path.name:  # of "", "." and "/"
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     check_replaceable(path)
-    mode = 0o600 if private and os.name == "posix" else _own_mode(path)
+    mode = 0o600 if private else _own_mode(path)
     temporary = path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,9 +142,7 @@ def _temporary_name(name: str, mark: str) -> str:
 
 
 def _own_mode(path: Path) -> int | None:
-    """Permissions of a regular file that belongs to this user; None for anything else, or without POSIX permissions."""
-    if os.name != "posix":
-        return None
+    """Permissions of a regular file that belongs to this user; None for anything else."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -64,5 +64,4 @@ def _leave_in_child() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_in_child)
+os.register_at_fork(after_in_child=_leave_in_child)

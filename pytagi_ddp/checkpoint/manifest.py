@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pytagi_ddp.files import atomic_write, file_size, read_file
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
@@ -80,22 +76,24 @@ def read_manifest(folder: Path) -> list[Entry]:
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Inside the block, one process at a time changes a manifest. Without locks, or after a second, it continues."""
-    with ExitStack() as opened:
-        if fcntl is not None:
-            descriptor = os.open(folder, os.O_RDONLY)
-            opened.callback(os.close, descriptor)
-            deadline = time.monotonic() + LOCK_SECONDS
-            with suppress(OSError):
-                while True:
-                    try:
-                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
-                        break
-                    except BlockingIOError:
-                        if time.monotonic() > deadline:
-                            break
-                        time.sleep(0.005)
+    descriptor, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + LOCK_SECONDS
+    try:
+        with suppress(OSError):
+            while not _locked(descriptor) and time.monotonic() <= deadline:
+                time.sleep(0.005)
         yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a forked child has the folder open
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:

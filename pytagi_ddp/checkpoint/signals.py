@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-# SIGTERM: sent by batch systems before they kill. SIGUSR1: can be requested from them earlier; not on Windows.
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+# SIGTERM: sent by batch systems before they kill. SIGUSR1: can be requested from them earlier.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopOnSignal:

@@ -1,6 +1,7 @@
 """Processes that start together compile each loop once, and none of them waits for a process that has ended."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-fcntl = pytest.importorskip("fcntl", reason="this system has no flock: every process compiles")
-
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import FileLock  # noqa: E402
-from tests.conftest import weekly  # noqa: E402
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import FileLock
+from tests.conftest import weekly
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 

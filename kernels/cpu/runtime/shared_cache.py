@@ -7,6 +7,7 @@ process compiles, as with Numba alone.
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import time
@@ -24,11 +25,6 @@ from pytagi_ddp.files import atomic_write, check_private
 from pytagi_ddp.interrupts import answer
 from pytagi_ddp.kernels.checksummed import read_checksummed, with_checksum
 from pytagi_ddp.warn import warn
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LAST_KNOWN_NUMBA = (0, 68)  # a later version may load in another way
 POLL_SECONDS = 0.02  # a loop compiles in 0.1 to 0.6 s
@@ -56,8 +52,6 @@ class FileLock:
         Signals are handled while it waits. It returns False after `timeout` seconds (None: after `WAIT_SECONDS`, and
         from then on at once), and if the file cannot be opened or its file system has no locks.
         """
-        if fcntl is None:
-            return False
         deadline = time.monotonic() + (FileLock.patience if timeout is None else timeout)
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -205,8 +205,7 @@ def _after_fork() -> None:
     _threads = None  # also makes recorded passes of several threads invalid
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _limit_numba(n: int) -> None:

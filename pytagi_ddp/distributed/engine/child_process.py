@@ -39,8 +39,7 @@ def _end_in_child() -> None:
             calls.callback(thing.end_in_child)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_end_in_child)
+os.register_at_fork(after_in_child=_end_in_child)
 
 
 def launcher_of_rank() -> Launch | None:

@@ -55,8 +55,7 @@ def _renew_in_child() -> None:
         _stream.get().renew()  # another thread may hold the lock of the present generator
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_in_child)
+os.register_at_fork(after_in_child=_renew_in_child)
 
 
 def manual_seed(seed: int) -> None:
