@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 from weakref import ref
 
 import numpy as np
@@ -19,6 +19,8 @@ from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.parameters import Parameters
 from pytagi_ddp.nn.core.state import Shape
 from pytagi_ddp.nn.core.window import Window
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
@@ -34,14 +36,14 @@ def refuse_assignment(owner: type, names: tuple[str, ...], remedy: str) -> None:
         setattr(owner, name, getattr(owner, name).setter(refusal(name)))
 
 
-def either_order(position: int, *later: str) -> Callable[[Callable], Callable]:
+def either_order(position: int, *later: str) -> Callable[[Init], Init]:
     """Decorates the constructor of a layer, so that it accepts the order of arguments of both versions of pytagi.
 
     If the argument at `position` is an integer, the arguments from there on are those named `later`, in their order.
-    Otherwise they are in the declared order.
+    Otherwise they are in the declared order. Type checkers know the declared order only.
     """
 
-    def of(init: Callable) -> Callable:
+    def of(init: Init) -> Init:
         @wraps(init)
         def take(self: Any, *arguments: Any, **named: Any) -> None:
             here = arguments[position] if len(arguments) > position else None
@@ -51,7 +53,7 @@ def either_order(position: int, *later: str) -> Callable[[Callable], Callable]:
             else:
                 init(self, *arguments, **named)
 
-        return take
+        return cast(Init, take)
 
     return of
 

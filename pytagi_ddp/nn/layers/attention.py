@@ -1,7 +1,7 @@
 """Multi-head attention."""
 
 import math
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -58,47 +58,13 @@ class MultiheadAttention(BaseLayer):
     bias, seq_len, use_rope, rope_theta, out_proj = Fixed(), Fixed(), Fixed(), Fixed(), Fixed()
     parameters: Parameters
 
-    @overload
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        num_kv_heads: int | None = None,
-        bias: bool = True,
-        gain_weight: float = 1.0,
-        gain_bias: float = 1.0,
-        init_method: str = "Xavier",
-        *,
-        seq_len: int = 1,
-        causal: bool = True,
-        use_rope: bool = True,
-        rope_theta: float = 10000.0,
-        out_proj: bool = True,
-    ): ...
-    @overload
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        num_kv_heads: int | None,
-        seq_len: int,
-        bias: bool = True,
-        gain_weight: float = 1.0,
-        gain_bias: float = 1.0,
-        init_method: str = "Xavier",
-        *,
-        causal: bool = True,
-        use_rope: bool = True,
-        rope_theta: float = 10000.0,
-        out_proj: bool = True,
-    ): ...
     @either_order(3, "seq_len", "bias", "gain_weight", "gain_bias", "init_method")
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
         num_kv_heads: int | None = None,
-        bias: bool = True,
+        bias: bool | int = True,  # an int is seq_len
         gain_weight: float = 1.0,
         gain_bias: float = 1.0,
         init_method: str = "Xavier",

@@ -1,7 +1,7 @@
 """Recurrent layer with long short-term memory."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -70,42 +70,12 @@ class LSTM(SizesView, BaseLayer):
     cell_path = Switch()
     parameters: Parameters
 
-    @overload
-    def __init__(
-        self,
-        input_size: int,
-        output_size: int,
-        last_timestep: bool = False,
-        seq_len: int = 1,
-        bias: bool = True,
-        gain_weight: float = 1.0,
-        gain_bias: float = 1.0,
-        init_method: str = "He",
-        *,
-        cell_path: bool = True,
-        recurrent: bool = True,
-    ): ...
-    @overload
-    def __init__(
-        self,
-        input_size: int,
-        output_size: int,
-        seq_len: int,
-        bias: bool = True,
-        gain_weight: float = 1.0,
-        gain_bias: float = 1.0,
-        init_method: str = "He",
-        last_timestep: bool = False,
-        *,
-        cell_path: bool = True,
-        recurrent: bool = True,
-    ): ...
     @either_order(2, "seq_len", "bias", "gain_weight", "gain_bias", "init_method")
     def __init__(
         self,
         input_size: int,
         output_size: int,
-        last_timestep: bool = False,
+        last_timestep: bool | int = False,  # an int is seq_len
         seq_len: int = 1,
         bias: bool = True,
         gain_weight: float = 1.0,
