@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn, plot
-from pytagi_ddp.distributed.pipeline.schedule import make_schedule, simulate
+from pytagi_ddp.distributed.pipeline.schedule import make_schedule
+from tests.distributed.pipeline.simulated import simulate
 
 
 @pytest.fixture

@@ -71,34 +71,6 @@ def _of_stage(in_flight: int, micro_batches: int) -> list[Action]:
     return actions
 
 
-def simulate(
-    schedule: Sequence[Sequence[Action]], forward: Sequence[float], backward: Sequence[float]
-) -> list[Timeline]:
-    """The timeline of each stage, if messages take no time.
-
-    Args:
-        schedule: a result of `make_schedule`. forward, backward: time of a micro-batch in each stage.
-    """
-    ends: list[dict[Action, float]] = [{} for _ in schedule]
-    timelines: list[Timeline] = [[] for _ in schedule]
-    clock = [0.0] * len(schedule)
-    while any(len(done) < len(actions) for done, actions in zip(timelines, schedule, strict=True)):
-        before = sum(map(len, timelines))
-        for s, actions in enumerate(schedule):
-            while len(timelines[s]) < len(actions):
-                action = actions[len(timelines[s])]
-                source = s - 1 if action.kind == "F" else s + 1
-                if 0 <= source < len(schedule) and action not in ends[source]:
-                    break
-                arrival = ends[source][action] if 0 <= source < len(schedule) else 0.0
-                start = max(clock[s], arrival)
-                clock[s] = ends[s][action] = start + (forward if action.kind == "F" else backward)[s]
-                timelines[s].append(Span(action, start, clock[s]))
-        if sum(map(len, timelines)) == before:
-            raise ValueError("the stages of this schedule wait for each other")
-    return timelines
-
-
 def bubble(timelines: Sequence[Timeline]) -> float:
     """The idle share of the time of all stages, from the first start to the last stop.
 
@@ -113,11 +85,10 @@ def bubble(timelines: Sequence[Timeline]) -> float:
 def draw(timelines: Sequence[Timeline], width: int = 72) -> str:
     """A line for each stage: a digit is the forward pass of a micro-batch, a letter a backward pass, a dot idle time.
 
-    Each pass has at least one column.
+    Each pass has at least one column. Two equal stages and three micro-batches, with "1F1B":
 
-    >>> print(draw(simulate(make_schedule(2, 3, "1F1B"), [1, 1], [1, 1]), 8))
-    stage 0  01.a2b.c
-    stage 1  .0a1b2c.
+        stage 0  01.a2b.c
+        stage 1  .0a1b2c.
     """
     spans = [span for timeline in timelines for span in timeline]
     first = min(span.start for span in spans)

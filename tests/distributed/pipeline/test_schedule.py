@@ -13,8 +13,8 @@ from pytagi_ddp.distributed.pipeline.schedule import (
     frames_in_flight,
     make_schedule,
     micro_batch_rows,
-    simulate,
 )
+from tests.distributed.pipeline.simulated import simulate
 
 SIZES = [(stages, micro_batches) for stages in (1, 2, 3, 4, 7) for micro_batches in (1, 2, 3, 5, 8, 16)]
 schedules = pytest.mark.parametrize("name", SCHEDULES)
