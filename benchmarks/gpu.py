@@ -317,7 +317,7 @@ def main() -> None:
         sys.exit(run_section(REPORTS[args.section], args.file))
     if (reason := cuda.why_not()) is not None:
         print(f"no GPU: no times ({reason})", flush=True)
-        run(print, "launches, counted without a GPU", "benchmarks.gpu_launches", NUMBA_ENABLE_CUDASIM="1")
+        run(print, "launches, counted without a GPU", "benchmarks.gpu_launches")
         return
     output = args.output or RESULTS / f"gpu-{datetime.now():%Y-%m-%d-%H%M}"
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -3,54 +3,41 @@
 With `--predict CARD`: how long the step takes on a card at best, kernel by kernel, and what bounds each: see
 `benchmarks.roofline`. `--counts` shows the counts behind that: see `benchmarks.step_counts`.
 
-Without (`python -m benchmarks.gpu` starts this): the networks run as in the simulator, but kernels and copies on the
-device do nothing: an empty function stands in for each call to CuPy and the driver, whose own time a GPU adds. Walked:
-every layer runs as Python. Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both hold
-what a step does anew each time: checks and copies of the input and the observations, and the copies of the results.
-
-The simulator has its own tiles for products: a GPU may cut a product into parts where this count does not, or the
-reverse, which is one launch more or less. `--counts` has those of a GPU.
+Without (`python -m benchmarks.gpu` starts this): the networks run on the stand-in of `tests/cuda/ptx`, where kernels
+and copies on the device do nothing; a GPU adds the time of CuPy and the driver. Walked: every layer runs as Python.
+Replayed: the recorded calls are made again (`pytagi_ddp.cuda.replay_launches`). Both include what a step does anew each
+time: checks and copies of the input and the observations, and the copies of the results.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import roofline, step_counts
 from benchmarks.training_step import Workload
 from benchmarks.worker import times_of
 from benchmarks.workloads import find
 from pytagi_ddp import cuda
-from pytagi_ddp.kernels.cuda.runtime import simulated_arrays
-from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
-from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 
 CHOSEN = ("mlp-128-b32", "mlp-4096-b256", "mnist-cnn-b128", "resnet18-b16")
 STEPS, SECONDS = 5, 0.5  # at least, of each measurement
 
 
-def no_kernel(self: Kernel, grid: tuple[int, ...], arguments: list) -> None:
-    """Takes the place of `Kernel._simulate`."""
-
-
-def no_copy(source: np.ndarray, out: np.ndarray) -> None:
-    """Takes the place of `simulated_arrays._copy_on_device`."""
-
-
 def host_times() -> None:
-    if not cuda.is_simulated():
-        raise SystemExit("this needs NUMBA_ENABLE_CUDASIM=1")
-    Kernel._simulate = no_kernel  # type: ignore[method-assign]
-    simulated_arrays._copy_on_device = no_copy
+    from tests.cuda.ptx.emulator import missing, stand_in  # here, as a prediction needs no emulator in this process
+
+    if reason := missing():
+        raise SystemExit(reason)
+    stand_in(running=False)
+    from pytagi_ddp.kernels.cuda.runtime.recorder import recording  # here, as the stand-in has to come first
+
     print(f"{'network':16}{'launches':>10}{'copies':>8}{'host, walked':>16}{'replayed':>12}")
     for name in CHOSEN:
         step = Workload(name, "cuda").step
         step()
         with recording() as work:
             step()
-        launches = sum(function.__name__ == no_kernel.__name__ for function, _ in work)
+        launches = sum(hasattr(function, "prepare") for function, _ in work)
         times = []
         for cuda.replay_launches in (False, True):
             times.append(1e6 * min(times_of(step, SECONDS, STEPS)))

@@ -95,8 +95,7 @@ def counted(workload: str = "resnet18-b128", tf32: bool = False) -> dict:
     Raises:
         RuntimeError: counting failed; its message says why.
     """
-    env = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "counts.json"
         command = [sys.executable, "-m", "benchmarks.step_counts", workload, "--json", str(output)]

@@ -45,7 +45,7 @@ def _kernels(device: str, precision: str) -> Kernels:
             "pytagi_ddp.cuda.allow_tf32 = True for faster products on a GPU"
         )
     index = int(device.removeprefix("cuda:"))
-    if not (devices.is_simulated() or devices.is_device_available(index)):
+    if not devices.is_device_available(index):
         reason = devices.why_not() or f"there are {devices.get_device_count()} GPUs"
         raise RuntimeError(f"device {device!r} cannot be used: {reason}")
     package = import_module("pytagi_ddp.kernels.cuda")

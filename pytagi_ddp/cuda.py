@@ -1,7 +1,6 @@
 """The GPUs of this machine, and options for their use.
 
-The first call imports CuPy. Functions that ask about GPUs raise no error if there is no GPU, driver or CuPy, or if the
-simulator is in use (in which `Sequential.to_device("cuda")` works, on the CPU, for tests).
+The first call imports CuPy. Functions that ask about GPUs raise no error if there is no GPU, driver or CuPy.
 
 Attributes:
     allow_tf32: matrix products may round their factors to TF32 (10 bits of mantissa) and use tensor cores, on GPUs of
@@ -24,7 +23,6 @@ from types import ModuleType
 from typing import Literal
 from uuid import UUID
 
-from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.text import first_sentence
 
 allow_tf32: bool = False
@@ -39,19 +37,9 @@ _PACKAGES = {  # the packages with these modules, for each extra of this library
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def is_simulated() -> bool:
-    """Whether NUMBA_ENABLE_CUDASIM=1 makes "cuda" a simulator on the CPU."""
-    with held_back(always=True):
-        import numba  # here, because `import pytagi_ddp` shall not wait for it
-
-    return bool(numba.config.ENABLE_CUDASIM)
-
-
 def why_not() -> str | None:
     """Why networks cannot move to a GPU, and what to do about it; None if they can."""
     global _failure
-    if is_simulated():
-        return "NUMBA_ENABLE_CUDASIM is set: kernels run in a simulator"
     missing = [k for k, module in enumerate(_NEEDED) if find_spec(module) is None]
     if missing:
         driver = driver_version()

@@ -31,6 +31,7 @@ CALLED_BY_NETWORKS = {
 }
 # What the next version removes: names, and arguments of functions. CHANGELOG.md lists them under "Removed".
 REMOVED = {
+    "pytagi_ddp.cuda.is_simulated",
     "pytagi_ddp.distributed.Communicator.shared_zeros",
     "pytagi_ddp.distributed.Communicator.start_reduce_shared",
     *(f"pytagi_ddp.{module}.DDPConfig.share_memory" for module in ("distributed", "nn")),

@@ -1,4 +1,4 @@
-"""CUDA kernels: the files, functions and argument order of `kernels.cpu`, over CuPy arrays (NumPy in the simulator).
+"""CUDA kernels: the files, functions and argument order of `kernels.cpu`, over CuPy arrays.
 
 Importing this package does not import numba.cuda or CuPy; modules are imported at their first use.
 """

@@ -20,7 +20,7 @@ from tests.battery.example import CHECKS, Example
 
 
 def check_layer(make_network: Callable[[], nn.Sequential], **tolerances: float) -> dict[str, str]:
-    """Runs every check on the CPU. For GPUs and their simulator there is `tests.battery.device.device_twin`.
+    """Runs every check on the CPU. For GPUs there is `tests.battery.device.device_twin`.
 
     Args:
         make_network: makes a new network of a few units, with the layer in a usual place.

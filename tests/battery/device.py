@@ -1,4 +1,4 @@
-"""The check of a layer on a GPU, or on the simulator of one: `tests/cuda/sim` runs it."""
+"""The check of a layer on a GPU: `tests/cuda/on_device` runs it."""
 
 import copy
 

@@ -1,5 +1,6 @@
 """Keeps compiled PTX between runs: NVVM takes minutes for all kernels, and several tests need the same."""
 
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -43,11 +44,6 @@ def fresh(path: Path) -> bool:
 @contextmanager
 def only_here(path: Path) -> Iterator[None]:
     """No other process is about to make this file: neither kernels nor programs are compiled twice at once."""
-    try:
-        import fcntl  # here, as Windows has none
-    except ImportError:
-        yield
-        return
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

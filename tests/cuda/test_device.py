@@ -19,6 +19,7 @@ from pytagi_ddp import cuda, nn
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.cuda import runtime as cuda_kernels
 from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
+from tests.cuda.ptx.emulator import missing
 
 ROOT = Path(__file__).parents[2]
 needs_no_gpu = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
@@ -143,8 +144,7 @@ def test_a_package_that_does_not_load_is_named_with_the_reason(package, file, tm
         if importlib.util.find_spec("numba_cuda") is None:
             pytest.skip("numba-cuda is not installed")
         shutil.rmtree(tmp_path / "numba_cuda")
-    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-    environment["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     command = [sys.executable, "-c", BROKEN, package]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
@@ -240,6 +240,8 @@ def test_the_processor_is_always_there():
 
 @pytest.mark.slow
 @needs_no_gpu
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_launches_of_a_step_are_counted_without_a_gpu():
     root = Path(__file__).parents[2]
     run = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=root, capture_output=True, text=True)
@@ -247,9 +249,9 @@ def test_launches_of_a_step_are_counted_without_a_gpu():
     first, second, *_ = lines = run.stdout.splitlines()
     assert first == f"no GPU: no times ({cuda.why_not()})" and second.endswith("exit code 0")
     rows = {name: (int(launches), *map(float, times[::2])) for name, launches, _, *times in map(str.split, lines[3:])}
-    assert 8 <= rows["mlp-128-b32"][0] <= 16
+    assert 8 <= rows["mlp-128-b32"][0] <= 20
     launches, walked, replayed = rows["resnet18-b16"]
-    assert 140 <= launches <= 200
+    assert 160 <= launches <= 240
     assert replayed < walked / 4  # microseconds of the host
 
 

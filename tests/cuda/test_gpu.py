@@ -1,4 +1,4 @@
-"""What can only be seen on a GPU; `pytest -m gpu` runs these tests and those of `tests/cuda/sim` there."""
+"""What can only be seen on a GPU; `pytest -m gpu` runs these tests and those of `tests/cuda/on_device` there."""
 
 import copy
 from functools import partial

@@ -11,10 +11,7 @@ import pytest
 from pytagi_ddp.kernels import protocol
 
 MODULES = get_type_hints(protocol.Kernels)
-ARRAYS = {
-    "cpu": (None,),
-    "cuda": ("Arrays", "SimulatedArrays"),
-}  # where the functions of `array` stand: module, classes
+ARRAYS = {"cpu": None, "cuda": "Arrays"}  # the class with the functions of `array`; None: they are in the module
 BESIDE = {("cpu", "linear"): {"why_not_mixed"}}  # what else a module offers
 
 
@@ -60,11 +57,11 @@ def test_kernels_are_those_declared(device, name):
 
 def test_arrays(device):
     module = module_of(device, "array")
-    for owner in (getattr(module, name) if name else module for name in ARRAYS[device]):
-        expected = signatures(protocol.ArrayFunctions)
-        actual = {name: arguments(getattr(owner, name)) for name in expected}
-        assert actual == expected
-        assert isinstance(owner.asynchronous, bool)
+    owner = getattr(module, ARRAYS[device]) if ARRAYS[device] else module
+    expected = signatures(protocol.ArrayFunctions)
+    actual = {name: arguments(getattr(owner, name)) for name in expected}
+    assert actual == expected
+    assert isinstance(owner.asynchronous, bool)
 
 
 def test_graphs(device):

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel, blocks, float32, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.activation import (
     ELEMENTWISE,
     exp_moments,
@@ -11,7 +10,7 @@ from pytagi_ddp.kernels.formulas.activation import (
 )
 from pytagi_ddp.kernels.tensors import State
 
-THREADS = block_size(256)
+THREADS = 256
 
 
 def _kernel_of(name: str, moments: Callable) -> Kernel:

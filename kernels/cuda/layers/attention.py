@@ -9,7 +9,6 @@ import numpy as np
 from pytagi_ddp.kernels.cuda.products.work import i32
 from pytagi_ddp.kernels.cuda.runtime.compile import (
     ALIGN,
-    SIMULATOR,
     block_sum,
     blocks,
     cuda,
@@ -21,15 +20,14 @@ from pytagi_ddp.kernels.cuda.runtime.compile import (
     optional,
     thread_index,
 )
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide, load1, load4, store1
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
 from pytagi_ddp.kernels.formulas.attention import rotated, score_deltas, share_slopes
 from pytagi_ddp.kernels.formulas.softmax import remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import CAUSAL_FACTOR, CAUSAL_RESULT, Array, Delta, Heads, State
 
-THREADS = block_size(128)
-TILE, DEPTH = (8, 4) if SIMULATOR else (32, 16)  # rows and columns of a tile; terms of its sums added at a time
+THREADS = 128
+TILE, DEPTH = 32, 16  # rows and columns of a tile; terms of its sums added at a time
 SIDE = TILE // 4  # threads along a side of the tile: each computes 4 x 4 results
 TILED = SIDE * SIDE
 WIDTH = TILE + 4  # of rows in shared memory: distributes transposed stores over the banks

@@ -4,10 +4,9 @@ Arrays are C-contiguous and, except in `copy_columns` and `transpose`, of any sh
 """
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-THREADS = block_size(256)
+THREADS = 256
 TILE = 32  # side of a transposed tile
 PITCH = TILE + 1  # of its rows in shared memory, so that the numbers of a column are in different banks
 TILE_SIZE = TILE * PITCH

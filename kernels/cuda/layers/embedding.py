@@ -6,11 +6,10 @@ occurrence adds all of its occurrences in order. The bits are the same in every 
 
 from pytagi_ddp.kernels.cuda.products.work import ZERO, i32
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, device, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.embedding import row_of
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
-THREADS = block_size(128)
+THREADS = 128
 
 
 @kernel(floats, floats, floats, floats, floats, int32, int32, int32, int32, threads=THREADS)

@@ -2,11 +2,10 @@
 
 from pytagi_ddp.kernels.cuda.products.work import ZERO, i32
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin, value_unit
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-THREADS = block_size(128)
+THREADS = 128
 
 
 @kernel(*[floats] * 5, int32, int32, int32, threads=THREADS)

@@ -18,7 +18,6 @@ from pytagi_ddp.kernels.cuda.runtime.compile import (
     kernel,
     thread_index,
 )
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
@@ -36,7 +35,7 @@ from pytagi_ddp.kernels.formulas.likelihood import (
 from pytagi_ddp.kernels.formulas.normal import exp, log
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-THREADS, ROW_THREADS = block_size(128), block_size(64)
+THREADS, ROW_THREADS = 128, 64
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
 

@@ -3,12 +3,11 @@
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, float32, floats, int32, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
 contribution, merged, mixed, rebased = merge.contribution, merge.merged, merge.mixed, merge.rebased
-THREADS = block_size(256)
+THREADS = 256
 ZERO = np.float32(0)
 
 

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, floats, int32, ints, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-THREADS = block_size(256)
+THREADS = 256
 ZERO = np.float32(0)
 
 

@@ -7,12 +7,11 @@ the input without its Jacobian; each input pixel gathers from the windows that c
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, device, float32, floats, int32, ints, kernel, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.bounds import displaces
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
-THREADS = block_size(256)
+THREADS = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 i32 = np.int32
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.layers import linear
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, floats, int32, kernel, optional, thread_index
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.lstm import (
     cell_deltas,
     cell_moments,
@@ -22,7 +21,7 @@ from pytagi_ddp.kernels.formulas.lstm import (
 )
 from pytagi_ddp.kernels.tensors import Array, Delta, LSTMSaved, Record, State, Tensor, cut
 
-THREADS = block_size(128)
+THREADS = 128
 ZERO, ONE = np.float32(0), np.float32(1)
 
 

@@ -9,12 +9,11 @@ import math
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel, block_sum, cuda, device, float32, floats, int32, kernel
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
 from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_jcb, remax_mean, remax_var
 from pytagi_ddp.kernels.tensors import State
 
-THREADS = block_size(128)
+THREADS = 128
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
 

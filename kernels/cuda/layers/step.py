@@ -13,13 +13,12 @@ from pytagi_ddp.kernels.cuda.runtime.compile import (
     kernel,
     tree_sum,
 )
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
-THREADS = block_size(256)
+THREADS = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 INFINITY = np.float32(np.inf)
 

@@ -8,13 +8,12 @@ shape: the same input gives the same bits.
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, device, float32, floats, int32, kernel, tree_sum
-from pytagi_ddp.kernels.cuda.runtime.geometry import block_size
 from pytagi_ddp.kernels.cuda.runtime.intrinsics import arrive
 from pytagi_ddp.kernels.cuda.runtime.workspace import workspace
 from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
-THREADS = block_size(256)
+THREADS = 256
 LANES = THREADS // 32 if THREADS > 32 else 4
 WIDTH = THREADS // LANES
 ROWS = 64 * LANES  # rows of one block of `sum_columns`

@@ -32,7 +32,7 @@ from pytagi_ddp.kernels.cuda.products.plan import (
 )
 from pytagi_ddp.kernels.cuda.products.product_tf32 import WarpTile
 from pytagi_ddp.kernels.cuda.runtime.array import compute_capability, device_of
-from pytagi_ddp.kernels.cuda.runtime.compile import SIMULATOR, Kernel, blocks
+from pytagi_ddp.kernels.cuda.runtime.compile import Kernel, blocks
 from pytagi_ddp.kernels.cuda.runtime.workspace import workspace
 from pytagi_ddp.kernels.tensors import PartialMoments
 
@@ -41,16 +41,13 @@ WIDE, TALL = NARROW = Tile(8, 64, 4, 4), Tile(64, 8, 4, 4)  # one warp each: for
 # Blocks on 132 multiprocessors; terms per instruction, including loads, relative to the large float32 tile.
 SPEEDS = {LARGE: Speed(264, 1.0), SMALL: Speed(1056, 0.7), WIDE: Speed(2112, 0.6), TALL: Speed(2112, 0.6)}
 TF32_SPEEDS = SPEEDS | {LARGE: Speed(264, 3.0)}
-if SIMULATOR:  # its time is proportional to the number of threads, padding included
-    TINY = Tile(8, 8, 4, 4)
-    SPEEDS = TF32_SPEEDS = {TINY: Speed(16, 1.0)}
 
 _NAMES = {FORWARD: "forward", KNOWN: "known", STATE: "state", PARAMETERS: "parameters"}
 _NAMES |= {kind + TRANSPOSED: f"transposed_{name}" for kind, name in _NAMES.items()}
 FP32 = {
     (kind, tile): product_fp32.make_product(kind, tile, f"{name}_fp32_{tile.rows}x{tile.columns}")
     for kind, name in _NAMES.items()
-    for tile in dict.fromkeys((LARGE, SMALL, *NARROW, *SPEEDS))
+    for tile in (LARGE, SMALL, *NARROW)
     if kind < TRANSPOSED or tile not in NARROW
 }
 TF32 = {
@@ -82,7 +79,7 @@ def kernel_of(kind: int, tile: Tile, tensor_cores: bool) -> Kernel:
 
 def aligned(*arrays) -> bool:
     """Whether every array begins at a multiple of 16 bytes (None counts as such)."""
-    return SIMULATOR or all(a is None or a.data.ptr % 16 == 0 for a in arrays)
+    return all(a is None or a.data.ptr % 16 == 0 for a in arrays)
 
 
 def multiply(

@@ -1,1 +1,1 @@
-"""Compilation, cubins, arrays, instructions, recorded launches, and the simulator of GPUs."""
+"""Compilation, cubins, arrays, instructions and recorded launches."""

@@ -17,17 +17,15 @@ from types import ModuleType
 import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.arrival import Arrival
-from pytagi_ddp.kernels.cuda.runtime.device_arrays import TO_DEVICE, TO_HOST, DeviceArrays
 from pytagi_ddp.kernels.cuda.runtime.recorder import queue, refuse_host_transfer
-from pytagi_ddp.kernels.cuda.runtime.simulated_arrays import SimulatedArrays
-from pytagi_ddp.kernels.cuda.runtime.simulator import SIMULATOR
 
-if not SIMULATOR and find_spec("cupy") is not None:
+if find_spec("cupy") is not None:
     import cupy
     import cupyx
-else:  # kernels compile without CuPy, and run without it in the simulator
+else:  # kernels compile without CuPy
     cupy = None
 
+TO_HOST, TO_DEVICE = "a copy to the host", "a copy from the host"
 WORD = 8  # bytes of the largest argument of a kernel
 
 
@@ -38,28 +36,28 @@ def nccl() -> ModuleType:
 
 def current_device() -> int:
     """Index of the GPU that this thread uses."""
-    return 0 if SIMULATOR else cupy.cuda.runtime.getDevice()
+    return cupy.cuda.runtime.getDevice()
 
 
 def device_of(array) -> int:
     """Index of the GPU that holds `array`."""
-    return 0 if SIMULATOR else array.data.device_id
+    return array.data.device_id
 
 
 def on_device(index: int) -> AbstractContextManager:
     """Makes GPU `index` the current one of this thread, for CuPy and for every launch."""
-    return nullcontext() if SIMULATOR or current_device() == index else cupy.cuda.Device(index)
+    return nullcontext() if current_device() == index else cupy.cuda.Device(index)
 
 
 def compute_capability(index: int) -> tuple[int, int]:
-    """(major, minor) of GPU `index`; (0, 0) in the simulator, which does not have the special instructions."""
-    digits = "00" if SIMULATOR else cupy.cuda.Device(index).compute_capability  # "90", "120"
+    """(major, minor) of GPU `index`."""
+    digits = cupy.cuda.Device(index).compute_capability  # "90", "120"
     return int(digits[:-1]), int(digits[-1])
 
 
 def address(array) -> int:
     """Address of the first byte of `array`."""
-    return array.ctypes.data if SIMULATOR else array.data.ptr
+    return array.data.ptr
 
 
 class Packed(tuple):
@@ -96,7 +94,7 @@ class Function:
 
 def pinned(size: int, dtype=np.float32) -> np.ndarray:
     """Uninitialised host memory that the GPU can access directly."""
-    return np.empty(size, dtype) if SIMULATOR else cupyx.empty_pinned(size, dtype)
+    return cupyx.empty_pinned(size, dtype)
 
 
 class SideStream:
@@ -135,17 +133,38 @@ def _event():
     return cupy.cuda.Event(disable_timing=True)
 
 
-class Arrays(DeviceArrays):
-    """Arrays of GPU `index`."""
+class Arrays:
+    """Arrays of GPU `index`; see `kernels.protocol.ArrayFunctions`."""
+
+    asynchronous = True  # kernels return before they are done
 
     def __init__(self, index: int):
-        super().__init__(index)
+        self.index = index
         self._in_flight: deque = deque()  # (event, pinned memory), kept until the copy is done
         self._lock = threading.Lock()
 
     def empty(self, shape, dtype=np.float32):
         with on_device(self.index):
             return cupy.empty(shape, dtype)
+
+    def zeros(self, shape, dtype=np.float32):
+        array = self.empty(shape, dtype)
+        self.clear(array)
+        return array
+
+    def place(self, source: np.ndarray, into=None):
+        """Copies the host array `source` to this GPU: into the memory of `into` if it fits, else into new memory."""
+        if into is None or into.size < source.size or into.dtype != source.dtype:
+            into = self.empty(source.size, source.dtype)
+        placed = into.reshape(-1)[: source.size].reshape(source.shape)
+        self.copy(source, placed)
+        return placed
+
+    def visible(self, array) -> np.ndarray:
+        """The array for the user: a read-only copy on the host."""
+        copy = self.to_host(array)
+        copy.flags.writeable = False
+        return copy
 
     def clear(self, array) -> None:
         """array[...] = 0, for a contiguous array."""
@@ -228,6 +247,6 @@ def _copy_on_device(source, out) -> None:
 
 
 @cache
-def arrays(index: int) -> Arrays | SimulatedArrays:
+def arrays(index: int) -> Arrays:
     """The arrays of GPU `index`."""
-    return (SimulatedArrays if SIMULATOR else Arrays)(index)
+    return Arrays(index)

@@ -27,8 +27,6 @@ about 5 microseconds of host time instead of the 90 of a numba launch, and the c
 launch runs on the device of its arrays. It uses `device_of(array) -> int`, `compute_capability(device) -> (major,
 minor)` and `Function(device, cubin, name)` of `kernels.cuda.array`, a callable(grid, block, arguments) which launches
 on that device's current stream.
-
-With NUMBA_ENABLE_CUDASIM=1 the same functions run in `simulator`, over NumPy arrays, every access bounds-checked.
 """
 
 import re
@@ -38,21 +36,20 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
-from numba import cuda as numba_cuda
-from numba import float32, int32, types, uint32
+from numba import cuda, float32, int32, types, uint32
+from numba.cuda import dispatcher
+from numba.cuda.extending import intrinsic
 
 from pytagi_ddp.kernels.cuda.runtime import cubins
 from pytagi_ddp.kernels.cuda.runtime.recorder import queue
-from pytagi_ddp.kernels.cuda.runtime.simulator import SIMULATOR, Memory, SimulatedCuda, with_pauses
 
 __all__ = [
     "ALIGN",
     "REGISTRY",
-    "SIMULATOR",
     "block_sum",
     "blocks",
     "cuda",
@@ -70,7 +67,7 @@ __all__ = [
     "uint32",
 ]
 
-if not SIMULATOR and find_spec("numba_cuda") is None:
+if find_spec("numba_cuda") is None:
     raise ImportError("CUDA kernels need the package numba-cuda: pip install 'pytagi-ddp[cuda]'")
 
 ALIGN = 16  # bytes, of shared arrays that are read four numbers at a time
@@ -93,16 +90,7 @@ class optional(NamedTuple):
     type: types.Type
 
 
-if SIMULATOR:
-    intrinsic: Any = None
-    cuda = SimulatedCuda()
-    device = with_pauses
-else:
-    from numba.cuda import dispatcher, extending
-
-    intrinsic = extending.intrinsic
-    cuda = numba_cuda
-    device = numba.njit(inline="always")  # inlined before types are known, so that arguments may have any type
+device = numba.njit(inline="always")  # inlined before types are known, so that arguments may have any type
 
 
 @device
@@ -172,7 +160,7 @@ class Kernel:
         one_needed: bool,
     ):
         self.name, self.threads, self.min_blocks, self.min_capability = name, threads, min_blocks, min_capability
-        self._function = with_pauses(function) if SIMULATOR else function
+        self._function = function
         self._types = tuple(p.type if isinstance(p, optional) else p for p in parameters)
         self._optional = tuple(i for i, p in enumerate(parameters) if isinstance(p, optional))
         self._convert = [self._converter(i) for i in range(len(parameters))]
@@ -200,7 +188,7 @@ class Kernel:
         signature = types.void(*(types.none if i in absent else t for i, t in enumerate(self._types)))
         bounds = (self.threads, self.min_blocks)
         with _compiling_for(self.min_capability):
-            ptx, _ = numba_cuda.compile_ptx(self._function, signature, cc=self.min_capability, launch_bounds=bounds)
+            ptx, _ = cuda.compile_ptx(self._function, signature, cc=self.min_capability, launch_bounds=bounds)
         mangled = re.search(r"\.entry (\w+)\(", ptx).group(1)
         return ptx.replace(mangled, self.name)
 
@@ -213,17 +201,10 @@ class Kernel:
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
         converted = [None if a is None else convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
-        if SIMULATOR:
-            queue(self._simulate, grid, converted)
-        else:
-            variant = tuple(arguments[i] is not None for i in self._optional)
-            device = _array().device_of(arguments[0])
-            function = self._loaded.get((device, variant)) or self._load(device, variant)
-            queue(function, grid, (self.threads,), [_NULL if a is None else a for a in converted])
-
-    def _simulate(self, grid: tuple[int, ...], arguments: list) -> None:
-        memory = [Memory(a) if isinstance(a, np.ndarray) else a for a in arguments]
-        cuda.launch(self._function, grid, self.threads, memory)
+        variant = tuple(arguments[i] is not None for i in self._optional)
+        device = _array().device_of(arguments[0])
+        function = self._loaded.get((device, variant)) or self._load(device, variant)
+        queue(function, grid, (self.threads,), [_NULL if a is None else a for a in converted])
 
     def _converter(self, position: int) -> Callable:
         """The function that checks an array argument, or converts a scalar, before a launch."""

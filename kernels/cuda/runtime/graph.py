@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp import cuda as options
-from pytagi_ddp.kernels.cuda.runtime.array import address, cupy, on_device
-from pytagi_ddp.kernels.cuda.runtime.compile import SIMULATOR
-from pytagi_ddp.kernels.cuda.runtime.device_arrays import DeviceArrays
+from pytagi_ddp.kernels.cuda.runtime.array import Arrays, address, cupy, on_device
 from pytagi_ddp.kernels.cuda.runtime.recorder import Work, is_recording, prepared, recording, replay
 from pytagi_ddp.warn import warn
 
@@ -39,7 +37,7 @@ class Graphs:
     must give the same bits as the list. Without either option, or within another recording, parts run in Python.
     """
 
-    def __init__(self, array: DeviceArrays):
+    def __init__(self, array: Arrays):
         self._index = array.index
         self.express = Express()
         self.plan = None
@@ -77,7 +75,7 @@ class Graphs:
         with on_device(self._index):
             if part.launch is None:
                 part.record(function)
-            elif part.graph or SIMULATOR or not graphs or self._index in _without_graphs:
+            elif part.graph or not graphs or self._index in _without_graphs:
                 part.launch()
             elif graphs == "auto" and what not in self._equal:
                 self._compare(part, what)

@@ -27,7 +27,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests():
-    """Before any conftest asks for a GPU: without one, that of `tests/cuda/sim` leaves its tests out."""
+    """Before any conftest asks for a GPU: without one, that of `tests/cuda/on_device` leaves its tests out."""
     stand_in()
 
 
@@ -43,11 +43,11 @@ def way(request, monkeypatch):
     """One way to run: the order of threads, and whether arrays begin at multiples of 16 bytes."""
     import cupy
 
-    from pytagi_ddp.kernels.cuda.runtime.device_arrays import DeviceArrays
+    from pytagi_ddp.kernels.cuda.runtime.array import Arrays
 
     machine.order = WAYS[request.param]
     if request.param == "unaligned":
-        monkeypatch.setattr(DeviceArrays, "place", _place_unaligned)
+        monkeypatch.setattr(Arrays, "place", _place_unaligned)
     monkeypatch.setattr(cupy, "nan_is_unwritten", request.path.name in KERNELS)
     before = len(machine.problems)
     yield

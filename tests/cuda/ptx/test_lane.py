@@ -1,7 +1,7 @@
 """Runs tests of GPUs on the machine of this folder, in a pytest of their own, where a stand-in replaces CuPy.
 
-Every kernel has to run, in two orders of threads. For a new kernel, add a case to `tests/cuda/sim`; it is run here too.
-`python -m pytest -p tests.cuda.ptx.plugin ...` runs other tests, see `README.md`.
+Every kernel has to run, in two orders of threads. For a new kernel, add a case to `tests/cuda/on_device`; it runs here
+too. `python -m pytest -p tests.cuda.ptx.plugin ...` runs other tests, see `README.md`.
 """
 
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 def test_every_kernel_in_two_orders_and_networks(tmp_path):
     report = tmp_path / "report"
     command = [sys.executable, "-m", "pytest", "-p", "tests.cuda.ptx.plugin", "--ptx-report", str(report), "-q", "-x"]
-    command += ["tests/cuda/sim", "tests/cuda/test_gpu.py", "tests/cuda/ptx/lane", "-p", "no:cacheprovider"]
+    command += ["tests/cuda/on_device", "tests/cuda/test_gpu.py", "tests/cuda/ptx/lane", "-p", "no:cacheprovider"]
     of_battery = "" if ALL_TESTS else " and (not test_device_twin or LSTM)"  # all layers once a week
     command += ["-m", "not mpi", "-k", f"not two_ranks{of_battery}"]  # ranks would find no stand-in for CuPy
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -41,7 +41,7 @@ def test_every_kernel_in_two_orders_and_networks(tmp_path):
     for kernel, way, _ in found["launches"]:
         ran.setdefault(kernel, set()).add(way)
     missed = {kernel: ran.get(kernel) for kernel in kernels if len(ran.get(kernel, ())) < 2}
-    assert not missed, "not run in two orders of threads: add a case to tests/cuda/sim"
+    assert not missed, "not run in two orders of threads: add a case to tests/cuda/on_device"
     unasked = {
         name: set(map(letters, kernel.variants())) - set(found["variants"][name]) for name, kernel in kernels.items()
     }

@@ -1,4 +1,4 @@
-"""Every CUDA kernel but the products against its twin on the CPU, on ragged sizes; small ones in the simulator."""
+"""Every CUDA kernel but the products against its twin on the CPU, on ragged sizes."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytagi_ddp.cuda import is_simulated
 from pytagi_ddp.kernels import cpu, cuda
 from pytagi_ddp.kernels.cuda.runtime import compile
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, parameters_of
@@ -29,11 +28,6 @@ from pytagi_ddp.kernels.tensors import (
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 
 NAN = np.float32(np.nan)
-
-
-def sizes(small: list, large: list) -> list:
-    """Sizes of a test; large ones, of whole blocks of threads and more, where kernels are compiled."""
-    return small if is_simulated() else small + large
 
 
 def normal(*shape, seed=0, scale=1.0):
@@ -85,7 +79,7 @@ def both(family: str, function: str, inputs: list, tolerance: float = 2e-6) -> l
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-@pytest.mark.parametrize("n", sizes([71], [256, 257, 5000]))
+@pytest.mark.parametrize("n", [71, 256, 257, 5000])
 def test_activations(name, n):
     x = State(normal(n, scale=2), uniform(n, seed=1))
     x.var[::20] = 0
@@ -166,7 +160,7 @@ def test_activation_in_place():
 
 
 @pytest.mark.parametrize("name", ["softmax", "remax", "closed_form_softmax"])
-@pytest.mark.parametrize("classes", sizes([2, 5, 37], [128, 129, 1000]))
+@pytest.mark.parametrize("classes", [2, 5, 37, 128, 129, 1000])
 def test_softmax(name, classes):
     x = State(normal(3, classes, scale=2), uniform(3, classes, seed=1))
     x.mu[0] = 1.5  # a tie: the first class counts as the largest
@@ -207,7 +201,7 @@ def test_products_of_heads(certain, causal, transposed, share):
         np.testing.assert_allclose(actual, expected, 2e-6, 2e-6 * np.abs(expected).max())
 
 
-NORMS = sizes([(2, 1), (7, 3), (140, 9)], [(256, 32), (1030, 70)])
+NORMS = [(2, 1), (7, 3), (140, 9), (256, 32), (1030, 70)]
 TAKEN = ["", *cuda.batch_norm.activations]
 
 
@@ -356,7 +350,7 @@ def test_sums_of_a_failed_step_are_replaced():
     assert np.isfinite([*found.weights[2:], *found.bias[2:]]).all()
 
 
-@pytest.mark.parametrize("shape", sizes([(3, 1, 2), (2, 37, 3), (2, 3, 19)], [(3, 64, 32), (2, 65, 33), (5, 1, 300)]))
+@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 37, 3), (2, 3, 19), (3, 64, 32), (2, 65, 33), (5, 1, 300)])
 @pytest.mark.parametrize("statistics", ["moments", "mean_squares"])
 def test_layer_norm(shape, statistics):
     batch, _, n = shape
@@ -375,11 +369,11 @@ def test_layer_norm(shape, statistics):
 WINDOWS = [(2, 2, 0, (6, 4), (3, 2)), (3, 2, 0, (7, 5), (3, 2)), (3, 1, 1, (4, 5), (4, 5)), (2, 3, 1, (5, 5), (2, 2))]
 
 
-WINDOWS += sizes([], [(3, 2, 1, (17, 15), (9, 8)), (7, 1, 3, (9, 9), (9, 9)), (4, 4, 0, (8, 8), (2, 2))])
+WINDOWS += [(3, 2, 1, (17, 15), (9, 8)), (7, 1, 3, (9, 9), (9, 9)), (4, 4, 0, (8, 8), (2, 2))]
 
 
 @pytest.mark.parametrize(("kernel_size", "stride", "pad", "image", "windows"), WINDOWS)
-@pytest.mark.parametrize("channels", sizes([3], [33]))
+@pytest.mark.parametrize("channels", [3, 33])
 def test_pooling(kernel_size, stride, pad, image, windows, channels):
     x = State(normal(2, *image, channels), uniform(2, *image, channels))
     x.mu[0, :, :, 0] = 1  # ties
@@ -392,7 +386,7 @@ def test_pooling(kernel_size, stride, pad, image, windows, channels):
     both("pooling", "max_backward", [delta, winner, into, kernel_size, stride, pad])
 
 
-@pytest.mark.parametrize("shape", sizes([(7, 10)], [(8, 32), (1, 257), (33, 100)]))
+@pytest.mark.parametrize("shape", [(7, 10), (8, 32), (1, 257), (33, 100)])
 def test_elementwise(shape):
     a, b = normal(*shape), normal(*shape, seed=1)
     both("elementwise", "add", [a, b, np.full(shape, NAN)])
@@ -402,20 +396,20 @@ def test_elementwise(shape):
     both("elementwise", "apply_jacobian", [Delta(a, b), normal(*shape, seed=2)])
 
 
-@pytest.mark.parametrize(("rows", "columns"), sizes([(3, 5), (40, 1), (2, 300)], [(600, 3)]))
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (40, 1), (2, 300), (600, 3)])
 def test_copies_of_columns(rows, columns):
     wide, narrow = normal(rows, columns + 4), normal(rows, columns, seed=1)
     both("elementwise", "copy_columns", [narrow, 0, wide, 3, columns], 0)
     both("elementwise", "copy_columns", [wide, 3, narrow, 0, columns], 0)
 
 
-@pytest.mark.parametrize("shape", sizes([(2, 3, 35), (1, 40, 33), (3, 1, 5)], [(2, 64, 96), (1, 3, 1024)]))
+@pytest.mark.parametrize("shape", [(2, 3, 35), (1, 40, 33), (3, 1, 5), (2, 64, 96), (1, 3, 1024)])
 def test_transpose(shape):
     batch, rows, columns = shape
     both("elementwise", "transpose", [normal(*shape), np.full((batch, columns, rows), NAN)], 0)
 
 
-@pytest.mark.parametrize(("rows", "depth", "columns"), sizes([(3, 2, 3), (5, 5, 1)], [(33, 16, 33), (20, 20, 16)]))
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(3, 2, 3), (5, 5, 1), (33, 16, 33), (20, 20, 16)])
 @pytest.mark.parametrize("certain", [None, 0, 1])
 def test_products_of_heads_of_the_size_of_tiles(rows, depth, columns, certain):
     """Two samples of four heads, of which two share their second factor."""
@@ -429,7 +423,7 @@ def test_products_of_heads_of_the_size_of_tiles(rows, depth, columns, certain):
         both("attention", "multiply", [factor, shared, into, 2, 4, rows, depth, columns, ALL], 1e-5)
 
 
-@pytest.mark.parametrize("steps", sizes([2, 5], [128, 129, 300]))
+@pytest.mark.parametrize("steps", [2, 5, 128, 129, 300])
 @pytest.mark.parametrize("causal", [True, False])
 def test_shares_of_attention(steps, causal):
     shape = (2 * steps if steps < 9 else steps, steps)
@@ -439,7 +433,7 @@ def test_shares_of_attention(steps, causal):
     both("attention", "remax_backward", [delta, shares.mu, Delta(*slopes), 0.7, causal], 2e-5)
 
 
-@pytest.mark.parametrize(("steps", "size", "heads"), sizes([(3, 2, 1), (2, 4, 3)], [(20, 16, 2)]))
+@pytest.mark.parametrize(("steps", "size", "heads"), [(3, 2, 1), (2, 4, 3), (20, 16, 2)])
 def test_rotation(steps, size, heads):
     units = State(normal(2 * steps, heads * size + 3), uniform(2 * steps, heads * size + 3))
     table = np.tile([0.6, 0.8], (steps, 1)).repeat(size // 2, axis=1).astype(np.float32)
@@ -447,7 +441,7 @@ def test_rotation(steps, size, heads):
         both("attention", "rotate", [units, table, heads, inverse])
 
 
-@pytest.mark.parametrize(("n", "rows", "features"), sizes([(7, 5, 3)], [(300, 20, 32), (65, 7, 130)]))
+@pytest.mark.parametrize(("n", "rows", "features"), [(7, 5, 3), (300, 20, 32), (65, 7, 130)])
 def test_embedding(n, rows, features):
     categories = np.random.default_rng(0).integers(-1, rows + 1, n).astype(np.float32)  # some have no row
     categories[1] = np.nan
@@ -457,9 +451,7 @@ def test_embedding(n, rows, features):
         both("embedding", "backward", [categories, Delta(normal(n, features), normal(n, features)), table, padding])
 
 
-@pytest.mark.parametrize(
-    ("rows", "bins", "values"), sizes([(3, [2, 1, 4], [2, 0, 1])], [(50, [24] * 8 + [1], [0] * 8 + [240])])
-)
+@pytest.mark.parametrize(("rows", "bins", "values"), [(3, [2, 1, 4], [2, 0, 1]), (50, [24] * 8 + [1], [0] * 8 + [240])])
 def test_piecewise_linear_encoding(rows, bins, values):
     edges = [np.round(np.linspace(-1, 1, count + 1), 3) for count in bins]
     layer = PiecewiseLinearEncoding(edges, values=[np.arange(count) if count else None for count in values])
@@ -511,7 +503,7 @@ OBSERVED = {
 
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_likelihoods(kind):
-    rows, width, outputs, first = (4, 3, 2, 1) if is_simulated() else (90, 7, 5, 1)
+    rows, width, outputs, first = 90, 7, 5, 1
     make, a, b = OBSERVED[kind]
     output = State(normal(rows, width), uniform(rows, width), normal(rows, width, seed=1))
     observed = make(rows, outputs).astype(np.float32)
@@ -528,7 +520,7 @@ def test_likelihoods(kind):
         assert np.isfinite(delta.mu[3:, first : first + outputs]).all()
 
 
-@pytest.mark.parametrize("classes", sizes([2, 37], [64, 65, 300]))
+@pytest.mark.parametrize("classes", [2, 37, 64, 65, 300])
 def test_categorical_likelihood(classes):
     rows = 4
     output = State(normal(rows, classes + 3), uniform(rows, classes + 3, high=9), normal(rows, classes + 3, seed=1))
@@ -572,7 +564,7 @@ def test_what_a_step_would_refuse(scale):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-@pytest.mark.parametrize("n", sizes([70], [1, 256, 5001]))
+@pytest.mark.parametrize("n", [70, 1, 256, 5001])
 def test_settle(n, refused):
     counts = np.zeros(300, np.int32)
     counts[299] = refused
@@ -587,7 +579,7 @@ def test_pooled_factors(header):
         both("step", "pooled_factors", [np.float32(header), np.full(4, NAN), average, 0.1])
 
 
-@pytest.mark.parametrize("n", sizes([70], [256, 5001]))
+@pytest.mark.parametrize("n", [70, 256, 5001])
 def test_forget(n):
     var = uniform(n)
     var[3], var[4] = 0, NAN
@@ -599,7 +591,7 @@ def test_forget(n):
 
 @pytest.mark.parametrize("rule", range(3))
 @pytest.mark.parametrize("ranks", [0, 1, 3])
-@pytest.mark.parametrize("n", sizes([70], [256, 5001]))
+@pytest.mark.parametrize("n", [70, 256, 5001])
 def test_merge(ranks, rule, n):
     posterior, prior = Tensor(normal(n), uniform(n)), Tensor(normal(n, seed=1), uniform(n, seed=2))
     posterior.mu[5], posterior.var[5] = prior.mu[5], prior.var[5]  # which stays

@@ -5,17 +5,9 @@ import copy
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda, manual_seed, nn
+from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
-from pytagi_ddp.kernels import get_kernels
-from tests.cuda.sim.test_networks import assert_equal_states
-
-
-@pytest.mark.skipif(not cuda.is_simulated(), reason="this machine has a GPU")
-def test_what_the_simulator_says_of_itself():
-    assert "simulator" in cuda.why_not()
-    assert not cuda.is_available() and cuda.get_device_count() == 0 and cuda.get_current_device() == -1
-    assert get_kernels("cuda") is get_kernels("cuda:0") is not get_kernels("cuda:1")
+from tests.cuda.on_device.test_networks import assert_equal_states
 
 
 def test_one_rank_stop_request_and_empty_steps():
@@ -77,12 +69,3 @@ def test_parameters_that_are_none_are_not_merged(every):
             with pytest.raises(FloatingPointError, match="merge refused: rank 0 has"):
                 ddp.step()
     np.testing.assert_array_equal(net.kernels.array.to_host(net.arena.theta), theta)
-
-
-@pytest.mark.skipif(not cuda.is_simulated(), reason="needs a second device")
-def test_a_single_rank_stays_on_its_device():
-    net = nn.Sequential(nn.Linear(2, 1))
-    net.to_device("cuda:1")
-    assert DDPSequential(net, DDPConfig(backend="serial")).get_device_with_index() == "cuda:1"
-    DDPSequential(net, DDPConfig(backend="serial", device_ids=[2]))
-    assert net.device == "cuda:2" and net.layers[0].device == "cuda:2"

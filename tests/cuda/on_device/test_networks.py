@@ -1,4 +1,4 @@
-"""Whole networks in the simulator: moves between devices, copies and graphs; steps of each layer: `test_battery.py`."""
+"""Whole networks on a device: moves between devices, copies and graphs; steps of each layer: `test_battery.py`."""
 
 import copy
 import pickle
@@ -214,9 +214,6 @@ def test_what_is_read_can_be_assigned():
     np.testing.assert_array_equal(layer.mu_w, np.arange(30))
     layer.delta_mu_w = np.ones(30)
     np.testing.assert_allclose(layer.delta_mu_w, 1, 1e-6)
-    if cuda.is_simulated():
-        with pytest.raises(TypeError, match="use a kernel"):
-            net.arena.theta * 2
 
 
 @pytest.mark.parametrize("mode", ["indices", "heteros"])

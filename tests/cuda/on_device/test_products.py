@@ -1,39 +1,26 @@
-"""Dense and convolution products of the GPU against the CPU's (which are tested against float64).
-
-Networks are simulated with a tile of 8 x 8; here the tiles of the GPU run as well, and TF32 tiles of one or two warps.
-Where kernels are compiled, the tiles of the GPU are all that there is, and sizes go beyond one tile.
-"""
+"""Dense and convolution products of the GPU against the CPU's (which are tested against float64)."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda
 from pytagi_ddp.kernels.cpu.layers import activation as cpu_activation
 from pytagi_ddp.kernels.cpu.layers import conv2d as cpu_conv2d
 from pytagi_ddp.kernels.cpu.layers import convtranspose2d as cpu_convtranspose2d
 from pytagi_ddp.kernels.cpu.layers import linear as cpu_linear
 from pytagi_ddp.kernels.cpu.runtime import array as cpu_array
 from pytagi_ddp.kernels.cuda.layers import conv2d, convtranspose2d, linear
-from pytagi_ddp.kernels.cuda.products import dispatch, plan, product_tf32
+from pytagi_ddp.kernels.cuda.products import dispatch, plan
 from pytagi_ddp.kernels.cuda.products.fused_activation import TAKEN
-from pytagi_ddp.kernels.cuda.products.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed, Tile
+from pytagi_ddp.kernels.cuda.products.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed
 from pytagi_ddp.kernels.cuda.runtime import array as cuda_array
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from tests.kernels.products import KERNELS, normal, operands, window
 
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
 ALL_KINDS = (*KINDS, *(kind + TRANSPOSED for kind in KINDS))
-if cuda.is_simulated():
-    TINY = Tile(8, 8, 4, 4)
-    TF32_TILES = [product_tf32.WarpTile(16, 16, 16, 16), product_tf32.WarpTile(32, 32, 16, 32)]  # one warp, two
-    TF32 = {
-        tile: {(kind, tile): product_tf32.make_product(kind, tile, f"warp_{kind}_{tile.rows}") for kind in ALL_KINDS}
-        for tile in TF32_TILES
-    }
-else:
-    TINY, TF32_TILES, TF32 = dispatch.SMALL, [dispatch.LARGE], {dispatch.LARGE: dispatch.TF32}
+SMALL, TF32_TILES, TF32 = dispatch.SMALL, [dispatch.LARGE], {dispatch.LARGE: dispatch.TF32}
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
 CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
     (1, 1, 1, 1, 1, 1, 1, 0, 0),
@@ -54,8 +41,6 @@ MORE_CONV = [
     (1, 28, 28, 1, 16, 4, 1, 1, 1),
     (2, 8, 8, 12, 20, 5, 3, 2, 2),
 ]
-if cuda.is_simulated():
-    MORE_DENSE, MORE_CONV = [], []
 
 
 @pytest.fixture
@@ -154,7 +139,6 @@ def test_tiles_of_the_gpu(tile, case, use):
     compare(everything(linear, a, window), everything(cpu_linear, a, window))
 
 
-@pytest.mark.skipif(cuda.is_simulated(), reason="takes too long in the simulator")
 @pytest.mark.parametrize(
     ("tile", "tf32"),
     [*((tile, None) for tile in (dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW)), (dispatch.LARGE, dispatch.TF32)],
@@ -173,7 +157,7 @@ def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
 
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_split_sums(switches, use):
-    use(TINY, split=True)
+    use(SMALL, split=True)
     sizes = plan.Sizes.dense(26, 20, 9)
     assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in (KNOWN, PARAMETERS))
     a, window = dense((26, 20, 9))
@@ -181,7 +165,7 @@ def test_split_sums(switches, use):
 
 
 def test_split_sums_of_a_strided_convolution(use):
-    use(TINY, split=True)
+    use(SMALL, split=True)
     a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
     sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
     assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in KINDS)
@@ -189,7 +173,7 @@ def test_split_sums_of_a_strided_convolution(use):
 
 
 def test_split_sums_of_a_transposed_convolution(use):
-    use(TINY, split=True)
+    use(SMALL, split=True)
     a, window = transposed((1, 9, 8, 4, 8, 3, 2, 1, 1))
     sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
     assert all(dispatch.plan_of(kind + TRANSPOSED, sizes, None).parts > 1 for kind in KINDS)
@@ -228,7 +212,7 @@ def test_tf32_rounds_to_ten_bits_without_bias(use):
 
 @pytest.mark.parametrize("product", [linear, conv2d])
 def test_the_same_bits_every_time(product, use):
-    use(TINY, split=True)
+    use(SMALL, split=True)
     a, window = dense((20, 9, 5)) if product is linear else convolution(CONV[1])
     first, second = everything(product, a, window), everything(product, a, window)
     for name, array in first.items():
@@ -236,7 +220,7 @@ def test_the_same_bits_every_time(product, use):
 
 
 @pytest.mark.parametrize("case", CONV[1:7:2] + MORE_CONV[:2])
-@pytest.mark.parametrize("tile", [TINY, *TF32_TILES, *([] if cuda.is_simulated() else [dispatch.LARGE])])
+@pytest.mark.parametrize("tile", [SMALL, *TF32_TILES])
 @pytest.mark.parametrize("activation", TAKEN)
 @pytest.mark.parametrize("var", [True, False])
 def test_moments_of_an_output(case, tile, activation, var, use):
@@ -272,7 +256,7 @@ def test_nothing_of_the_input_is_asked_for():
 
 
 def test_nan_reaches_both_moments(use):
-    for tile, tf32 in ((TINY, None), (TF32_TILES[0], TF32[TF32_TILES[0]])):
+    for tile, tf32 in ((SMALL, None), (TF32_TILES[0], TF32[TF32_TILES[0]])):
         use(tile, tf32=tf32)
         a, window = dense((2, 9, 3))
         a["mu"][1, 4] = np.nan
@@ -288,17 +272,6 @@ def test_sizes_that_do_not_fit(name):
         a[name] = np.ascontiguousarray(a[name][..., :-1])
         with pytest.raises(ValueError, match=product.__name__.rsplit(".", 1)[-1]):
             everything(product, a, sides)
-
-
-@pytest.mark.skipif(not cuda.is_simulated(), reason="hands over NumPy arrays")
-def test_arrays_of_another_kind():
-    a, _ = dense((4, 6, 5))
-    x, weights, bias = State(a["mu"], a["var"]), Tensor(a["w"], a["s"]), Tensor(a["b"], a["sb"])
-    out = State(a["dm"], a["ds"])
-    with pytest.raises(ValueError, match="float64"):
-        linear.forward(x, weights._replace(mu=weights.mu.astype(np.float64)), bias, out)
-    with pytest.raises(ValueError, match="not C-contiguous"):
-        linear.forward(x._replace(mu=np.asfortranarray(x.mu)), weights, bias, out)
 
 
 def test_which_kernel():

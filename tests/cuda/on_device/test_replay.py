@@ -2,7 +2,6 @@
 
 import copy
 import threading
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -11,11 +10,8 @@ from pytagi_ddp import cuda, manual_seed, nn
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
 from pytagi_ddp.kernels.cuda.runtime import graph
 from pytagi_ddp.kernels.cuda.runtime.array import arrays
-from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import is_recording
-from pytagi_ddp.nn.core import saved
-from pytagi_ddp.nn.core.state import DeltaPool
-from tests.cuda.sim.test_networks import train
+from tests.cuda.on_device.test_networks import train
 from tests.nn.carrying import Memory
 from tests.nn.networks import randomise
 
@@ -43,43 +39,6 @@ def carrying() -> nn.Sequential:
 
 def inputs(batch: int = 3) -> np.ndarray:
     return np.random.default_rng(batch).normal(size=(batch, 3))
-
-
-def mix(self: Kernel, grid: tuple[int, ...], arguments: list) -> None:
-    """Stands in for any kernel of the simulator, in no time: all its arrays become what all its arguments say."""
-    seen = crc32(f"{self.name} {grid}".encode())
-    for a in arguments:
-        seen = crc32(b"" if a is None else a.tobytes(), seen)
-    for a in arguments:
-        if isinstance(a, np.ndarray) and a.dtype == np.float32:
-            a.fill((seen % 9973 + 1) / 9973)
-
-
-class OrderedPool(DeltaPool):
-    """Whoever is the k-th to ask for a block in a pass gets the k-th: what lies there is then the same every time."""
-
-    def __init__(self, kernels):
-        super().__init__(kernels)
-        self._blocks = []
-
-    def reserve(self, units: int) -> None:
-        if units > self._capacity:
-            self._blocks.clear()
-        super().reserve(units)
-        self._taken = 0
-
-    def _block(self):
-        if self._taken == len(self._blocks):
-            self._blocks.append(self._array.empty(self._capacity))
-        self._taken += 1
-        return self._blocks[self._taken - 1]
-
-
-@pytest.fixture
-def stand_in(monkeypatch) -> None:
-    """In the simulator, kernels that take no time."""
-    monkeypatch.setattr(Kernel, "_simulate", mix)
-    monkeypatch.setattr(saved, "DeltaPool", OrderedPool)
 
 
 @pytest.fixture
@@ -205,11 +164,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("make", CHANGES)
-def test_replayed_steps_equal_walked_steps(make, stand_in, replays, monkeypatch):
-    """To the last bit after each change and three more steps, the third of which is replayed.
-
-    In the simulator, with a stand-in for the kernels; on a GPU with the kernels.
-    """
+def test_replayed_steps_equal_walked_steps(make, replays, monkeypatch):
+    """To the last bit after each change and three more steps, the third of which is replayed."""
     walked, replayed = {}, {}
     for states, switch in ((walked, False), (replayed, True)):
         monkeypatch.setattr(cuda, "replay_launches", switch)
@@ -284,7 +240,7 @@ def test_a_recording_keeps_the_memory_that_it_works_on(replays):
 
 
 @pytest.mark.parametrize("change", ["thread", "tf32"])
-def test_another_thread_or_another_type_of_products_is_walked(change, stand_in, replays, monkeypatch):
+def test_another_thread_or_another_type_of_products_is_walked(change, replays, monkeypatch):
     net = dense()
     net.to_device("cuda")
     train(net, 3)
