@@ -9,9 +9,8 @@ Attributes:
         then on they are replayed, and Python no longer visits the layers. True by default. After a change of the batch
         size, mode, options, or of a layer's `eps` or `momentum`, for example, the step is recorded again.
     use_graphs: the same with CUDA graphs, which also saves the calls to the driver (about 190 launches for a ResNet18
-        step). False by default until it has been measured on a GPU. "auto": the first graph of each part of a step has
-        to give the same bits as single launches. If it does not, or cannot be made, there is one warning, and launches
-        are replayed one by one on that GPU from then on.
+        step). False by default until it has been measured on a GPU. `python -m pytagi_ddp.doctor --gpu` checks that
+        graphs give the same bits as single launches.
 """
 
 import os
@@ -20,14 +19,13 @@ import warnings
 from ctypes import CDLL, byref, c_int
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Literal
 from uuid import UUID
 
 from pytagi_ddp.text import first_sentence
 
 allow_tf32: bool = False
 replay_launches: bool = True
-use_graphs: bool | Literal["auto"] = False
+use_graphs: bool = False
 
 _NEEDED = ("cupy", "numba_cuda")  # modules
 _PACKAGES = {  # the packages with these modules, for each extra of this library

@@ -354,14 +354,13 @@ WAYS = {  # ways to run a step: (replay_launches, use_graphs)
     "walked": (False, False),
     "replayed": (True, False),
     "as CUDA graphs": (True, True),
-    'with use_graphs = "auto"': (True, "auto"),
 }
 
 
 def steps_in_a_way(device: str, way: str, name: str = "residual blocks", steps: int = 5) -> Results:
     """Training steps of one of `NETWORKS`, in one of `WAYS`."""
     before = cuda.replay_launches, cuda.use_graphs
-    cuda.replay_launches, cuda.use_graphs = WAYS[way]  # type: ignore[assignment]
+    cuda.replay_launches, cuda.use_graphs = WAYS[way]
     try:
         net, rng = network(NETWORKS[name][0], device), np.random.default_rng(0)
         updater = nn.OutputUpdater(net.device)
