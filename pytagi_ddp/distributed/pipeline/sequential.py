@@ -62,20 +62,18 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
         g = sum_m g_m           h = sum_m h_m           cap factor c(n)
 
-    The result has the same bits as in one process with the same micro-batches and `DDPSequential.no_sync`, including
-    the running statistics of BatchNorm2d. BatchNorm2d normalises by each micro-batch, so that the results differ from
-    those of one pass with the whole batch.
+    The result has the bits of one process with the same micro-batches and `DDPSequential.no_sync`, including the
+    running statistics of BatchNorm2d, which normalises by each micro-batch.
 
-    The constructor gives every rank the parameters of rank 0, and reduces `model` to the stage of this rank; the other
-    layers are released. Keys (`Linear.7`) are those of the whole network. A network that was made inside
-    `nn.deferred_init` is drawn layer by layer, so that no rank ever has more than its stage.
+    The constructor gives every rank the parameters of rank 0, and reduces `model` to the stage of this rank. Keys
+    (`Linear.7`) are those of the whole network. A network made inside `nn.deferred_init` is drawn layer by layer, so
+    that no rank ever has more than its stage.
 
-    For each sample, a boundary with u units sends 8 u bytes forward (means and variances; 12 u after an activation,
-    with its Jacobian) and 8 u bytes back; on GPUs, through host memory. Small micro-batches cost time in layers with
-    many weights and few units: in ResNet18, an image takes twice as long in the second of two stages with micro-batches
-    of 4 as with 32 (one thread, measured in 2026). S equal stages are idle for (S - 1) / (M + S - 1) of the time.
-    "1F1B" keeps the activations of at most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True`
-    keeps those of one, and the inputs of the others, and makes one more forward pass for each.
+    For each sample, a boundary with u units sends 8 u bytes forward (12 u after an activation, with its Jacobian) and
+    8 u bytes back; on GPUs, through host memory. S equal stages are idle for (S - 1) / (M + S - 1) of the time, but
+    small micro-batches take longer for each sample (docs/reports/parallel.md). "1F1B" keeps the activations of at most
+    S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True` keeps those of one, and the inputs of the
+    others, and makes one more forward pass for each.
 
     With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, there are D pipelines, each with its own
     batches: replicas of a stage add their deltas as in `DDPSequential`, and `average` means the same as there. A mesh
