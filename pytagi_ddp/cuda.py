@@ -17,10 +17,12 @@ import os
 import sys
 import warnings
 from ctypes import CDLL, byref, c_int
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from uuid import UUID
 
+from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.text import first_sentence
 
 allow_tf32: bool = False
@@ -234,6 +236,8 @@ def _require(device_index: int) -> None:
         raise RuntimeError(f"no GPU {device_index}: {reason}")
 
 
+@cache
+@held_back(always=True)  # no later import would mend a part of Numba
 def _cupy() -> ModuleType:
     # Here, because they are loaded only where a GPU is used: numba-cuda, and then CuPy (see `_what_failed`).
     import pytagi_ddp.kernels.cuda.runtime.compile  # noqa: F401
