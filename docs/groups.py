@@ -4,7 +4,6 @@ import inspect
 
 from pytagi_ddp.distributed import DataParallel, DDPSequential, FSDPSequential, PipelineSequential
 from pytagi_ddp.nn import Sequential
-from pytagi_ddp.nn.core.attributes import Moved
 
 GROUPS = {
     "Training and predicting": (
@@ -50,8 +49,7 @@ def members(owner: type) -> dict[str, str]:
         if name.startswith("_") or not hasattr(owner, name):
             continue
         thing = inspect.getattr_static(owner, name)
-        shown = (inspect.isroutine(thing) or isinstance(thing, property)) and not isinstance(thing, Moved)
-        if shown and thing.__doc__:
+        if (inspect.isroutine(thing) or isinstance(thing, property)) and thing.__doc__:
             found[name] = "autoproperty" if isinstance(thing, property) else "automethod"
     return found
 
