@@ -19,7 +19,7 @@ ENOUGH = 3000  # samples on which a choice is based: of a large table, those of 
 BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not better than none
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
-CLEARLY = 2.0  # standard errors by which a training is worse on the first fold if it is given up
+CLEARLY = 2.0  # standard errors by which a training is clearly worse
 SEEDS, MORE_SEEDS = 2, 4  # least and largest number of networks for each fold if it is not given
 EXCESS = 0.008  # part by which the loss of fewer networks than `MORE_SEEDS` may be larger: of an RMSE 0.4 %
 MIXED = 4  # number of the next best trainings whose networks are tried together with those of the best one
@@ -109,16 +109,19 @@ class Choice:
         """
         if training in self.losses or (self.losses and not self._has_time_for(training)):
             return
-        if self.losses and self._judges > 1:
-            worse = self._loss(self._some(training, 1, 1)) - self._loss(self._some(self.best(), 1, 1))
-            if worse.mean() > CLEARLY * worse.std() / math.sqrt(len(worse)):
-                return
+        if self.losses and self._judges > 1 and self._is_better(self.best(), training, 1, CLEARLY):
+            return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
         if len(self.losses) == 1 and not self._has_time_for(training):
             warn(
                 f"max_time is not sufficient for one kind of networks, whose training takes about "
                 f"{self._seconds_of(training):.0f} s: give fewer samples, epochs or networks (n_folds, n_seeds)"
             )
+
+    def _is_better(self, training: Training, other: Training, folds: int, errors: float) -> bool:
+        """Whether one network of each of the first folds is better than that of another training, by standard errors."""
+        better = self._loss(self._some(other, folds, 1)) - self._loss(self._some(training, folds, 1))
+        return bool(better.mean() > errors * better.std() / math.sqrt(len(better)))
 
     def _judged(self, networks: list[list[Sequential]]) -> float:
         return float(self._loss(networks).mean())
@@ -234,16 +237,21 @@ class Choice:
                 self.consider(replace(best, hidden=tuple(2 * number for number in best.hidden)))
 
     def scale(self) -> None:
-        """Scales the inputs by their relevance to the best networks, repeatedly while the loss decreases.
+        """Scales the inputs by their relevance to the best networks, if this is clearly better.
 
-        Then the other trainings are tried with these scales, too.
+        Then it is repeated while the loss decreases, and the other trainings are tried with these scales, too.
         """
-        others, before = list(self.losses), self.best()
+        others, best = list(self.losses), self.best()
+        scaled = replace(best, scaled_by=best)
+        if not self._has_time_for(scaled) or not self._is_better(scaled, best, 1, 0.0):
+            return
+        if not self._is_better(scaled, best, self._judges, CLEARLY):
+            return
         self._scale()
-        if (best := self.best()) != before:
-            for training in others:
-                self.consider(replace(training, scaled_by=best))
-            self._scale()
+        best = self.best()
+        for training in others:
+            self.consider(replace(training, scaled_by=best))
+        self._scale()
 
     def _scale(self) -> None:
         best = None
