@@ -119,7 +119,7 @@ class Choice:
             )
 
     def _is_better(self, training: Training, other: Training, folds: int, errors: float) -> bool:
-        """Whether one network of each of the first folds is better than that of another training, by standard errors."""
+        """Whether one network of each of the first folds is better than that of another training, by so many errors."""
         better = self._loss(self._some(other, folds, 1)) - self._loss(self._some(training, folds, 1))
         return bool(better.mean() > errors * better.std() / math.sqrt(len(better)))
 
@@ -266,8 +266,8 @@ class Choice:
 
     def _seconds_of(self, training: Training) -> float:
         """The time of all networks of this kind, as the networks so far have taken."""
-        networks, work = self._count, 0.0
-        while training is not None:
-            work += networks * self._scaled(training, 1)[0].work(self._x.shape[1])
-            networks, training = 1, training.scaled_by
+        work = self._count * self._scaled(training, 1)[0].work(self._x.shape[1])
+        while training.scaled_by is not None:  # of which each fold needs one network
+            training = training.scaled_by
+            work += self._scaled(training, 1)[0].work(self._x.shape[1])
         return self._folds * work * self._spent / max(self._work, 1)

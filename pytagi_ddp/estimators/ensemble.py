@@ -127,9 +127,9 @@ class EnsembleEstimator(BaseEstimator):
         choice.grow(units=self.hidden_layer_sizes is None, epochs=self.epochs is None)
         best = choice.best()
         if self.hidden_layer_sizes is None:
-            kinds = [kind for kind in (trainings[0], choice.best_encoded()) if kind]
-            linear = {"hidden": (), "epochs": trainings[0].epochs, "scaled_by": best.scaled_by}
-            best = choice.simplest([replace(kind, **linear) for kind in kinds])
+            kinds, epochs = (trainings[0], choice.best_encoded()), trainings[0].epochs
+            linear = [replace(kind, hidden=(), epochs=epochs, scaled_by=best.scaled_by) for kind in kinds if kind]
+            best = choice.simplest(linear)
         return choice.mixed(best)
 
     def _encoded(self, trainings: list[Training], x: np.ndarray) -> list[Training]:
