@@ -16,8 +16,8 @@ class Custom(Likelihood):
     """A likelihood by its deltas: function(m, s, y) -> (dm, ds).
 
     dm = d log Z/dm and ds = d^2 log Z/dm^2 at N(m, s), Z = E[p(y | z)], without the Jacobian of activations, which is
-    added here. The function gets float64 arrays (rows, outputs), without missing observations (there it sees y = 0, and
-    the result is not used), and runs on the CPU, for outputs on a GPU too.
+    added here. The function gets float64 arrays (rows, outputs), and returns two of them, or one number for all. It sees
+    y = 0 where an observation is missing, and the result there is not used. It runs on the CPU, for outputs on a GPU too.
 
         likelihood = Custom(lambda m, s, y: ((y - m) / (s + 0.01), -1 / (s + 0.01)))
 
@@ -28,7 +28,7 @@ class Custom(Likelihood):
             an error.
 
     Raises:
-        TypeError: not a function.
+        TypeError: not a function. ValueError (in `observe`): deltas of another shape.
     """
 
     def __init__(
@@ -51,13 +51,12 @@ class Custom(Likelihood):
         if not hasattr(found, "__len__") or len(found) != 2:
             raise TypeError(f"the function of Custom returns a pair (dm, ds), got {found!r:.60}")
         for name, given in zip(("dm", "ds"), found, strict=True):
-            try:
-                whole = np.broadcast_to(np.asarray(given, np.float32), m.shape)
-            except ValueError:
+            array = np.asarray(given, np.float32)
+            if array.shape not in ((), m.shape):
                 raise ValueError(
-                    f"the function of Custom gave {name} of shape {np.shape(given)}, not {m.shape}"
-                ) from None
-            deltas.append(np.ascontiguousarray(whole).reshape(-1))
+                    f"the function of Custom gave {name} of shape {array.shape}: return {m.shape}, or one number"
+                )
+            deltas.append(np.ascontiguousarray(np.broadcast_to(array, m.shape)).reshape(-1))
         dm, ds = deltas
         outputs.observe("given", values, dm, ds, weight)
 

@@ -385,6 +385,10 @@ def test_outputs_that_are_not_finite_make_deltas_that_a_step_reports():
     net(np.ones((1, 1)))
     with pytest.raises(TypeError, match=r"the function of Custom returns a pair \(dm, ds\), got array"):
         lk.Custom(lambda m, s, y: y - m).observe(net, [0.0])
+    net(np.ones((2, 1)))
+    with pytest.raises(ValueError, match=r"gave dm of shape \(1,\): return \(2, 1\), or one number"):
+        lk.Custom(lambda m, s, y: ((y - m).mean(0), -1.0)).observe(net, [0.0, 0.0])
+    net(np.ones((1, 1)))
     lk.Custom(lambda m, s, y: (INF, -1.0)).observe(net, [0.0])
     net.backward()
     with pytest.raises(FloatingPointError):

@@ -580,6 +580,8 @@ def test_data_and_networks_that_cannot_be():
         network(1).fit([], [], Gaussian())
     with pytest.raises(ValueError, match="x has 61 samples, and y has 60"):
         network().fit(X, LABELS[:60])
+    with pytest.raises(ValueError, match=r"is the number 0.04: repeat it for all samples, as by np.full\(61, 0.04\)"):
+        network(1).fit(X, (Y, 0.04), Gaussian())
     with pytest.raises(ValueError, match="y has 2: observations of several kinds are a tuple of arrays"):
         network().fit(X, [LABELS, LABELS], likelihood=Joint(Categorical(2), Gaussian()))
     with pytest.raises(ValueError, match=r"inhomogeneous .*: observations of several kinds are a tuple of arrays"):
