@@ -20,6 +20,7 @@ BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
 CLEARLY = 2.0  # standard errors by which a training is clearly worse
+SCALINGS = 2  # after which inputs that are scaled by their relevance have to be clearly better
 SEEDS, MORE_SEEDS = 2, 4  # least and largest number of networks for each fold if it is not given
 EXCESS = 0.008  # part by which the loss of fewer networks than `MORE_SEEDS` may be larger: of an RMSE 0.4 %
 MIXED = 4  # number of the next best trainings whose networks are tried together with those of the best one
@@ -239,14 +240,22 @@ class Choice:
     def scale(self) -> None:
         """Scales the inputs by their relevance to the best networks, if this is clearly better.
 
-        Then it is repeated while the loss decreases, and the other trainings are tried with these scales, too.
+        The first networks may be too bad to show the relevance: then those with scaled inputs show it. After that, it
+        is repeated while the loss decreases, and the other trainings are tried with these scales, too.
         """
-        others, best = list(self.losses), self.best()
-        scaled = replace(best, scaled_by=best)
-        if not self._has_time_for(scaled) or not self._is_better(scaled, best, 1, 0.0):
+        others, first = list(self.losses), self.best()
+        scaled = first
+        for _ in range(SCALINGS):
+            before, scaled = scaled, replace(first, scaled_by=scaled)
+            if not self._has_time_for(scaled):
+                return
+            if not all(self._is_better(scaled, before, folds, 0.0) for folds in (1, self._judges)):
+                return
+            if self._is_better(scaled, first, self._judges, CLEARLY):
+                break
+        else:
             return
-        if not self._is_better(scaled, best, self._judges, CLEARLY):
-            return
+        self.losses[scaled] = self._judged(self._some(scaled, self._judges, 1))
         self._scale()
         best = self.best()
         for training in others:

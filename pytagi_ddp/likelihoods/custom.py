@@ -16,8 +16,9 @@ class Custom(Likelihood):
     """A likelihood by its deltas: function(m, s, y) -> (dm, ds).
 
     dm = d log Z/dm and ds = d^2 log Z/dm^2 at N(m, s), Z = E[p(y | z)], without the Jacobian of activations, which is
-    added here. The function gets float64 arrays (rows, outputs), and returns two of them, or one number for all. It sees
-    y = 0 where an observation is missing, and the result there is not used. It runs on the CPU, for outputs on a GPU too.
+    added here. The function gets float64 arrays (rows, outputs), and returns two of them, or one number for all. It
+    sees y = 0 where an observation is missing, and the result there is not used. It runs on the CPU, for outputs on a
+    GPU too.
 
         likelihood = Custom(lambda m, s, y: ((y - m) / (s + 0.01), -1 / (s + 0.01)))
 

@@ -622,6 +622,32 @@ def test_scales_of_a_fold_come_from_a_network_without_it(monkeypatch):
     )  # with those that are needed first
 
 
+@pytest.mark.parametrize(
+    ("means", "least"),
+    [
+        ([1.0, 0.4, 0.2, 0.3], 0.2),  # clearly better, then while the loss decreases
+        ([1.0, 0.9, 0.4, 0.5], 0.4),  # clearly better after the second time
+        ([1.0, 0.9, 0.85, 0.2], 1.0),  # not clearly
+        ([1.0, 1.1, 0.2], 1.0),  # worse
+    ],
+)
+def test_scales_are_used_where_they_are_clearly_better(monkeypatch, means, least):
+    """means: of losses, by how often inputs are scaled. Their difference from the first has a standard error of 0.1."""
+
+    def train(places):
+        return [0 if training.encoding is None else training.encoding.ends[0][0][1] for training, _ in places]
+
+    def loss(networks):
+        (k,) = {int(net) for (net,) in networks}
+        return means[k] + (k > 0) * np.repeat([-0.4, 0.4], 8)
+
+    monkeypatch.setattr(choice, "relevance", lambda net, rows: np.array([net + 1.0]))
+    search = choice.Choice(train, np.zeros((16, 1)), np.arange(16) % 2, loss, 1, None)
+    search.consider(members.Training((4,), 1))
+    search.scale()
+    assert search.losses[search.best()] == pytest.approx(least)
+
+
 def test_scaled_encodings_have_bins_where_inputs_are_relevant():
     edges = ((0.0, 0.5, 1.0), None, (0.0, 0.1, 2.0), (1.0, 2.0, 3.0))
     values = ((0.25,), None, (0.3,), None)
