@@ -632,7 +632,7 @@ def test_scales_of_a_fold_come_from_a_network_without_it(monkeypatch):
     ],
 )
 def test_scales_are_used_where_they_are_clearly_better(monkeypatch, means, least):
-    """means: of losses, by how often inputs are scaled. Their difference from the first has a standard error of 0.1."""
+    """means: of losses, by how often inputs are scaled. Differences from the first have a standard error of 0.1."""
 
     def train(places):
         return [0 if training.encoding is None else training.encoding.ends[0][0][1] for training, _ in places]
