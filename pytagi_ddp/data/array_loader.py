@@ -62,9 +62,10 @@ class ArrayLoader(RankBatches):
 
         def check(array: np.ndarray) -> None:
             if not array.ndim:
+                size = len(self.x) if self.x.ndim else "n"
                 raise ValueError(
                     "x and y, and each part of a tuple y, count samples by their first dimension, and one is the "
-                    f"number {array}: repeat it for all samples, as by np.full({len(self.x) if self.x.ndim else 'n'}, {array})"
+                    f"number {array}: repeat it for all samples, as by np.full({size}, {array})"
                 )
             if len(array) != len(self.x):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
