@@ -130,7 +130,7 @@ def drawn(name: str, seed: int) -> Samples:
 
     "friedman": five uniform columns, with noise of variance 1; Friedman (1991), "Multivariate adaptive regression
     splines". "linear": 3, 2 and -2 times three columns N(0, 1), with noise of variance 1. "clusters": those of Guyon
-    (2003) for two classes in five columns, with 1 % of wrong labels.
+    (2003) for two classes in five columns; 1 % of the labels are random.
     """
     from sklearn import datasets
 

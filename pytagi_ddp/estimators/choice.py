@@ -255,7 +255,7 @@ class Choice:
                 break
         else:
             return
-        self.losses[scaled] = self._judged(self._some(scaled, self._judges, 1))
+        self.consider(scaled)
         self._scale()
         best = self.best()
         for training in others:

@@ -617,9 +617,8 @@ def test_scales_of_a_fold_come_from_a_network_without_it(monkeypatch):
     assert [k for _, k in trained] == [0, 1, 2] * 2
     ends = [training.encoding.ends for training, _ in trained[3:]]
     assert ends == [(((0.0, 1.0),), ((0.0, 10.0 + k),)) for k in range(3)]
-    assert search._seconds_of(scaled) == pytest.approx(
-        2 * search._seconds_of(first)
-    )  # with those that are needed first
+    with_the_first = 2 * search._seconds_of(first)
+    assert search._seconds_of(scaled) == pytest.approx(with_the_first)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.formulas.normalize import input_deltas, weight_summands
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
 THREADS = 256
-LANES = THREADS // 32 if THREADS > 32 else 4
+LANES = THREADS // 32
 WIDTH = THREADS // LANES
 ROWS = 64 * LANES  # rows of one block of `sum_columns`
 ZERO = np.float32(0)
