@@ -94,6 +94,58 @@ def test_the_prior_comes_back():
         Scale().set_prior([1], [1], [0, 0], [1, 1, 1])
 
 
+class Pools(nn.BaseLayer):
+    """`AvgPool2d(2, 2)`, of images with channels first."""
+
+    name = "Pools"
+
+    def infer_output(self, shape):
+        return nn.Shape.of_image(shape.channels, shape.height // 2, shape.width // 2)
+
+    def forward(self, x, saved):
+        channels, height, width = self.in_shape.image
+        windows = (len(x.mu), channels, height // 2, 2, width // 2, 2)
+        saved.slope, mu, var = (part.reshape(windows) for part in (x.jcb, x.mu, x.var))
+        return nn.State(*(part.reshape(len(part), -1) for part in (mu.mean((3, 5)), var.mean((3, 5)) / 4)))
+
+    def backward(self, delta, saved):
+        channels, height, width = self.out_shape.image
+        mu, var = (part.reshape(-1, channels, height, 1, width, 1) for part in delta[:2])
+        into = saved.slope / 4 * mu, (saved.slope / 4) ** 2 * var
+        return nn.Delta(*(part.reshape(len(part), -1) for part in into))
+
+
+def test_images_have_channels_first():
+    """After a convolution, they had channels last."""
+
+    def network(pool, activation):
+        manual_seed(0)
+        first = nn.Conv2d(2, 4, 3, padding=1, in_width=8, in_height=4)
+        block = nn.Parallel([pool(), nn.Tanh(), nn.Conv2d(4, 3, 1)], [nn.MaxPool2d(2, 2), activation()], merge="concat")
+        return nn.Sequential(first, nn.Tanh(), block, nn.BatchNorm2d(7), activation(), pool(), nn.Linear(14, 2))
+
+    seen = []
+
+    class Looks(nn.Activation):
+        name = "Tanh"
+
+        def forward(self, x, saved):
+            seen.append(x.mu.copy())
+            slope = 1 - np.tanh(x.mu) ** 2
+            return nn.State(np.tanh(x.mu), slope**2 * x.var, slope if x.jcb is None else slope * x.jcb)
+
+    own, twin = network(Pools, Looks), network(lambda: nn.AvgPool2d(2, 2), nn.Tanh)
+    for seed in range(5):
+        for net in (own, twin):
+            train(net, 6, seed=seed)
+    np.testing.assert_allclose(own.arena.theta, twin.arena.theta, rtol=1e-4, atol=1e-5)
+    x = np.random.default_rng(0).normal(size=(3, 2, 4, 8))
+    own.predict(x)
+    last = seen[-1]
+    features, _ = nn.Sequential(*copy.deepcopy(own.layers[:4])).predict(x)
+    np.testing.assert_array_equal(last, features.reshape(3, -1))
+
+
 # Classes that are derived from the library's. Each of them computes twice what its base does, in its own Python.
 
 

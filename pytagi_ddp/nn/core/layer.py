@@ -173,10 +173,13 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     def input_shape(self, shape: Shape) -> Shape:
         """The shape in which the layer reads an input of `shape`: perhaps as an image, or in another order of memory.
 
+        By default, a `forward` outside this library gets images with channels first. One for which the order does not
+        matter may return `shape`, so that nothing is transposed.
+
         Raises:
             ValueError: an input of this shape does not fit the layer.
         """
-        return shape
+        return shape if is_ours(type(self).forward) else shape.ordered(channels_last=False)
 
     def build(self, shape: Shape) -> Shape:
         """Sets the shape of the input, a result of `input_shape`; returns that of the output."""

@@ -27,7 +27,7 @@ class Shape:
     of_one_step: bool = field(default=False, compare=False)
 
     @classmethod
-    def of_image(cls, channels: int, height: int, width: int, channels_last: bool = True) -> "Shape":
+    def of_image(cls, channels: int, height: int, width: int, channels_last: bool = False) -> "Shape":
         return cls(channels * height * width, (channels, height, width), channels_last)
 
     @classmethod

@@ -81,7 +81,7 @@ class Window(NamedTuple):
         return size
 
     def slide(self, shape: Shape, channels: int) -> Shape:
-        return Shape.of_image(channels, self.output(shape.height), self.output(shape.width))
+        return Shape.of_image(channels, self.output(shape.height), self.output(shape.width), channels_last=True)
 
 
 def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -> Shape:

@@ -41,4 +41,4 @@ class ConvTranspose2d(Convolution):
 
     def infer_output(self, shape: Shape) -> Shape:
         height, width = map(self.window.spread, (shape.height, shape.width))
-        return Shape.of_image(self._channels[1], height, width)
+        return Shape.of_image(self._channels[1], height, width, channels_last=True)
