@@ -322,6 +322,30 @@ def test_what_no_layer_may_give_is_named(method, result, error, words, monkeypat
         train(net, 2)
 
 
+def test_an_activation_without_a_jacobian_is_named():
+    """Deltas went back as if its slope were 1."""
+
+    class Shifts(nn.Activation):
+        name = "Shifts"
+
+        def forward(self, x, saved):
+            return nn.State(x.mu + 1, x.var, x.jcb)
+
+    class Forgets(Sine):
+        def forward(self, x, saved):
+            return super().forward(x, saved)._replace(jcb=None)
+
+    class Own(Forgets):
+        def backward(self, delta, saved):
+            return delta
+
+    for before in ([], [nn.Tanh()]):
+        train(nn.Sequential(nn.Linear(4, 6), *before, Shifts(), nn.Linear(6, 3)), 2)
+        train(nn.Sequential(nn.Linear(4, 6), *before, Own(), nn.Linear(6, 3)), 2)
+        with pytest.raises(ValueError, match=r"forward\(\) of Sine\(\) has to give the Jacobian jcb: its slope"):
+            train(nn.Sequential(nn.Linear(4, 6), *before, Forgets(), nn.Linear(6, 3)), 2)
+
+
 def test_a_layer_that_does_not_call_the_constructor_of_its_base_is_named():
     class Bare(Passes):
         def __init__(self, factor):

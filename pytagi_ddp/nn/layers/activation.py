@@ -9,6 +9,9 @@ Source: Goulet, Nguyen & Amiri (2021), JMLR 22; the mixture activations, Remax a
 
 from typing import Any
 
+import numpy as np
+
+from pytagi_ddp.nn.core.attributes import is_ours
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import FINITE, Setting
@@ -47,6 +50,23 @@ class Activation(BaseLayer):
         self._run(x, out)
         if state.jcb is not None:
             self.kernels.elementwise.multiply(out.jcb, state.jcb)
+        return out
+
+    def _run_forward(self, state: State, saved: Saved) -> State:
+        """As that of every layer.
+
+        Raises:
+            TypeError, ValueError: also an activation with neither a Jacobian nor a `backward` of its own.
+        """
+        out = super()._run_forward(state, saved)
+        if out.jcb is None and is_ours(type(self).backward):
+            to_host = self.kernels.array.to_host
+            adds = state.var is None or np.array_equal(to_host(out.var), to_host(state.var))  # z plus a number
+            if state.jcb is not None or not adds:
+                raise ValueError(
+                    f"forward() of {self.get_layer_info()} has to give the Jacobian jcb: its slope, times the Jacobian "
+                    "of its input if that is not None"
+                )
         return out
 
     def settings(self) -> dict[str, Any]:
