@@ -311,6 +311,7 @@ def test_who_is_replayed():
     [
         ("forward", None, TypeError, r"forward\(\) of Passes\(\) has to give a State, got NoneType"),
         ("forward", nn.State(np.ones((2, 5)), None), ValueError, r"arrays of \(2, 6\), got \(2, 5\)"),
+        ("forward", nn.State(np.ones((2, 6)), np.full((2, 6), -0.5)), ValueError, r"variances .* smallest is -0\.5"),
         ("backward", None, TypeError, r"backward\(\) of Passes\(\) has to give the Delta of its input"),
         ("backward", nn.Delta(np.ones(3), np.ones(3)), ValueError, r"arrays of \(2, 6\), got \(3,\)"),
     ],

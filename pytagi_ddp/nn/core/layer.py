@@ -348,7 +348,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         The result of a layer that is not `replayable` is copied, because the next operation may overwrite it.
 
         Raises:
-            TypeError, ValueError: such a layer gives no State, or one of another size.
+            TypeError, ValueError: such a layer gives no State, one of another size, or negative variances.
         """
         out = self.forward(state, saved)
         if self.replayable:
@@ -362,6 +362,11 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
             if values is not None:
                 own[name] = saved.buffer(f"given {name}", state.batch, self.out_shape.size)
                 self._copy_given(values, own[name])
+        if isinstance(own["var"], np.ndarray) and (least := own["var"].min(initial=0)) < 0:
+            raise ValueError(
+                f"variances of {self.get_layer_info()} must not be negative, and the smallest is {least}: "
+                "np.maximum(var, 0) removes rounding errors"
+            )
         return State(**own)
 
     def _run_backward(self, delta: Delta, saved: Saved, needs_input: bool, accumulate: bool) -> Delta | None:
