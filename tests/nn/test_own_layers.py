@@ -369,3 +369,19 @@ def test_the_prior_of_a_layer_is_found_without_draws_from_the_users_generator():
     after = np.random.get_state()  # noqa: NPY002
     assert before[2] == after[2]
     np.testing.assert_array_equal(before[1], after[1])
+
+
+def test_a_layer_that_sets_its_prior_elsewhere_is_told_where():
+    """`fit` raised an IndexError."""
+
+    class Elsewhere(Scale):
+        init_weight_bias = nn.BaseLayer.init_weight_bias
+
+        def __init__(self):
+            super().__init__()
+            self.set_prior(np.ones(4), np.ones(4))
+
+    net = nn.Sequential(nn.Linear(2, 4), Elsewhere(), nn.Linear(4, 1))
+    for call in (lambda: nn.EvidenceSchedule(net, 3, 2) and train(net, 2), lambda: net.inspect(np.ones((2, 2)))):
+        with pytest.raises(TypeError, match=r"the prior of Scale\(\) is not known: call set_prior\(\)"):
+            call()

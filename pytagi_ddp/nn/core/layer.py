@@ -210,6 +210,9 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         each, `mu` and `var` are its moments, and `backward` writes g = sum A dm into `delta_mu_sum` and h = sum A^2 ds
         into `delta_var_sum`, summed over the batch, or adds to them if `saved.accumulate`.
 
+        An `EvidenceSchedule`, the default of `fit`, pulls parameters towards this prior. Means that are all equal are
+        its mean. Means that differ count as drawn around 0, and are pulled to 0.
+
         Args:
             mu_w, var_w: of any shape, the same for both. mu_b, var_b: flat.
 

@@ -19,6 +19,9 @@ def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
 
     Returns:
         (mu_w, var_w, mu_b, var_b): flat float32 arrays, empty where there are none.
+
+    Raises:
+        TypeError: a layer whose `init_weight_bias` sets no prior.
     """
     if leaf.parameters is None:
         none = np.zeros(0, np.float32)
@@ -32,6 +35,11 @@ def prior_moments(leaf: BaseLayer) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
         new.init_weight_bias()
     if state is not None:
         np.random.set_state(state)  # noqa: NPY002
+    if not given:
+        raise TypeError(
+            f"the prior of {leaf.get_layer_info()} is not known: call set_prior() in its method init_weight_bias(), "
+            "and init_weight_bias() in build() or in the constructor"
+        )
     return given[0]
 
 
