@@ -39,6 +39,7 @@ KNOWS = (
     "prior of a new network: what it has learnt from other data is lost in time. Pass evidence=None to keep it. (What "
     "it has learnt from the same data is not lost.)"
 )
+UNFROZEN = "a layer that was frozen" + KNOWS.removeprefix("the network")
 FEW = (
     "the EvidenceSchedule counts these data only, so what the network has learnt from other data is replaced in a few "
     "epochs. To learn further data pass evidence=None, or give the network the schedule of a stream, "

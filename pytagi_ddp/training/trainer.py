@@ -30,7 +30,7 @@ from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.tools.inspection import has_learnt
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.advice import KNOWS, advise, advise_batch_size
+from pytagi_ddp.training.advice import KNOWS, UNFROZEN, advise, advise_batch_size
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -440,10 +440,21 @@ class Trainer:
         if steps is None:
             steps = steps_per_epoch(self._train, self.ranks)
         here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
-        if schedule is None and self.epochs > 1 and here and has_learnt(self.network):
-            warn(KNOWS)
+        if here:
+            self._warn_of_pull(schedule is None)
         count = default_count(self._of_classes, self._num_learned // outputs, self.epochs)
         plan_evidence(self.network, steps, self.epochs, count, given)
+
+    def _warn_of_pull(self, new: bool) -> None:
+        """Warns if a new schedule, or one that goes on, pulls layers that know other data towards their prior."""
+        leaves = self.network.arena.leaves
+        if new:
+            if self.epochs > 1 and has_learnt(leaves):
+                warn(KNOWS)
+        elif has_learnt(leaf for leaf in leaves if leaf._unpulled):
+            warn(UNFROZEN)
+        for leaf in leaves:
+            leaf._unpulled = leaf.frozen and (new or leaf._unpulled)
 
     def _ends(self) -> bool:
         """Whether a rank has asked to stop after this epoch; collective."""

@@ -1,5 +1,6 @@
 """One loop for all ways of training: it gives what a loop by hand on one process gives."""
 
+import copy
 import importlib.util
 from dataclasses import replace
 
@@ -642,6 +643,17 @@ def test_a_network_that_knows_something_is_warned_about():
         layer.freeze()
     copied[-1].init_weight_bias()
     copied.fit(X, Y, Gaussian(0.5), epochs=2)  # frozen layers are not pulled: no warning
+    twin = copy.deepcopy(copied)
+    for one in (copied, twin):
+        for layer in one.layers[:-1]:
+            layer.unfreeze()
+    with pytest.warns(UserWarning, match=r"a layer that was frozen knows more than its prior.*Pass evidence=None"):
+        copied.fit(X, Y, Gaussian(0.5), epochs=1)
+    copied.fit(X, Y, Gaussian(0.5), epochs=1)
+    twin.fit(X, Y, Gaussian(0.5), epochs=1, evidence=None)
+    for change in (net[0].freeze, net[0].unfreeze):  # it knows the same data
+        change()
+        net.fit(X, Y, Gaussian(0.5), epochs=2)
 
 
 def test_few_further_data_are_warned_about():

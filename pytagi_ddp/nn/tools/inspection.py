@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,14 +148,14 @@ def _var_ratio(leaf: BaseLayer) -> float:
     return now / prior if prior else math.nan
 
 
-def has_learnt(net: Network) -> bool:
+def has_learnt(leaves: Iterable[BaseLayer]) -> bool:
     """Whether parameters are not those of a new network: learnt, loaded from another library, or a prior of their own.
 
     Frozen ones do not count, because a schedule does not pull them.
 
     Variances differ from those of the prior, or the mean squares of weights are not those of drawn means.
     """
-    for leaf in net.arena.leaves:
+    for leaf in leaves:
         if leaf.parameters and not leaf.frozen:
             _, var_w, _, var_b = prior = prior_moments(leaf)
             for now, new in ((leaf.var_w, var_w), (leaf.var_b, var_b)):
