@@ -63,6 +63,8 @@ class Categorical(Likelihood):
     def check_outputs(self, width: int) -> None:
         if width != self.n:
             other = f", those of HierarchicalCategorical({self.n})" if width == encode_classes(self.n)[2] else ""
+            if not other and width % self.n == 0:
+                other = ": for a class of each pixel see docs/guide/images.md"
             raise ValueError(f"Categorical needs {self.n} outputs, the network has {width}{other}")
 
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:

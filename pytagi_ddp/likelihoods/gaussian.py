@@ -87,7 +87,8 @@ class HeteroscedasticGaussian(Likelihood):
     numbers. Predicts N(m, s + noise variance).
 
     Raises:
-        ValueError: in `observe`, also negative noise variances; without `EvenExp` nothing keeps them positive.
+        ValueError: in `observe`, also negative noise variances; without `EvenExp` nothing keeps them positive. Outputs
+            that are an image, whose pairs would be pixels of a row.
 
     Source: Deka, Nguyen & Goulet (2024), "Analytically tractable heteroscedastic uncertainty quantification in Bayesian
     neural networks".
@@ -108,6 +109,11 @@ class HeteroscedasticGaussian(Likelihood):
         kernels, pairs = outputs.kernels, outputs.width // 2
         if outputs.width != outputs.state.mu.shape[1]:
             raise TypeError("HeteroscedasticGaussian takes all outputs of a network, and cannot be a part of Joint")
+        if outputs.image and outputs.image[1:] != (1, 1):
+            raise ValueError(
+                f"HeteroscedasticGaussian takes outputs in pairs, and those of the image {outputs.image} would be "
+                "pixels of a row: make it a sequence of pixels before EvenExp, as docs/guide/images.md shows"
+            )
         observed = replace(outputs, width=pairs).numbers(y)
         weights = np.repeat(np.broadcast_to(outputs.weights(weight, pairs), observed.size), 2)
         kernels.output_update.update_heteros(outputs.state, State(kernels.array.place(observed), None), outputs.delta)

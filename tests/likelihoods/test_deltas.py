@@ -12,7 +12,7 @@ from scipy.special import wrightomega
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
-from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import Conv2d, EvenExp, Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from tests.likelihoods.reference import log_interval, moments
 
@@ -349,6 +349,18 @@ def test_gaussian_is_the_output_updater():
     negative = Net(np.array([[1, -1], [1, 2]]), np.full((2, 2), 0.3))
     with pytest.raises(ValueError, match=r"1 of 2 are negative: end the network with EvenExp\(\)"):
         lk.HeteroscedasticGaussian().observe(negative, [0.5, 2])
+
+
+def test_pairs_are_not_pixels():
+    """A flat y was compared with every other pixel."""
+    one, two = (Sequential(Conv2d(1, 2, 1, in_width=width, in_height=1), EvenExp()) for width in (1, 2))
+    one(np.ones((3, 1)))
+    lk.HeteroscedasticGaussian().observe(one, np.ones(3))  # the channels of one pixel
+    two(np.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"those of the image \(2, 1, 2\) would be pixels of a row"):
+        lk.HeteroscedasticGaussian().observe(two, np.ones(6))
+    with pytest.raises(ValueError, match=r"needs 2 outputs, the network has 4: for a class of each pixel see docs"):
+        lk.Categorical(2).observe(two, np.zeros((3, 2)))
 
 
 def test_joint_parts_take_their_columns():
