@@ -347,6 +347,17 @@ def test_an_activation_without_a_jacobian_is_named():
             train(nn.Sequential(nn.Linear(4, 6), *before, Forgets(), nn.Linear(6, 3)), 2)
 
 
+def test_a_layer_without_a_name_has_that_of_its_class(tmp_path):
+    """All of them were BaseLayer, so that a file of one could be loaded into another."""
+    plain, second = (type(name, (nn.Activation,), {"forward": Sine.forward}) for name in ("Plain", "Second"))
+    derived = type("Derived", (nn.ReLU,), {"forward": nn.ReLU.forward})
+    names = [kind().name for kind in (plain, type("Inner", (plain,), {}), derived, Sine)]
+    assert names == ["Plain", "Plain", "ReLU", "Sine"]
+    nn.Sequential(nn.Linear(2, 3), plain()).save(tmp_path / "net")
+    with pytest.raises(ValueError, match=r"layer 1 is Plain\.1 there and Second\.1 here"):
+        nn.Sequential(nn.Linear(2, 3), second()).load(tmp_path / "net")
+
+
 def test_a_layer_that_does_not_call_the_constructor_of_its_base_is_named():
     class Bare(Passes):
         def __init__(self, factor):

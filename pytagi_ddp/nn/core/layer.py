@@ -42,6 +42,7 @@ OF_PASSES = {
     *("_angles", "_buffers", "_ends", "_input", "_kept", "_left", "_memory", "_norm", "_pool", "_reader", "_trained"),
     *("_way_back", "_winner", "made", "on_moments", "pool_at_step", "recomputing", "reduce_sums", "sums"),
 }
+BASE = "BaseLayer"  # the name of classes without one
 
 
 def _shortened(value: Any) -> str:
@@ -73,7 +74,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
         kernels: those of the network's device.
     """
 
-    name = "BaseLayer"
+    name = BASE
     bias = False
     replayable = False  # whether passes only call kernels, so that they can be replayed without Python
     gives_jacobian = False  # whether its output states hold a Jacobian
@@ -87,14 +88,15 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     kernels: Kernels
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Names a class of this library. A class outside it that computes in another way loses the inherited
-        `PROMISES`.
+        """Names a class of this library, and one outside it that neither has nor inherits a name.
+
+        A class outside it that computes in another way loses the inherited `PROMISES`.
 
         A class computes in another way if it, or a base outside this library, overrides more than `DESCRIPTIONS`. A
         promise in the body of the class itself counts.
         """
         super().__init_subclass__(**options)
-        if is_ours(cls):
+        if is_ours(cls) or cls.name == BASE:
             cls.name = vars(cls).get("name", cls.__name__)
         ours = [base for base in cls.__mro__ if is_ours(base)]
         known = set().union(*map(vars, ours)) - DESCRIPTIONS
