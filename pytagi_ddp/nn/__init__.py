@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.convert.torch_modules import from_torch
 from pytagi_ddp.nn.convert.torch_state import load_torch_state_dict, to_torch_state_dict
+from pytagi_ddp.nn.core.attributes import TORCH
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.deferred import deferred_init
 from pytagi_ddp.nn.core.layer import BaseLayer
@@ -138,4 +139,5 @@ else:  # hidden from type checkers: by it, every name would exist
         lower = name.lower()
         near = [names[own] for own in ([lower] if lower in names else get_close_matches(lower, names, 3, 0.6))]
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(__all__)}"
+        hint = TORCH.get(name, hint)
         raise AttributeError(f"{__name__} has no {name!r}; {hint}")

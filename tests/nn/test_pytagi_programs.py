@@ -23,6 +23,7 @@ from pytagi_ddp.nn import (
     ResNetBlock,
     Sequential,
 )
+from pytagi_ddp.nn.core.attributes import TORCH
 
 X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 Y = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
@@ -209,6 +210,10 @@ def test_names_that_are_not_there():
     for name in ("relu", "Relu"):
         with pytest.raises(AttributeError, match=f"has no '{name}'; did you mean ReLU\\?"):
             getattr(nn, name)
+    for name, hint in (("Flatten", "it is not needed"), ("Upsample", "use ConvTranspose2d"), ("GELU", "there is none")):
+        with pytest.raises(AttributeError, match=f"has no '{name}'; {hint}"):
+            getattr(nn, name)
+    assert not TORCH.keys() & set(nn.__all__)
     with pytest.raises(AttributeError, match="has no 'Zzz'; there are ELU, LSTM"):
         _ = nn.Zzz
     assert not hasattr(nn, "__path_of_nothing__")

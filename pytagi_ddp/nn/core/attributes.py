@@ -64,6 +64,20 @@ LAYER = {
         "a block has `layers`; all layers with their keys are in named_layers() of the network",
     ),
 }
+_NO_LOSS = "there are no losses: likelihoods are in pytagi_ddp.likelihoods"
+_OWN = "there is none: write it in NumPy, as docs/guide/own_layers.md shows"
+TORCH = {  # modules of PyTorch -> what to do here instead
+    **dict.fromkeys(("Flatten", "Unflatten"), "it is not needed: a Linear takes a whole image or sequence"),
+    **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d"), "leave it out: variances are the uncertainty"),
+    **dict.fromkeys(("Module", "ModuleList"), "derive from BaseLayer or Activation; blocks are LayerBlock"),
+    "BatchNorm1d": "use BatchNorm2d",
+    "Conv1d": "use Conv2d with in_height=1, see docs/coming_from.md",
+    **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"), "use ConvTranspose2d"),
+    **dict.fromkeys(("CrossEntropyLoss", "NLLLoss"), f"{_NO_LOSS}, such as Categorical(n)"),
+    **dict.fromkeys(("MSELoss", "GaussianNLLLoss"), f"{_NO_LOSS}, such as Gaussian(sigma)"),
+    **dict.fromkeys(("BCELoss", "BCEWithLogitsLoss"), f"{_NO_LOSS}, such as Bernoulli()"),
+    **dict.fromkeys(("GELU", "SiLU", "Mish", "Hardswish", "PReLU", "GroupNorm", "InstanceNorm2d", "Conv3d"), _OWN),
+}
 
 
 def _by_the_package() -> bool:
