@@ -20,7 +20,11 @@ def checked_weights(weights: Any, samples: int, what: str) -> np.ndarray:
     """
     found = to_numpy(weights, what).astype(np.float64)
     if found.shape != (samples,):
-        raise ValueError(f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}")
+        each = what == "weight" and found.shape[:1] == (samples,) and found.size > samples
+        remedy = "; in a loop of your own, observe() of a likelihood takes one for each observation" if each else ""
+        raise ValueError(
+            f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}{remedy}"
+        )
     bad = ~(np.isfinite(found) & (found >= 0))
     if bad.any():
         row = int(bad.argmax())

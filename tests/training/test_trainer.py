@@ -164,6 +164,7 @@ def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
     [
         (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
         (np.ones((61, 1)), r"got the shape \(61, 1\)"),
+        (np.ones((61, 2)), r"got the shape \(61, 2\); in a loop of your own, observe\(\) of a likeli"),
         (2.0, r"got the shape \(\)"),
         (np.full(61, -1.0), "finite numbers of at least 0, got -1.0 in row 0"),
         (np.full(61, np.nan), "finite numbers of at least 0"),
