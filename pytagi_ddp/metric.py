@@ -161,8 +161,9 @@ def reliability_bins(
     The answer for a sample is its most probable class, and the confidence is the probability of that class.
 
     Args:
-        probabilities: (N, K), each from 0 to 1 and not NaN; or one column (N, 1) with those of the class 1, of two.
-        label: N true classes.
+        probabilities: (..., K), each from 0 to 1 and not NaN, as those of (samples, pixels, classes); or one column
+            (..., 1) with those of the class 1, of two.
+        label: A true class for each row of K.
         bins: Of [0, 1].
 
     Returns:
@@ -175,6 +176,7 @@ def reliability_bins(
     Source: Guo et al. (2017), "On calibration of modern neural networks".
     """
     p, truth = _of_all_classes(probabilities), to_numpy(label, "label", text=True).ravel()
+    p = p.reshape(-1, p.shape[-1]) if p.ndim > 2 and p.size else p
     if p.ndim != 2 or not p.size or len(p) != truth.size or bins < 1:
         raise ValueError(
             f"reliability needs (n, classes) probabilities, n labels and at least 1 bin: got {p.shape}, {truth.size} "
@@ -201,7 +203,7 @@ def calibration_error(probabilities: ArrayLike, label: ArrayLike, bins: int = 10
     is not a measure of the share of right answers.
 
     Args:
-        probabilities: (N, K), or (N, 1) of the class 1. label: N true classes. bins: Of [0, 1].
+        probabilities: (..., K), or (..., 1) of the class 1. label: A true class for each. bins: Of [0, 1].
 
     Raises:
         ValueError: As `reliability_bins`.

@@ -115,7 +115,9 @@ def test_calibration_is_compared_in_bins_of_confidence():
     rng = np.random.default_rng(0)
     p = rng.dirichlet([1, 1, 1], 20000)
     label = (p.cumsum(1) > rng.random((20000, 1))).argmax(1)  # drawn from the probabilities
-    assert metric.calibration_error(p, label) < 0.02
+    error = metric.calibration_error(p, label)
+    assert error < 0.02
+    assert metric.calibration_error(p.reshape(200, 100, 3), label.reshape(200, 100)) == error  # a class for each pixel
     assert metric.calibration_error(p**4 / (p**4).sum(1, keepdims=True), label) > 0.1
     with pytest.raises(ValueError, match=r"got \(4, 2\), 3 and 10"):
         metric.calibration_error(PROBABILITIES, [0, 1, 1])
