@@ -28,7 +28,7 @@ from pytagi_ddp.nn import PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers
-from pytagi_ddp.nn.tools.inspection import has_learnt
+from pytagi_ddp.nn.tools.inspection import pulls_knowledge
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.advice import KNOWS, UNFROZEN, advise, advise_batch_size
 from pytagi_ddp.training.batches import (
@@ -440,21 +440,13 @@ class Trainer:
         if steps is None:
             steps = steps_per_epoch(self._train, self.ranks)
         here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
-        if here:
-            self._warn_of_pull(schedule is None)
+        if here and pulls_knowledge(self.network.arena.leaves, schedule is None):
+            if schedule is not None:
+                warn(UNFROZEN)
+            elif self.epochs > 1:
+                warn(KNOWS)
         count = default_count(self._of_classes, self._num_learned // outputs, self.epochs)
         plan_evidence(self.network, steps, self.epochs, count, given)
-
-    def _warn_of_pull(self, new: bool) -> None:
-        """Warns if a new schedule, or one that goes on, pulls layers that know other data towards their prior."""
-        leaves = self.network.arena.leaves
-        if new:
-            if self.epochs > 1 and has_learnt(leaves):
-                warn(KNOWS)
-        elif has_learnt(leaf for leaf in leaves if leaf._unpulled):
-            warn(UNFROZEN)
-        for leaf in leaves:
-            leaf._unpulled = leaf.frozen and (new or leaf._unpulled)
 
     def _ends(self) -> bool:
         """Whether a rank has asked to stop after this epoch; collective."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +167,17 @@ def has_learnt(leaves: Iterable[BaseLayer]) -> bool:
                 if not 1 - UNLIKELY * math.sqrt(2 / n) <= ratio <= 1 + UNLIKELY * math.sqrt(2 / n) + FEW / n:
                     return True
     return False
+
+
+def pulls_knowledge(leaves: Sequence[BaseLayer], new: bool) -> bool:
+    """Whether a new schedule, or one that goes on, pulls layers that know other data.
+
+    Those that were frozen when the schedule was made do not know its data, once they are unfrozen.
+    """
+    found = has_learnt(leaf for leaf in leaves if new or leaf._unpulled)
+    for leaf in leaves:
+        leaf._unpulled = leaf.frozen and (new or leaf._unpulled)
+    return found
 
 
 def _step_of(net: Network) -> tuple[float, float, float]:
