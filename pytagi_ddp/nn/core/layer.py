@@ -84,7 +84,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     _is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them
     _training = True
     _frozen = False
-    _unpulled = False  # frozen since `fit` made the schedule of its network, or unfrozen since
+    _unpulled = False  # whether it was frozen in each `fit` since the schedule was made
     kernels: Kernels
 
     def __init_subclass__(cls, **options: Any) -> None:
