@@ -12,24 +12,20 @@ FEW, MANY = 5, 50  # observations that many samples count as: their weights are 
 LITTLE, MUCH = 1 / 20, 100  # mean weights that are hardly meant
 
 
-def checked_weights(weights: Any, samples: int, what: str) -> np.ndarray:
-    """One weight for each sample, float64.
+def checked_weights(weights: Any, samples: int, what: str, each: bool = False) -> np.ndarray:
+    """One weight for each sample, float64; with `each` perhaps several, one for each observation.
 
     Raises:
         ValueError: another number of weights, or one that is negative or not finite. TypeError: not numbers.
     """
     found = to_numpy(weights, what).astype(np.float64)
-    if found.shape != (samples,):
-        each = what == "weight" and found.shape[:1] == (samples,) and found.size > samples
-        remedy = "; in a loop of your own, observe() of a likelihood takes one for each observation" if each else ""
-        raise ValueError(
-            f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}{remedy}"
-        )
+    if found.shape != (samples,) and not (each and found.shape[:1] == (samples,) and found.size > samples):
+        raise ValueError(f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}")
     bad = ~(np.isfinite(found) & (found >= 0))
     if bad.any():
-        row = int(bad.argmax())
+        row = int(bad.reshape(samples, -1).any(1).argmax())
         raise ValueError(
-            f"{what} must hold finite numbers of at least 0, got {found[row]} in row {row} (0 leaves one out)"
+            f"{what} must hold finite numbers of at least 0, got {found[bad][0]} in row {row} (0 leaves one out)"
         )
     return found
 

@@ -30,11 +30,12 @@ class ArrayLoader(RankBatches):
         x: Inputs, (samples, ...): an array, or another argument of `to_numpy` (tensors of PyTorch, tables of pandas).
         y: Observations, (samples, ...) likewise; with a tuple of them, for `Joint` or limits of `Censored`, batches
             have a tuple. Its parts may be None.
-        weight: How often each sample counts, (samples,), not negative. None: once; batches are then pairs (x, y).
+        weight: How often each sample counts, (samples,), or each of its observations; not negative. None: once;
+            batches are then pairs (x, y).
         batch_size, rank, world_size, shuffle, seed, drop_last, evaluation: As in `BatchLoader`.
 
     Raises:
-        ValueError: As `BatchLoader`; x and y of different lengths; weights that are not one number for each sample, or
+        ValueError: As `BatchLoader`; x and y of different lengths; weights that are not one for each sample, or
             negative, NaN or infinite. TypeError: Not numbers.
     """
 
@@ -71,7 +72,7 @@ class ArrayLoader(RankBatches):
                 raise ValueError(f"x has {len(self.x)} samples, and y has {len(array)}{several}")
 
         each_part(check, (self.x, self.y))
-        self.weight = None if weight is None else checked_weights(weight, len(self.x), "weight")
+        self.weight = None if weight is None else checked_weights(weight, len(self.x), "weight", True)
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, 0, evaluation
         super().__init__(self.x, *sampling)
 

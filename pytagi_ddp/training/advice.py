@@ -89,7 +89,7 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
         y = y[0]  # of (y, var)
     if isinstance(y, np.ndarray):
-        y = y if batches.weight is None else y[batches.weight > 0]
+        y = y if batches.weight is None else y[(batches.weight.reshape(len(y), -1) > 0).any(1)]
         if not len(y):
             raise ValueError("weight: all weights are 0, and no sample is left to learn from")
         advise_observations(y, likelihood)

@@ -79,7 +79,7 @@ def epoch_of(batches: Iterable[Any], epoch: int, start: int, samples: int | None
 
 
 def parts_of(batch: Any) -> tuple[Any, Any, np.ndarray | None]:
-    """The parts of a batch (x, y) or (x, y, weight); the weights are None, or one number for each sample.
+    """The parts of a batch (x, y) or (x, y, weight); the weights are None, or one for each sample or observation.
 
     Raises:
         TypeError: something else. ValueError: weights that do not fit.
@@ -88,7 +88,7 @@ def parts_of(batch: Any) -> tuple[Any, Any, np.ndarray | None]:
         if any(isinstance(part, Number) or getattr(part, "shape", None) == () for part in batch[:2]):
             raise TypeError("a batch holds several samples, got one sample (x, y): give all as arrays, as fit(x, y)")
         x, y, *weight = batch
-        return x, y, checked_weights(weight[0], len(x), "weight") if weight and weight[0] is not None else None
+        return x, y, checked_weights(weight[0], len(x), "weight", True) if weight and weight[0] is not None else None
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
     raise TypeError(f"batches are (x, y) or (x, y, weight), got a {type(batch).__name__}{size}; data are {KINDS}")
 

@@ -110,7 +110,8 @@ class Sums:
                     f"number for each observation; outputs (as prediction.mean) have the shape {mu.shape}, and y has "
                     f"{getattr(y, 'shape', None)}"
                 )
-            weights = np.repeat(weight, values.size // len(mu)).reshape(values.shape)
+            own = weight.reshape(len(mu), -1).mean(1) if weight.size > values.size else weight
+            weights = np.repeat(own, values.size // own.size).reshape(values.shape)
             known = ~np.isnan(values) & (weights > 0)
             sums += weights[known] @ values[known], weights[known].sum()
 

@@ -72,11 +72,11 @@ class Trainer:
 
     **Data** may be a tuple (x, y) of arrays, tensors or tables. It is the same on every rank, and each rank takes its
     share of each batch. y is a tuple of arrays with `Joint`, and may be (y, var) with `Gaussian` and (low, high) with
-    `Censored`. In a tuple (x, y, weight), the evidence of each sample is multiplied by its weight, and metrics are
-    weighted means; batches of an iterable may have weights, too. A `BatchLoader`, `FolderLoader` or `ArrayLoader` is
-    made with the rank and the number of ranks. Any other iterable of batches (x, y), such as a `DataLoader` of PyTorch,
-    has the samples of this rank only. Then ranks may have different numbers of batches. `set_epoch` of an iterable or
-    its sampler is called before each epoch.
+    `Censored`. In a tuple (x, y, weight), the evidence of each sample, or of each observation, is multiplied by its
+    weight, and metrics are weighted means; batches of an iterable may have weights, too. A `BatchLoader`,
+    `FolderLoader` or `ArrayLoader` is made with the rank and the number of ranks. Any other iterable of batches (x, y),
+    such as a `DataLoader` of PyTorch, has the samples of this rank only. Then ranks may have different numbers of
+    batches. `set_epoch` of an iterable or its sampler is called before each epoch.
 
     `batch_size` is that of a rank, so a step of R ranks learns R times as many samples. The trainer does not scale
     data: standardise them before.

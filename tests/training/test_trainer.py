@@ -159,12 +159,27 @@ def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
     assert history[-1]["train_rmse"] < 1
 
 
+def test_each_observation_of_a_sample_may_have_a_weight():
+    y, weight = np.stack([Y, -Y], 1), np.random.default_rng(0).integers(0, 3, (len(X), 2))
+    expected, net = network(2), network(2)
+    loop(expected, X, np.where(weight > 0, y, np.nan), Gaussian(0.5), evidence={"count": 4.0}, weight=weight)
+    metrics = {"first": lambda prediction, y: np.abs(prediction.mean - y)[:, 0]}
+    trainer = Trainer(net, Gaussian(0.5), epochs=EPOCHS, batch_size=6, evidence={"count": 4.0}, metrics=metrics)
+    trainer.fit((X, y, weight))
+    assert state_of(net) == state_of(expected)
+    deviation = np.abs(net.predict(X)[0] - y)
+    found = trainer.evaluate((X, y, weight))
+    assert found["rmse"] == pytest.approx(np.sqrt(np.average(deviation**2, weights=weight)))
+    assert found["first"] == pytest.approx(np.average(deviation[:, 0], weights=weight.sum(1)))
+    with pytest.raises(ValueError, match="weight must be one number, or one for each of 6 samples or 12 observations"):
+        network(2).fit(X, y, Gaussian(0.5), 1, batch_size=6, weight=np.ones((len(X), 3)))
+
+
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
         (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
         (np.ones((61, 1)), r"got the shape \(61, 1\)"),
-        (np.ones((61, 2)), r"got the shape \(61, 2\); in a loop of your own, observe\(\) of a likeli"),
         (2.0, r"got the shape \(\)"),
         (np.full(61, -1.0), "finite numbers of at least 0, got -1.0 in row 0"),
         (np.full(61, np.nan), "finite numbers of at least 0"),

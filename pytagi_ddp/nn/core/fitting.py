@@ -58,7 +58,7 @@ def fit(
         likelihood: how outputs are observed. None: `Categorical` or `Bernoulli` if the data are classes.
         epochs: passes over the data.
         options: of the `Trainer` (batch_size, seed, evidence, callbacks, ...); weight, how often each sample counts,
-            (samples,); and validation, (x, y) or (x, y, weight).
+            (samples,), or each of its observations; and validation, (x, y) or (x, y, weight).
 
     Returns:
         The results of each epoch, as `Trainer.fit`.
