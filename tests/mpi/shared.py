@@ -49,6 +49,7 @@ def on_ranks(
     threads: bool = True,
     several: Callable = rank.several,
     once_a_week: Sequence[int] = (),
+    real: int | None = None,
 ):
     """Marks a test whose fixture `results` is a list of what `program(communicator, ...)` returned on each rank.
 
@@ -61,9 +62,14 @@ def on_ranks(
             if a program is about processes, or changes what all threads of a process have in common.
         several: what runs the programs of a job, see `tests.mpi.rank.several`.
         once_a_week: further numbers of ranks, with which the test takes long, see `tests.conftest.weekly`.
+        real: of a program that tests networks, and no engine, the number of ranks that are processes each time; with
+            the other numbers, ranks are threads, and once a week processes.
     """
     most = max((np for np in numbers if isinstance(np, int)), default=0)
     numbers = (*numbers, f"{most} threads") if threads and most else numbers
+    if real is not None:
+        once_a_week = [np for np in numbers if isinstance(np, int) and np != real]
+        numbers = (*dict.fromkeys(f"{np} threads" if np in once_a_week else np for np in numbers),)
     # Threads are not in `make check`, which has the tests of tests/distributed on them.
     marks = [pytest.mark.mpi if isinstance(np, int) else pytest.mark.slow if "threads" in np else () for np in numbers]
     cases = [pytest.param(np, marks=mark) for np, mark in zip(numbers, marks, strict=True)]

@@ -46,7 +46,7 @@ def sum_of_ranks(comm):
     return results
 
 
-@on_ranks(sum_of_ranks, 1, 2, 3)
+@on_ranks(sum_of_ranks, 1, 2, 3, real=3)
 def test_sum_of_ranks_is_one_process_with_all_samples(results):
     for result in results:
         assert result.keys() == WITHOUT_BATCH_NORM.keys()
@@ -122,7 +122,7 @@ def average_step(comm):
     return results
 
 
-@on_ranks(average_step, 1, 2, 3)
+@on_ranks(average_step, 1, 2, 3, real=2)
 def test_average_step(results):
     for result in results:
         assert result["broadcast"]
@@ -168,7 +168,7 @@ def uneven(comm):
     return results
 
 
-@on_ranks(uneven, 1, 2, 3)
+@on_ranks(uneven, 1, 2, 3, real=3)
 def test_ranks_without_samples(results):
     for result in results:
         assert result["one rank has samples"] < 1e-5
@@ -228,7 +228,7 @@ def empty_batches(comm, way, norms):
     return [difference(also, found), difference(expected, found) if not norms else 0.0]
 
 
-@on_ranks(empty_batches, 1, 2, 3)
+@on_ranks(empty_batches, 1, 2, 3, real=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("norms", [False, True])
 def test_a_batch_without_samples_counts_as_none(results, way, norms):
@@ -255,7 +255,7 @@ def shares_of_65(comm):
     return [difference(reference.state_dict(), ddp.state_dict()), sizes.count(0), same_everywhere(ddp)]
 
 
-@on_ranks(shares_of_65, 1, 2, 4)
+@on_ranks(shares_of_65, 1, 2, 4, real=2)
 def test_shares_of_which_some_are_empty(results):
     differences, empty, same = zip(*results, strict=True)
     assert max(differences) < 2e-5 and all(same)

@@ -53,7 +53,7 @@ def no_sync(comm):
     return results
 
 
-@on_ranks(no_sync, 1, 2, 3)
+@on_ranks(no_sync, 1, 2, 3, real=2)
 def test_micro_batches_are_one_batch(results):
     for result in results:
         assert "no_sync()" in result.pop("refused")
@@ -87,7 +87,7 @@ def join(comm, batch_norm):
     return results
 
 
-@on_ranks(join, 1, 2, 3)
+@on_ranks(join, 1, 2, 3, real=3)
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_join_learns_the_union_of_what_was_seen(results, batch_norm):
     for result in results:
@@ -123,7 +123,7 @@ def synchronised(comm):
     return results
 
 
-@on_ranks(synchronised, 1, 2, 3)
+@on_ranks(synchronised, 1, 2, 3, real=3)
 def test_synchronised_batch_norm_is_one_process_with_the_global_batch(results):
     for result in results:
         assert result["difference"] < 1e-4
@@ -164,7 +164,7 @@ def merge(comm, rule, every):
     return results
 
 
-@on_ranks(merge, 1, 2, 3)
+@on_ranks(merge, 1, 2, 3, real=2)
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("rule", ["mean", "precision_weighted"])
 def test_posteriors_are_merged_after_each_step_or_a_few(results, rule, every):
@@ -244,7 +244,7 @@ def bounded_wait(comm):
     return results
 
 
-@on_ranks(bounded_wait, 1, 2, 3)
+@on_ranks(bounded_wait, 1, 2, 3, real=3)
 def test_a_late_rank_is_waited_for_so_long_and_counts_once(results):
     for rank, result in enumerate(results):
         assert result["parameters"] < 5e-6
@@ -270,7 +270,7 @@ def join_with_merges(comm, options):
     return {"equal": same_everywhere(ddp), "left": ddp.steps_since_merge}
 
 
-@on_ranks(join_with_merges, 1, 3)
+@on_ranks(join_with_merges, 1, 3, real=3)
 @pytest.mark.parametrize("options", [{"merge": "mean"}, {"max_wait": 0.02}])
 def test_join_with_merges(results, options):
     assert results == [{"equal": True, "left": 0}] * len(results)
@@ -301,7 +301,7 @@ def forgetting(comm, every):
     return results
 
 
-@on_ranks(forgetting, 1, 2, 3)
+@on_ranks(forgetting, 1, 2, 3, real=2)
 @pytest.mark.parametrize("every", [1, 2])
 def test_all_ranks_forget_together(results, every):
     for result in results:
@@ -329,7 +329,7 @@ def compression(comm, dtype):
     return [error.tolist(), same_everywhere(ddp), ddp.stop_requested]
 
 
-@on_ranks(compression, 1, 2, 3)
+@on_ranks(compression, 1, 2, 3, real=2)
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("float16", 2**-11), ("bfloat16", 2**-8)])
 def test_compression_to_half_precision(results, dtype, bound):
     for errors, equal, stopped in results:
@@ -355,7 +355,7 @@ def buckets(comm):
     return results
 
 
-@on_ranks(buckets, 1, 2, 3)
+@on_ranks(buckets, 1, 2, 3, real=3)
 def test_reduction_in_buckets_gives_the_same(results):
     for result in results:
         assert len({bits for bits, _, _ in result.values()}) == 1

@@ -79,7 +79,7 @@ def of_ranks(comm):
     return found
 
 
-@on_ranks(of_ranks, 1, 2, 3)
+@on_ranks(of_ranks, 1, 2, 3, real=2)
 def test_ranks_make_the_step_of_one_process(results):
     for result in results:
         for name, (worst, equal, schedule) in result.items():
@@ -110,7 +110,7 @@ def linear(comm, way):
     return [(s * tau).tolist(), np.abs((m - mean) * np.sqrt(tau)).tolist(), same_everywhere(ddp)]
 
 
-@on_ranks(linear, 1, 2, 3)
+@on_ranks(linear, 1, 2, 3, real=2)
 @pytest.mark.parametrize("way", ["average", "mean", "weighted"])
 def test_the_pull_of_all_ranks_counts_once(results, way):
     for variances, means, equal in results:

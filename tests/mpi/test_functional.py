@@ -119,7 +119,7 @@ def metrics(comm):
     return checks
 
 
-@on_ranks(metrics, "serial", 1, 2, 3)
+@on_ranks(metrics, "serial", 1, 2, 3, real=2)
 def test_metrics(results):
     check(results, 17)
 
@@ -154,7 +154,7 @@ def rank_zero(comm):
     return checks
 
 
-@on_ranks(rank_zero, "serial", 1, 2, 3)
+@on_ranks(rank_zero, "serial", 1, 2, 3, real=2)
 def test_rank_zero(results):
     check(results, 5)
 
@@ -200,7 +200,7 @@ def synchronize_trees(comm):
     return checks
 
 
-@on_ranks(synchronize_trees, "serial", 1, 2, 3)
+@on_ranks(synchronize_trees, "serial", 1, 2, 3, real=2)
 def test_synchronize_trees(results):
     check(results, 12)
 
@@ -229,7 +229,7 @@ def synchronize_networks(comm):
     return checks
 
 
-@on_ranks(synchronize_networks, "serial", 1, 2, 3)
+@on_ranks(synchronize_networks, "serial", 1, 2, 3, real=2)
 def test_synchronize_networks(results):
     check(results, 5)
 
@@ -265,7 +265,7 @@ def synchronize_refuses(comm):
     return checks
 
 
-@on_ranks(synchronize_refuses, "serial", 1, 2, 3)
+@on_ranks(synchronize_refuses, "serial", 1, 2, 3, real=2)
 def test_synchronize_refuses(results):
     check(results, 5 if len(results) == 1 else 11)
 
@@ -308,7 +308,7 @@ def deltas_by_hand(comm, name, average):
     return checks
 
 
-@on_ranks(deltas_by_hand, "serial", 1, 2, 3)
+@on_ranks(deltas_by_hand, "serial", 1, 2, 3, real=2)
 @pytest.mark.parametrize("name", FUNCTIONAL)
 @pytest.mark.parametrize("average", [True, False])
 def test_deltas_by_hand_give_the_bits_of_ddp_sequential(results, name, average):

@@ -91,7 +91,7 @@ def bits(comm, schedule, recompute):
     return [differences(comm, name, m, n, **options) for m, n in SIZES]
 
 
-@on_ranks(bits, "serial", 2, 3, 4)
+@on_ranks(bits, "serial", 2, 3, 4, real=3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_bits_of_one_process(results, schedule, recompute):
@@ -104,7 +104,7 @@ def bits_of_networks(comm):
     return {name: differences(comm, name, 3, 7) for name in names}
 
 
-@on_ranks(bits_of_networks, 2, 3)
+@on_ranks(bits_of_networks, 2, 3, real=2)
 def test_bits_of_all_networks(results):
     for result in results:
         assert len(result) > 15
@@ -138,7 +138,7 @@ def ordinary_loop(comm):
     return same and net.state_dict() == expected, twice
 
 
-@on_ranks(ordinary_loop, "serial", 2, 3)
+@on_ranks(ordinary_loop, "serial", 2, 3, real=2)
 def test_ordinary_loop(results):
     for same, twice in results:
         assert same
@@ -168,7 +168,7 @@ def empty_share(comm, schedule):
     return ddp_networks.difference(reference.state_dict(), state) if comm.rank == 0 else 0.0
 
 
-@on_ranks(empty_share, 2, 4)
+@on_ranks(empty_share, 2, 4, real=2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_batch_without_samples_counts_as_none(results, schedule):
     assert max(results) < 2e-5
@@ -196,7 +196,7 @@ def accumulation(comm):
     return equal, inside
 
 
-@on_ranks(accumulation, "serial", 2, 3)
+@on_ranks(accumulation, "serial", 2, 3, real=2)
 def test_accumulation(results):
     for equal, inside in results:
         assert equal == [True, True]
@@ -263,7 +263,7 @@ def results_of_a_network(comm):
     return found
 
 
-@on_ranks(results_of_a_network, 2, 3)
+@on_ranks(results_of_a_network, 2, 3, real=3)
 def test_results_and_files(results):
     for result in results:
         assert result == dict.fromkeys(result, True)
@@ -287,7 +287,7 @@ def fresh_statistics(comm):
     return same and net.state_dict() == plain.state_dict(), changes == expected, len(changes), *said
 
 
-@on_ranks(fresh_statistics, "serial", 2, 3)
+@on_ranks(fresh_statistics, "serial", 2, 3, real=3)
 def test_update_bn(results):
     for statistics, changes, count, forgotten, nothing in results:
         assert statistics
@@ -310,7 +310,7 @@ def forgetting(comm):
     return net.state_dict() == ddp.state_dict(), waiting
 
 
-@on_ranks(forgetting, "serial", 2, 3)
+@on_ranks(forgetting, "serial", 2, 3, real=2)
 def test_forgetting(results):
     for equal, waiting in results:
         assert equal
@@ -455,7 +455,7 @@ def bad_delta(comm):
     return message, net.stop_requested, finite
 
 
-@on_ranks(bad_delta, "serial", 2, 3)
+@on_ranks(bad_delta, "serial", 2, 3, real=2)
 def test_a_delta_that_is_not_finite_is_everybodys_error(results):
     for message, stop, finite in results:
         assert message.startswith("rank 0, stage 0: 1 of ")
@@ -541,7 +541,7 @@ def deferred_on_some(comm):
     return PipelineSequential(model, DDPConfig(backend=comm.backend))
 
 
-@on_ranks(refusals, 2, 3)
+@on_ranks(refusals, 2, 3, real=2)
 def test_refusals(results, np):
     ranks = int(str(np)[0])
     for found in results:
