@@ -72,7 +72,7 @@ def test_stopped_within_an_epoch_at_its_end_and_again(np, straight, tmp_path):
         pytest.param("SIGTERM", "mpirun", 2, marks=weekly),
         pytest.param("SIGTERM", "rank", 1, marks=weekly),
         ("SIGTERM", "rank", 3),
-        ("SIGTERM", "mpirun and rank", 2),
+        pytest.param("SIGTERM", "mpirun and rank", 2, marks=weekly),
         ("SIGUSR1", "mpirun", 3),
         pytest.param("SIGUSR1", "rank", 2, marks=weekly),
     ],
@@ -116,7 +116,7 @@ def test_another_number_of_ranks_sees_the_same_samples_and_says_that_it_differs(
 @pytest.mark.parametrize(
     "jobs",
     [
-        [(4, [("ddp", 3, 2)]), (2, [("ddp", 6, 5)]), (3, [("ddp", 4, 0)])],
+        pytest.param([(4, [("ddp", 3, 2)]), (2, [("ddp", 6, 5)]), (3, [("ddp", 4, 0)])], marks=weekly),
         [(2, [("ddp", 6, 2), ("fsdp", 6, 4), ("pipeline", 12, 8), ("one", 12, 10), ("ddp", 6, 0)])],
     ],
 )

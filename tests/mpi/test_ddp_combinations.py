@@ -63,7 +63,7 @@ def uneven_passes(comm, buckets, blocks):
     return [difference(reference.state_dict(), ddp.state_dict()), same_everywhere(ddp)]
 
 
-@on_ranks(uneven_passes, 2, 3)
+@on_ranks(uneven_passes, 2, 3, real=3)
 @pytest.mark.parametrize(("buckets", "blocks"), [(1, 1), (3, 1), (3, 2)])
 def test_synchronised_statistics_with_other_numbers_of_passes_on_every_rank(results, buckets, blocks):
     for worst, equal in results:
@@ -260,7 +260,10 @@ def settings(comm, name):
         nn.BatchNorm2d(3, eps=1e-5 if other != "eps" else 1e-4, momentum=0.9 if other != "momentum" else 0.5),
         nn.Linear(108, 3 if other != "size" else 2),
     )
-    return error_of(lambda: DDPSequential(net, config_of(comm)), ValueError)
+    if other == "dtype":
+        net.arena.theta = net.arena.theta.astype(np.float64)
+    config = config_of(comm, wire_dtype="float16" if other == "wire" else "float32")
+    return error_of(lambda: DDPSequential(net, config), ValueError)
 
 
 @on_ranks(settings, 3)
@@ -272,6 +275,8 @@ def settings(comm, name):
         ("window", "padding of Conv2d.0 is 1 on rank 0 and 2 on rank 1"),
         ("eps", "eps of BatchNorm2d.1 is 1e-05 on rank 0 and 0.0001 on rank 1"),
         ("momentum", "momentum of BatchNorm2d.1 is 0.9 on rank 0 and 0.5 on rank 1"),
+        ("dtype", "parameters is '390 of float32' on rank 0 and '390 of float64' on rank 1"),
+        ("wire", "wire_dtype is 'float32' on rank 0 and 'float16' on rank 1"),
     ],
 )
 def test_sizes_and_settings_of_layers_are_compared(results, name, words):
@@ -306,7 +311,7 @@ def series_by_rank(comm):
     }
 
 
-@on_ranks(series_by_rank, 1, 2)
+@on_ranks(series_by_rank, 1, 2, real=2)
 def test_every_rank_smooths_its_own_series(results):
     """The parameters are those of all, memory and record those of a network that saw the rank's series alone."""
     for result in results:

@@ -15,13 +15,6 @@ SOON = 5.0  # seconds from the fault to the end of the job
 STARTING = 5.0  # more of them for a fault in the start, which the other ranks have yet to come to
 
 
-@pytest.mark.parametrize("np", [1, 3])
-def test_a_normal_end_is_silent(np):
-    result = mpirun(faults.no_fault, np)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.count("reached the end") == np
-
-
 def test_a_training_may_end_between_any_two_calls():
     """Whatever waits for a step then, also sums that are on their way to other ranks."""
     result = mpirun(faults.stopped_between_calls)
@@ -48,14 +41,11 @@ def test_a_rank_that_never_comes_to_its_end_ends_the_job_within_the_exit_time_ou
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment", "more"),
-    [
-        *((kind, moment, moment == "in flight") for kind in ("exception", "in a thread") for moment in MOMENTS),
-        *(("exception", moment, True) for moment in ("before", "after")),
-    ],
+    ("kind", "moment"), [*(("exception", moment) for moment in MOMENTS), ("in a thread", "during")]
 )
-def test_exception(kind, moment, more):
-    """At the end of its job, or with more to come: in the other two moments, the other ranks do not get further."""
+def test_exception(kind, moment):
+    """At the end of its job, or with more to come, as in `tests.mpi.test_random_faults`, also in a thread."""
+    more = moment == "in flight"
     np = 2 if more else 3
     result = fails(partial(faults.beside_a_collective, kind=kind, moment=moment, more=more), np, SOON, timeout=20)
     assert result.stderr.count(f"[rank {np - 1}/{np}] ") == result.stderr.count("[rank ") == 1
@@ -78,29 +68,17 @@ def test_sys_exit_beside_a_collective_ends_the_job(moment, message):
     assert result.stderr.count("[rank ") == 1
 
 
-def test_a_return_with_a_collective_in_flight_ends_the_job():
-    result = fails(faults.return_in_flight, within=SOON)
-    assert "[rank 1/2] ends the job: all_reduce #5 (1.2 MB) was started, and nobody waited for it" in result.stderr
-    assert result.stderr.count("[rank ") == 1
-
-
 def test_an_error_of_all_ranks_is_printed_once():
     result = fails(faults.error_of_all_ranks, np=3)
     assert result.stderr.count("FileNotFoundError: no data") == 1
     assert "[rank 0/3] Traceback" in result.stderr
 
 
-@pytest.mark.parametrize(("code", "np"), [(0, 3), (3, 2)])
-def test_a_rank_that_leaves_early_ends_the_job(code, np):
-    result = fails(partial(faults.leave_early, code=code), np, SOON)
-    assert f"rank {np - 1} has left the job after 4 collectives, while rank 0 waits in all_reduce #5" in result.stderr
+def test_a_rank_that_leaves_early_ends_the_job():
+    result = fails(faults.leave_early, within=SOON)
+    assert "rank 1 has left the job after 4 collectives, while rank 0 waits in all_reduce #5" in result.stderr
     assert result.stderr.count("RankLeftError: ") == result.stderr.count("[rank 0/") == 1
     assert "reached the end" not in result.stdout
-
-
-def test_an_early_return_ends_the_job():
-    result = fails(faults.return_early, np=3)
-    assert "rank 2 has left the job after 8 collectives, while rank 0 waits in all_reduce #9" in result.stderr
 
 
 def test_fewer_batches_without_join_end_the_job_and_name_join():
@@ -110,18 +88,11 @@ def test_fewer_batches_without_join_end_the_job_and_name_join():
     assert "fewer batches (for those there is DDPSequential.join())" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("kind", "difference"),
-    [
-        ("layer", "different networks: layer 1 is "),
-        ("dtype", "different options: parameters is '160 of float32' on rank 0 and '160 of float64' on rank "),
-        ("compression", "different options: wire_dtype is 'float32' on rank 0 and 'float16' on rank "),
-    ],
-)
-def test_different_networks_dtypes_and_options_end_the_job(kind, difference):
-    result = fails(partial(faults.differ, kind=kind), np=3, within=SOON)
+def test_different_networks_end_the_job():
+    """Others are in `tests.mpi.test_ddp_combinations`."""
+    result = fails(faults.differ, np=3, within=SOON)
     assert result.stderr.count("ValueError: ") == result.stderr.count("[rank ") == 1
-    assert f"ValueError: ranks 0 and 2 have {difference}" in result.stderr
+    assert "ValueError: ranks 0 and 2 have different networks: layer 1 is " in result.stderr
 
 
 def test_a_rank_that_missed_a_broadcast_ends_the_job():
@@ -174,14 +145,6 @@ def test_hooks_are_chained_and_removed():
     result = mpirun(faults.chain_hooks)
     assert (result.returncode, result.results) == (1, "hook: seen by both\n")
     assert result.stderr.count("[rank 1/2] Traceback") == 1
-
-
-def test_kill_9_of_a_rank(mpi_job):
-    job = mpi_job(faults.reduce_for_ever, np=3)
-    os.kill(job.wait_ready()[-1], signal.SIGKILL)
-    result = job.finish(10)
-    assert result.returncode != 0
-    assert result.seconds < SOON
 
 
 def test_a_stopped_rank_ends_the_job_within_the_time_out(mpi_job, hydra):

@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -16,6 +16,13 @@ from tests.mpi.run import MpiJob, mpirun
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 SOON = 5.0
+EXACT = {"sync_batch_norm": True}
+
+
+@cache
+def on_one_host(np, **options):
+    """What ranks say without nodes."""
+    return mpirun(partial(programs.train, options=options), np, timeout=60)
 
 
 @contextmanager
@@ -41,12 +48,12 @@ def left_on(nodes) -> list[int]:
     return left
 
 
-@pytest.mark.parametrize(("np", "options"), [(2, {}), (4, {"sync_batch_norm": True})])
+@pytest.mark.parametrize(("np", "options"), [pytest.param(2, {}, marks=weekly), (4, EXACT)])
 def test_two_nodes_train_as_one_host_does(nodes, np, options):
     program = partial(programs.train, options=options)
     before = nodes.sent_bytes()
     apart = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable]).finish(60)
-    together = mpirun(program, np, timeout=60)
+    together = on_one_host(np, **options)
     assert (apart.returncode, apart.stderr) == (together.returncode, together.stderr) == (0, "")
     lines, one_host = (sorted(line.split() for line in job.stdout.splitlines()) for job in (apart, together))
     assert len(lines) == len(one_host) == np
@@ -76,7 +83,7 @@ def test_another_way_of_adding_is_refused(nodes):
 
 
 def test_ranks_of_torchrun_meet_over_the_network(nodes):
-    program = partial(programs.train, options={})
+    program = partial(programs.train, options=EXACT)
     launcher = [sys.executable, "-m", "tests.mpi.torchrun", "2", "2", sys.executable]
     env = {"MASTER_ADDR": nodes.addresses[0]}
     jobs = [MpiJob(program, 4, env | {"NODE": str(k)}, [*nodes.enter(k), *launcher]) for k in range(2)]
@@ -85,10 +92,10 @@ def test_ranks_of_torchrun_meet_over_the_network(nodes):
     lines = sorted(line.split() for job in ended for line in job.stdout.splitlines())
     places = [[str(rank), "4", str(rank % 2), "2", nodes.names[rank // 2]] for rank in range(4)]
     assert [line[:5] for line in lines] == places
-    assert {line[5] for line in lines} == {mpirun(program, 4, timeout=60).stdout.split()[5]}
+    assert {line[5] for line in lines} == {on_one_host(4, **EXACT).stdout.split()[5]}
 
 
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [pytest.param(2, marks=weekly), 4])
 def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
     program = partial(programs.train_until_cut, folder=str(tmp_path))
     job = MpiJob(program, np, launcher=[*nodes.mpirun(np), sys.executable])
@@ -107,6 +114,7 @@ def test_a_node_that_is_cut_off_ends_the_job_on_both_sides(nodes, np, tmp_path):
         job.close()
 
 
+@weekly
 @pytest.mark.skipif(shutil.which("tc") is None, reason="tc is not installed (Debian: iproute2), or not in PATH")
 def test_the_recipe_limits_the_cable_and_gives_the_exit_code(nodes):
     nodes.close()

@@ -51,11 +51,6 @@ def with_fault(program):
     return run
 
 
-@with_fault
-def no_fault(job):
-    job.go_on()
-
-
 WAYS = {
     "ddp": DDPSequential,
     "buckets": functools.partial(DDPSequential, config=DDPConfig(buckets=2)),
@@ -155,27 +150,15 @@ def beside_a_collective(job, kind, moment, more):
 
 
 @with_fault
-def return_in_flight(job):
-    handle = job.comm.start_all_reduce(job.buffer)
-    if not job.last:
-        handle.wait()
-
-
-@with_fault
 def error_of_all_ranks(job):
     raise FileNotFoundError("no data")
 
 
 @with_fault
-def leave_early(job, code):
+def leave_early(job):
     if job.last:
-        sys.exit(code)
+        sys.exit(3)
     job.go_on()
-
-
-@with_fault
-def return_early(job):
-    job.all_reduce(5 - job.last)
 
 
 @with_fault
@@ -187,11 +170,8 @@ def fewer_batches(job):
 
 
 @with_fault
-def differ(job, kind):
-    net = dense(nn.Sigmoid() if job.last and kind == "layer" else nn.ReLU())
-    if job.last and kind == "dtype":
-        net.arena.theta = net.arena.theta.astype(np.float64)
-    DDPSequential(net, DDPConfig(wire_dtype="float16" if job.last and kind == "compression" else "float32"))
+def differ(job):
+    DDPSequential(dense(nn.Sigmoid() if job.last else nn.ReLU()))
 
 
 @with_fault
