@@ -27,7 +27,7 @@ COMPILE_KERNELS = {"tests/cuda/test_compile.py", "tests/cuda/ptx/test_lane.py"}
 @cache
 def starts_ranks(path: Path) -> bool:
     """Whether a file has tests that start MPI ranks."""
-    return re.search(r"mark\.mpi\b|\bon_ranks\(", path.read_text()) is not None
+    return re.search(r"mark\.mpi\b|tests\.mpi\.shared import", path.read_text()) is not None
 
 
 @pytest.hookimpl(optionalhook=True)
