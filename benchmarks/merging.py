@@ -25,7 +25,7 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
 from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.layers import merge
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
-from pytagi_ddp.kernels.formulas.merge import PRECISION_WEIGHTED
+from pytagi_ddp.kernels.formulas.rules import PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax

@@ -23,9 +23,9 @@ import numpy as np
 
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
+from pytagi_ddp.kernels.formulas.rules import DAMPED_PRODUCT, MEAN
 
 ZERO, ONE = np.float32(0), np.float32(1)
-MEAN, PRECISION_WEIGHTED, DAMPED_PRODUCT = RULES = range(3)
 LEAST = np.float32(1 / 64)  # smallest remaining share of a precision
 
 

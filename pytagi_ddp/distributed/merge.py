@@ -11,7 +11,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_parameters
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
-from pytagi_ddp.kernels.formulas.merge import DAMPED_PRODUCT, MEAN, PRECISION_WEIGHTED
+from pytagi_ddp.kernels.formulas.rules import DAMPED_PRODUCT, MEAN, PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 from pytagi_ddp.nn.core.arena import HEADER, READ
 from pytagi_ddp.nn.sequential import Sequential

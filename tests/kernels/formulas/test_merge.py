@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu.layers import merge
-from pytagi_ddp.kernels.formulas.merge import DAMPED_PRODUCT, MEAN, RULES
+from pytagi_ddp.kernels.formulas.rules import DAMPED_PRODUCT, MEAN, RULES
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 
 RANKS = 3
