@@ -75,8 +75,3 @@ def test_the_public_calls_have_types(tmp_path):
         assert f'note: Revealed type is "{expected}"' in line
     first = PROGRAM.count("\n") + 1
     assert [int(line.split(":")[0]) for line in found] == [first + k for k in range(len(MISTAKES))], found
-
-
-def test_the_package_says_that_it_has_types():
-    assert '"pytagi_ddp" = ["py.typed"]' in (ROOT / "pyproject.toml").read_text()
-    assert (ROOT / "pytagi_ddp/py.typed").exists()

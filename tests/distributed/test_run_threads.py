@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from pytagi_ddp import manual_seed
 from pytagi_ddp.distributed import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -17,46 +16,11 @@ from pytagi_ddp.distributed import (
     create_communicator,
     initialize,
     is_initialized,
-    rank,
     run_threads,
-    world_size,
 )
 from pytagi_ddp.distributed.engine.combine import tree_sum
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
-from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
-from tests.learning import learn
-
-
-def train(net, parts, steps):
-    """Steps on this rank's part of the batches."""
-    ddp = DDPSequential(net, average=False)
-    for step in range(steps):
-        x, y = batch(step)
-        x, y = (np.array_split(a, parts)[ddp.communicator.rank] for a in (x, y))
-        learn(ddp, x, y, 0.1)
-    return ddp.model
-
-
-def batch(seed):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(12, 3)).astype(np.float32), rng.normal(size=(12, 2)).astype(np.float32)
-
-
-def test_replicas_learn_what_one_process_learns():
-    def program():
-        initialize()
-        assert (rank(), world_size()) == (initialize().rank, 3)
-        return train(Sequential(Linear(3, 8), ReLU(), Linear(8, 2)), 3, 4).state_dict()
-
-    manual_seed(4)
-    alone = Sequential(Linear(3, 8), ReLU(), Linear(8, 2))
-    manual_seed(4)  # every rank draws what this thread would
-    first, *others = run_threads(program, 3)
-    assert all(first == other for other in others)
-    expected = train(alone, 1, 4).state_dict()
-    for name, tensors in expected.items():
-        for mine, theirs in zip(tensors, first[name], strict=True):
-            np.testing.assert_allclose(theirs, mine, rtol=2e-5, atol=2e-6)
+from pytagi_ddp.nn import Linear, Sequential
 
 
 def test_nothing_of_the_ranks_is_left():
