@@ -46,7 +46,7 @@ def sum_of_ranks(comm):
     return results
 
 
-@on_ranks(sum_of_ranks, 1, 2, 3, real=3)
+@on_ranks(sum_of_ranks, 1, 2, 3, real=2)
 def test_sum_of_ranks_is_one_process_with_all_samples(results):
     for result in results:
         assert result.keys() == WITHOUT_BATCH_NORM.keys()

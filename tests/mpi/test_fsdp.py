@@ -56,7 +56,7 @@ def every_network(comm, reshard):
     return results
 
 
-@on_ranks(every_network, 3, once_a_week=(2, 4))
+@on_ranks(every_network, "3 threads", once_a_week=(2, 3, 4))
 @BOTH
 def test_every_network_has_the_bits_of_replicas(results, reshard):
     for result in results:

@@ -104,7 +104,7 @@ def bits_of_networks(comm):
     return {name: differences(comm, name, 3, 7) for name in names}
 
 
-@on_ranks(bits_of_networks, 2, 3, real=2)
+@on_ranks(bits_of_networks, "2 threads", "3 threads", once_a_week=(2, 3))
 def test_bits_of_all_networks(results):
     for result in results:
         assert len(result) > 15
