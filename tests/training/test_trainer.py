@@ -71,7 +71,7 @@ def test_every_way_gives_the_history_of_one_process(way, ranks, weight):
 
     ((one, scores, p),) = on_ranks("one", 1, train)
     assert list(without_times(one)[0]) == ["epoch", "train_nll", "train_error", "val_nll", "val_error"]
-    assert one[-1]["val_error"] < 0.2 and one[-1]["train_nll"] < one[0]["train_nll"]
+    assert one[-1]["val_error"] < 0.3 and one[-1]["train_nll"] < one[0]["train_nll"]
     for history, theirs, probabilities in on_ranks(way, ranks, train):
         for ours, expected in zip(without_times(history), without_times(one), strict=True):
             assert ours == pytest.approx(expected, rel=2e-3)

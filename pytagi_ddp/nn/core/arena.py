@@ -135,8 +135,12 @@ class Arena(ABC):
         means = self.unfrozen()
         if not self.prior_factor:
             return means
-        pieces = prior_pieces(means, self.leaves)
-        return [spec.having(prior=(spec.prior[0], self.prior_factor * spec.prior[1])) for spec in pieces]
+        found = []
+        for spec in prior_pieces(means, self.leaves):
+            mean, var = spec.prior
+            factor = self.leaves[spec.leaf].pull_factor
+            found.append(spec.having(prior=(mean, var * (self.prior_factor if factor is None else factor))))
+        return found
 
     def values(self, spec: TensorSpec) -> Array:
         """The memory of a tensor, or of a part of it. In a network in shards, ask for tensors in forward order."""

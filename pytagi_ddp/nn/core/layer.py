@@ -79,6 +79,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     replayable = False  # whether passes only call kernels, so that they can be replayed without Python
     gives_jacobian = False  # whether its output states hold a Jacobian
     needs_variances = True  # whether `backward` reads the variances of the layer's input
+    pull_factor: float | None = None  # instead of the `prior_factor` of an `EvidenceSchedule`
     spares_deltas = False  # whether `backward` does not change `delta`, or gets other memory by `DeltaPool.own`
     _setting_names: tuple[str, ...] = ()  # attributes that `settings` gives
     _is_leaf = True  # a layer that computes; False: a block of layers, or a change of order between them

@@ -20,6 +20,7 @@ class Norm(BaseLayer):
     """z = r (a - mean) w + b with Gaussian w and b, one of each per feature."""
 
     replayable = True
+    pull_factor = 1 / 16  # with 1, scales grow to several times their prior, and networks learn few images by heart
     parameters: Parameters
     num_features = Fixed()
     eps = Setting(0, 1e30)

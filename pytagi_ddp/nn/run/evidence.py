@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 from weakref import ref
@@ -14,6 +14,7 @@ from pytagi_ddp.kernels.tensors import Array
 
 COUNT, FIRST, LAST, WARM_UP, PRIOR_FACTOR = 8.0, 1.0, 0.02, 0.2, 1.0
 AT_START = 0.1  # share of `first` at which a warm-up begins
+MOST_STEPS = 100_000  # of which q is computed; of a longer plan every second step, or fewer
 NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
 SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
 
@@ -41,22 +42,23 @@ class EvidenceSchedule:
     Without it, each epoch counts the same data as new evidence: variances fall like 1/epochs, and learning freezes.
     Let an epoch have N steps. A number a increases linearly from a tenth of `first` to `first` during the share
     `warm_up` of the training, and then decreases linearly to `last`. The evidence of a batch (its deltas) has the
-    weight count a. After a step, the precision tau = 1/S of every parameter N(m, S) is pulled towards that of its prior
-    N(m0, 1/tau0), with the rate r:
+    weight count a/q. After a step, the precision tau = 1/S of every parameter N(m, S) is pulled towards that of its
+    prior N(m0, 1/tau0), with the rate r:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
-    and r = 0 in the first epoch. An epoch adds count a E, for the evidence E of all samples. The pull removes as much
-    if tau = tau0 + count E: the posterior in which the likelihood has the power `count`. count = 1 is Bayes' rule. A
-    larger count gives a cold posterior, which predicts better in most networks. A large a learns fast; a small one
-    averages over more batches. The first steps linearise the network where it has learnt nothing, so they get little
-    weight. Because a is small at both ends, a plan of one epoch counts each sample about count/2 times, and one of five
-    epochs 0.93 count times.
+    q = 1 - product of (1 - r) over all planned steps, so that tau = tau0 + count E in the end, for the evidence E of
+    all samples: the posterior in which the likelihood has the power `count`. (q is 0.65 for two epochs, 0.92 for five,
+    and near 1 for more.) count = 1 is Bayes' rule. A larger count gives a cold posterior, which predicts better in most
+    networks. A large a learns fast; a small one averages over more batches. The first steps linearise the network where
+    it has learnt nothing, so they get little weight, and are forgotten first. If one epoch is planned, no sample comes
+    twice: then r = 0 and q = 1, and samples count about count/2 times.
 
     m0 and tau0 follow from the arguments of the layer: m0 = 0, or 1 for the scales of BatchNorm2d, LayerNorm and
-    RMSNorm; tau0 is divided by `prior_factor`. The pull does not change frozen layers, parameters of variance 0,
-    running statistics or the memory of recurrent layers. A step without samples does nothing. With an `OutputUpdater`,
-    divide the variances of the observations by `weight`.
+    RMSNorm; tau0 is divided by `prior_factor`, and for these three layers by 1/16 instead (their `pull_factor`): else
+    scales grow to several times their prior, and the network learns few images by heart. The pull does not change
+    frozen layers, parameters of variance 0, running statistics or the memory of recurrent layers. A step without
+    samples does nothing. With an `OutputUpdater`, divide the variances of the observations by `weight`.
 
     **Ranks.** Make the same schedule on every rank; `steps_per_epoch` are the steps of a rank, or the largest number if
     ranks have different ones. If ranks add deltas (`average=False`), a step pulls once, as one process with the whole
@@ -66,7 +68,8 @@ class EvidenceSchedule:
 
     **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
 
-    **More epochs.** After the last planned step, a stays at `last`, and training can continue for any number of epochs.
+    **More epochs.** After the last planned step, a stays at `last`, q is 1, and training can continue for any number of
+    epochs.
     After `extend(epochs)` or an assignment to `epochs`, the next steps have the rates of a training with the new number
     of epochs from the start.
 
@@ -82,14 +85,14 @@ class EvidenceSchedule:
         count: how often a sample counts; None: 8, and 1 without epochs.
         first, last: a after the warm-up and after the last planned step.
         warm_up: share of the planned steps in which a increases, from 0 to below 1.
-        prior_factor: factor on the variance of the prior towards which parameters are pulled. A factor above 1 lets a
-            network with a small prior (gains below 1) learn larger parameters.
+        prior_factor: factor on the variance of the prior towards which parameters are pulled, except those of
+            normalisations. A factor above 1 lets a network with a small prior (gains below 1) learn larger parameters.
 
     Attributes:
         steps_per_epoch, epochs, count, first, last, warm_up, prior_factor: as given; they can be assigned.
         steps: steps taken so far.
-        weight: the weight of the evidence in the coming step, count a; `count` without epochs.
-        rate: r of the coming step, for one process or the sum over ranks; 0 in the first epoch and without epochs.
+        weight: the weight of the evidence in the coming step, count a/q; `count` without epochs.
+        rate: r of the coming step, for one process or the sum over ranks; 0 without epochs, and in a plan of one.
         net: the network, or None.
 
     Raises:
@@ -100,7 +103,7 @@ class EvidenceSchedule:
     posteriors: Wenzel et al. (2020), "How good is the Bayes posterior in deep neural networks really?", ICML.
     """
 
-    __slots__ = ("_net", "_plan", "_settings", "_unseen", "made")
+    __slots__ = ("_net", "_plan", "_reached", "_settings", "_unseen", "made")
 
     steps_per_epoch, epochs, count = _setting("steps_per_epoch"), _setting("epochs"), _setting("count")
     first, last = _setting("first"), _setting("last")
@@ -141,10 +144,16 @@ class EvidenceSchedule:
             net.passes.new_schedule = True
             if before["prior_factor"] != prior_factor:
                 net.schedule = self  # so that its steps use the new prior
+        self._reached = 1.0  # q
         if epochs is None:
             self._plan = (math.inf, math.inf, 0.0, 1.0, 1.0)
-        else:
-            self._plan = (n, n * epochs, warm_up * n * epochs, first, last)
+            return
+        self._plan = (n, planned := n * epochs, warm_up * n * epochs, first, last)
+        if epochs == 1:
+            return
+        stride = math.ceil(planned / MOST_STEPS)
+        a = self._share(np.arange(0, planned, stride), np.minimum, np.maximum)
+        self._reached = -math.expm1(-stride * float(np.log1p(a / n).sum()))
 
     @property
     def net(self) -> Any:
@@ -192,7 +201,8 @@ class EvidenceSchedule:
 
     @property
     def weight(self) -> float:
-        return self.count * self._share(self.steps)
+        steps = self.steps
+        return self.count * self._share(steps) / (self._reached if steps < self._plan[1] else 1.0)
 
     @property
     def rate(self) -> float:
@@ -200,18 +210,16 @@ class EvidenceSchedule:
 
     def rate_among(self, ranks: int) -> float:
         """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
-        steps, n = self.steps, self._plan[0]
+        steps, (n, planned, *_) = self.steps, self._plan
         a = self._share(steps)
-        return 0.0 if steps < n else a / (ranks * n + a)
+        return 0.0 if planned == n > steps else a / (ranks * n + a)
 
-    def _share(self, steps: int) -> float:
-        """a of the step after `steps` of them; 1 without epochs."""
+    def _share(self, steps: Any, least: Callable[..., Any] = min, most: Callable[..., Any] = max) -> Any:
+        """a of the step after `steps` of them, 1 without epochs; of an array of steps with functions of arrays."""
         _, planned, rising, first, last = self._plan
-        if steps < rising:
-            return first * (AT_START + (1 - AT_START) * steps / rising)
-        if steps >= planned:
-            return last
-        return first + (last - first) * (steps - rising) / (planned - rising)
+        rises = first * (AT_START + (1 - AT_START) * steps / rising) if rising else first
+        falls = first + (last - first) * (steps - rising) / (planned - rising)
+        return least(rises, most(falls, last))
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and number of steps, as values for JSON."""
