@@ -2,16 +2,19 @@
 
 Source: Krizhevsky (2009), "Learning multiple layers of features from tiny images". Both official layouts are
 read: binary (`cifar-10-batches-bin`: records of one label byte and 3 x 32 x 32 pixels) and Python
-(`cifar-10-batches-py`: pickled dictionaries, see `pickled_batch`).
+(`cifar-10-batches-py`: pickled dictionaries). A pickle is a program, so only the official files are unpickled.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
+import pickle
 import shutil
 import tarfile
+import warnings
 import zlib
 from functools import partial
 from pathlib import Path
@@ -21,8 +24,7 @@ import numpy as np
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
-from pytagi_ddp.data.pickled_batch import read_batch
-from pytagi_ddp.files import atomic_file, file_size
+from pytagi_ddp.files import atomic_file, file_size, read_file
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -30,6 +32,14 @@ MAX_BYTES = 256 << 20  # of the archive, which has 170 MB
 MAX_MEMBERS = 100  # of the archive, which has 9
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCH_SIZE = 10_000  # images per official file
+PYTHON_MD5 = {  # of the official pickles
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
@@ -166,10 +176,14 @@ def _read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    pixels, labels = read_batch(path, 2 * BATCH_SIZE * _PIXELS)
-    if pixels.shape != (BATCH_SIZE, _PIXELS) or len(labels) != BATCH_SIZE:
+    data, expected = read_file(path, 2 * BATCH_SIZE * _PIXELS), PYTHON_MD5[path.name]
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != expected:
         raise ValueError(
-            f"{path}: expected {BATCH_SIZE} labels and {BATCH_SIZE * _PIXELS} bytes of pixels, "
-            f"found {len(labels)} and {pixels.size}; fetch the file again"
+            f"{path}: {len(data)} bytes with md5 {found}, and the official file has md5 {expected}; fetch the file "
+            "again, or the archive of binary files"
         )
-    return pixels, np.array(labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of arrays that Python 2 has pickled
+        batch = pickle.loads(data, encoding="bytes")
+    return batch[b"data"], np.array(batch[b"labels"])

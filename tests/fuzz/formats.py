@@ -1,6 +1,7 @@
 """The formats that are fuzzed: for each a function that makes good files, with what reads them and may happen then."""
 
 import gzip
+import hashlib
 import importlib.util
 import io
 import json
@@ -341,17 +342,9 @@ def binary_cifar10() -> Format:
 
 
 def python_cifar10() -> Format:
-    """`inside` damages all but the pixels, which are most of the file, so that damages would rarely hit the rest."""
-    labels, pixels = _images()
-    data = cifar10_batch(labels, pixels)
-    start = data.index(pixels.tobytes()[:50])
-    stop = start + pixels.size
-
-    def with_pixels(text: bytes) -> bytes:
-        return text.replace(b"<pixels>", data[start:stop])
-
-    inside = (lambda whole: whole[:start] + b"<pixels>" + whole[stop:], with_pixels)
-    return Format({"test_batch": data}, _read_cifar10, inside=inside)
+    data = cifar10_batch(*_images())
+    digests = {"test_batch": hashlib.md5(data).hexdigest()}
+    return Format({"test_batch": data}, mock.patch.object(cifar10, "PYTHON_MD5", digests)(_read_cifar10), exact=True)
 
 
 def _pictures() -> list[np.ndarray]:

@@ -48,7 +48,7 @@ KEPT += [
     # Half a line, and a line that is nested too deeply.
     ("log", "log.jsonl", b'{"event": "epoch", "epoch": 1, "train_err'),
     ("log", "log.jsonl", b"[" * 60_000),
-    # A pickle that stores a value at a high index of its memo, for which Python's reader took 4 GB.
+    # A pickle that stores a value at a high index of its memo, for which Python takes 4 GB.
     ("cifar10 python", "test_batch", b"\x80\x02Nr\0\0\0\x10."),
     # Damaged indexes of compiled code stopped every start.
     ("cache", "loop.nbi", b""),
