@@ -10,7 +10,6 @@
 | steps | whole training steps: walked, replayed, as CUDA graphs |
 | layers | single layers against the matrix peak |
 | torch | PyTorch on the same card, if it is installed: cuDNN, an SGD step, a TAGI step |
-| triton | a step of triton-tagi, if it is installed |
 | tests | all tests that need a GPU |
 | cifar | a few epochs of CIFAR-10, if the data is there (only if asked for) |
 
@@ -53,7 +52,6 @@ BUDGETS = {  # seconds, in order
     "steps": 90,
     "layers": 50,
     "torch": 50,
-    "triton": 30,
     "tests": 120,
 }
 EXTRA = {"cifar": 1800}  # only if asked for
@@ -75,8 +73,6 @@ PACKAGES = (
     "mpi4py",
     "mpich",
     "torch",
-    "triton",
-    "triton-tagi",
 )
 LINES, LINES_OF_FAILURE = 12, 80  # of a program's output in the report
 WORKLOAD = "resnet18-b128"  # whose kernels are timed and predicted
@@ -177,7 +173,6 @@ REPORTS: dict[str, Callable[[Say], object]] = {
     "steps": _from("gpu_timing", "report_steps"),
     "layers": _from("gpu_timing", "report_layers"),
     "torch": _from("gpu_torch", "report_torch"),
-    "triton": _from("gpu_torch", "report_triton"),
     "tests": report_tests,
     "cifar": report_cifar,
 }

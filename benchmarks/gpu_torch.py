@@ -1,10 +1,8 @@
 """PyTorch as a yardstick: cuDNN's convolutions, the ordinary training step of the same network, and steps of TAGI.
 
-An ordinary layer has 3 products where TAGI has 7. TAGI by PyTorch's operations is that of `benchmarks.peers`, and
-triton-tagi (https://github.com/miquelflorensa/triton-tagi) has kernels of its own.
+An ordinary layer has 3 products where TAGI has 7. TAGI by PyTorch's operations is that of `benchmarks.peers`.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
@@ -64,29 +62,6 @@ def report_tagi(say: Callable[[str], None], workload: str = "resnet18-b128") -> 
             say(f"PyTorch TAGI, {workload}, {'TF32' if tf32 else 'fp32'}: {time_taken * 1e3:.2f} ms")
     finally:
         torch.set_default_device(None)
-
-
-def report_triton(say: Callable[[str], None], batch: int = 128) -> None:
-    """A training step of ResNet18 by triton-tagi."""
-    if find_spec("triton_tagi") is None:
-        say("triton-tagi is not installed: no yardstick")
-        return
-    import torch
-    from triton_tagi import Sequential, layers
-
-    on = {"device": torch.device("cuda")}
-    widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
-    blocks = [layers.ResBlock(a, b, stride=2 if b > a else 1, **on) for a, b in itertools.pairwise(widths)]
-    stem = [layers.Conv2D(3, 64, 3, stride=1, padding=1, **on), layers.ReLU(), layers.BatchNorm2D(64, **on)]
-    head = [layers.AvgPool2D(4), layers.Flatten(), layers.Linear(512, 10, **on), layers.Remax()]
-    net = Sequential([*stem, *blocks, *head], **on)
-    x = torch.randn(batch, 3, 32, 32, **on)
-    y = torch.nn.functional.one_hot(torch.arange(batch, **on) % 10, 10).float()
-    for tf32 in types():
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        time_taken = seconds(lambda: (net.step(x, y, 0.1), torch.cuda.synchronize()))
-        kind = "TF32" if tf32 else "fp32"
-        say(f"triton-tagi ResNet18, batch {batch}, PyTorch's products in {kind}: {time_taken * 1e3:.2f} ms")
 
 
 def report_convolutions(say: Callable[[str], None]) -> None:
