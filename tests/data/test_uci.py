@@ -123,24 +123,20 @@ def test_damaged_archives_are_named(tmp_path, small):
     path.write_bytes(packed(x=np.asfortranarray(small.x)))
     assert same(load_uci("yacht", tmp_path, download=False), small)
     refused(b"nothing", "not a zip file")
-    refused(packed(x=small.x[:3]), "x takes")
-    refused(packed(x=small.x.T.copy()), r"x begins with .*\(2, 11\).*, expected .*\(11, 2\)")
-    refused(packed(x=small.x[:, 0].astype(object)), "x begins with .*O.*expected")
+    refused(packed(x=small.x[:3]), "cannot reshape")
+    refused(packed(x=small.x[:, 0].astype(object)), "allow_pickle")
     refused(packed(y=small.y + 1)[:-40], "not a zip file")
-    memory = io.BytesIO()
-    with zipfile.ZipFile(memory, "w") as archive:
-        archive.writestr("x.npy", bytes(11 * 2 * 8 + 100))
-    refused(memory.getvalue(), "x begins with")
     refused(packed(z=np.zeros(9000)), "bytes, and this set has")
     for header in (b"{'descr': (", b"{'descr':\n  '", b"  {\n {", b"{" * 90, b"1"):  # what Python's parser raised for
         memory = io.BytesIO()
         with zipfile.ZipFile(memory, "w") as archive:
             start = b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n"
             archive.writestr("x.npy", start + small.x.tobytes())
-        refused(memory.getvalue(), "x begins with")
-    path.write_bytes(packed(y=small.y + 1))
-    with pytest.raises(ValueError, match="not the published yacht"):
-        load_uci("yacht", tmp_path, download=False)
+        refused(memory.getvalue(), "expected an npz file")
+    for changed in (packed(x=small.x.T.copy()), packed(y=small.y + 1)):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="not the published yacht"):
+            load_uci("yacht", tmp_path, download=False)
 
 
 def test_unknown_names_are_refused(tmp_path):
