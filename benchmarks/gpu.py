@@ -6,7 +6,6 @@
 | check | what `python -m pytagi_ddp.doctor --gpu` tries: every kernel against the CPU, steps in every way, TF32, NCCL |
 | peak | the matrix peak of the same card by cuBLAS |
 | kernels | the launches of a ResNet18 step, kernel by kernel |
-| prediction | the bound for each of these kernels (`benchmarks.gpu_launches --predict`) |
 | steps | whole training steps: walked, replayed, as CUDA graphs |
 | layers | single layers against the matrix peak |
 | torch | PyTorch on the same card, if it is installed: cuDNN, an SGD step, a TAGI step |
@@ -36,7 +35,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
 
-from benchmarks import roofline
 from benchmarks.report import table
 from pytagi_ddp import cuda
 from pytagi_ddp.data.cifar10 import find_cifar10
@@ -48,7 +46,6 @@ BUDGETS = {  # seconds, in order
     "check": 90,
     "peak": 20,
     "kernels": 50,
-    "prediction": 80,
     "steps": 90,
     "layers": 50,
     "torch": 50,
@@ -75,7 +72,7 @@ PACKAGES = (
     "torch",
 )
 LINES, LINES_OF_FAILURE = 12, 80  # of a program's output in the report
-WORKLOAD = "resnet18-b128"  # whose kernels are timed and predicted
+WORKLOAD = "resnet18-b128"  # whose kernels are timed
 
 Say = Callable[[str], None]
 
@@ -129,23 +126,6 @@ def report_kernels(say: Say) -> dict:
     return {_kind(tf32): gpu_timing.report_kernels(tf32, say, WORKLOAD) for tf32 in gpu_timing.types()}
 
 
-def report_prediction(say: Say) -> dict:
-    """The bounds that `benchmarks.gpu_launches` predicts for this card, from a process without one."""
-    name = cuda.get_device_properties(cuda.get_current_device()).partition(",")[0]
-    card = roofline.card_of(name)
-    if card is None:
-        say(f"nothing is predicted: no figures of {name}")
-        return {}
-    predicted = {}
-    for kind, options in (("fp32", []), ("TF32", ["--tf32"])):
-        with tempfile.TemporaryDirectory() as place:
-            file = Path(place, "prediction")
-            module = ["benchmarks.gpu_launches", "--predict", card, "--workload", WORKLOAD, "--json", str(file)]
-            if run(say, f"prediction, {kind}", *module, *options) == 0:
-                predicted[kind] = json.loads(file.read_text())
-    return predicted
-
-
 def report_tests(say: Say) -> None:
     if code := run(say, "tests", "pytest", "-m", "gpu", "-q", "--no-header"):
         raise RuntimeError(f"tests failed, exit code {code}")
@@ -169,7 +149,6 @@ REPORTS: dict[str, Callable[[Say], object]] = {
     "check": report_check,
     "peak": report_peaks,
     "kernels": report_kernels,
-    "prediction": report_prediction,
     "steps": _from("gpu_timing", "report_steps"),
     "layers": _from("gpu_timing", "report_layers"),
     "torch": _from("gpu_torch", "report_torch"),
@@ -266,36 +245,25 @@ def run_all(
 
 
 def markdown(whole: dict) -> str:
-    """The report as text: results of the sections, measured and predicted times, and the output of each section."""
+    """The report as text: results of the sections, times of kernels, and the output of each section."""
     sections = whole["sections"]
     parts = [f"# A GPU, {whole['begun']}"]
     rows = [[name, found["result"], f"{found['seconds']:.0f}"] for name, found in sections.items()]
     parts.append(table(["section", "result", "seconds"], rows))
-    measured, predicted = ((sections.get(name) or {}).get("data") or {} for name in ("kernels", "prediction"))
-    for kind in measured:
-        parts.append(f"## {WORKLOAD} by kernel, {kind}\n\n{kernel_table(measured[kind], predicted.get(kind))}")
+    for kind, measured in ((sections.get("kernels") or {}).get("data") or {}).items():
+        parts.append(f"## {WORKLOAD} by kernel, {kind}\n\n{kernel_table(measured)}")
     for name, found in sections.items():
         lines = "\n".join(found["lines"])
         parts.append(f"## {name}: {found['result']}\n\n```text\n{lines}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def kernel_table(measured: dict, prediction: dict | None) -> str:
-    """Times of each kernel, and how far they are from the predicted bound."""
-    bounds = prediction["kernels"] if prediction else {}
-    rows = []
-    for name, row in sorted(measured.items(), key=lambda item: -item[1]["seconds"]):
-        by, expected = "", ["", ""]
-        if bound := bounds.get(name):
-            by = bound["bound"]
-            expected = [f"{bound['seconds'] * 1e3:.3f}", f"{row['seconds'] / bound['seconds']:.2f}"]
-        rows.append([name, by, str(row["launches"]), f"{row['seconds'] * 1e3:.3f}", *expected])
-    total = sum(row["seconds"] for row in measured.values())
-    launches = sum(row["launches"] for row in measured.values())
-    step = prediction["step"]["seconds"] if prediction else 0
-    expected = [f"{step * 1e3:.3f}", f"{total / step:.2f}"] if step else ["", ""]
-    rows.append(["all", "", str(launches), f"{total * 1e3:.3f}", *expected])
-    return table(["kernel", "bound by", "launches", "measured ms", "predicted ms", "measured / predicted"], rows)
+def kernel_table(measured: dict) -> str:
+    """Launches and times of each kernel."""
+    rows = sorted(measured.items(), key=lambda item: -item[1]["seconds"])
+    rows.append(("all", {name: sum(row[name] for row in measured.values()) for name in ("launches", "seconds")}))
+    cells = [[name, str(row["launches"]), f"{row['seconds'] * 1e3:.3f}"] for name, row in rows]
+    return table(["kernel", "launches", "ms"], cells)
 
 
 def main() -> None:

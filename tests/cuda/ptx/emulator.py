@@ -21,10 +21,3 @@ def stand_in(identity: int = 0, running: bool = True) -> None:
     made.stand_in(identity)
     if not running:
         made.without_running()
-
-
-def outline(ptx: str):
-    """What counts the work of a launch without running it: an `Outline` (`tests/cuda/ptx/outline.py`)."""
-    from tests.cuda.ptx.outline import outline as of  # compiles C
-
-    return of(ptx)
