@@ -13,10 +13,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_X_y, column_or_1d
 
+from pytagi_ddp.estimators.encoding import CategoryInputs
 from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
+from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import Training, learn, moments_apart, run_epoch, weighted
+from pytagi_ddp.estimators.noise import of_each
 from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
@@ -126,13 +129,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
             fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
+        self._learnt = [self._categories_of(x[learnt_by(fold, k)]) for k in range(int(fold.max()) + 1)]
 
         def unseen(networks: list[list[Sequential]]) -> np.ndarray:
             """Probabilities for each sample of the folds of these networks, which have not learnt it."""
             rows = fold < len(networks)
             probabilities = np.empty((np.count_nonzero(rows), len(self.classes_)))
             for k, some in enumerate(networks):
-                probabilities[fold[rows] == k] = self._probabilities(some, x[fold == k])
+                probabilities[fold[rows] == k] = self._probabilities(some, x[fold == k], [self._learnt[k]])
             return probabilities
 
         def loss(networks: list[list[Sequential]]) -> np.ndarray:
@@ -188,12 +192,15 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
                 self._tree = self.sigma_v is not None
             training = self._trainings(len(x), self._outputs())[0]
             if first:
+                self._learnt = [self._categories_of(x)]
                 self.temperature_, self._shared, self.networks_ = 1.0, None, self._untrained(training, x)
         noise = (self.sigma_v or SIGMA_V) if self._tree else None
         observe, *targets = labels(numbers, weights, len(self.classes_), noise)
         with lock_of(self):
             for k, net in enumerate(self.networks_):
                 learn(net, self.batch_size, np.random.default_rng(k).permutation(len(x)), observe, x, *targets)
+            if not first:
+                self._learn_categories(x)
             if self._shared is not None:
                 self._shared.learn(x, numbers, weights)
         return self
@@ -206,7 +213,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         """
         x = self._standardised(X)
         with lock_of(self):
-            probabilities = self._probabilities(self.networks_, x)
+            probabilities = self._probabilities(self.networks_, x, self._learnt)
             probabilities = tempered(probabilities, self.temperature_)
             if self._shared is not None and self.known_rows:
                 probabilities = self._shared.given(x, probabilities)
@@ -260,8 +267,11 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     def _outputs(self) -> int:
         return encode_classes(len(self.classes_))[2] if self._tree else len(self.classes_)
 
-    def _probabilities(self, networks: list[Sequential], x: np.ndarray) -> np.ndarray:
-        apart = (moments_apart(net, x) for net in networks)
+    def _probabilities(
+        self, networks: list[Sequential], x: np.ndarray, learnt: Sequence[Sequence[CategoryInputs]]
+    ) -> np.ndarray:
+        each = zip(networks, of_each(learnt, len(networks)), strict=True)
+        apart = (moments_apart(net, x, categories) for net, categories in each)
         moments, classes = [(mu, var + added) for mu, var, added in apart], len(self.classes_)
         if self._tree:
             tree = hierarchical_softmax(classes)

@@ -129,6 +129,33 @@ def _edges(column: np.ndarray, bins: int) -> tuple[float, ...] | None:
     return (float(first), *found[1:-1].tolist(), float(last))
 
 
+@dataclass(frozen=True)
+class CategoryInputs:
+    """The inputs of a column of categories, and the samples that networks have learnt.
+
+    Attributes:
+        inputs: the columns of the standardised samples. values: their values for each category.
+        counts: how many samples have each category.
+    """
+
+    inputs: slice
+    values: np.ndarray
+    counts: np.ndarray
+
+    def count(self, x: np.ndarray) -> np.ndarray:
+        return np.count_nonzero(x[:, self.inputs] > 0, 0)
+
+    def unknown(self, x: np.ndarray) -> np.ndarray:
+        """Which samples have a category that was not learnt, or none."""
+        ones = x[:, self.inputs]
+        return np.isnan(ones).any(1) | (ones[:, self.counts == 0] > 0).any(1)
+
+    def drawn(self, places: np.ndarray) -> np.ndarray:
+        """The values of one category for each place in [0, 1): it is drawn as often as it was learnt."""
+        ends = np.cumsum(self.counts)
+        return self.values[np.searchsorted(ends, places * ends[-1], "right")]
+
+
 @dataclass
 class Categories:
     """The categorical columns of a table. Each becomes one column per category, with 1 for the category of the sample
@@ -214,6 +241,11 @@ class Categories:
             slice(start, start + len(categories))
             for start, categories in zip(starts, self.known.values(), strict=False)
         ]
+
+    def inputs(self) -> list[slice]:
+        """The columns of each categorical column."""
+        blocks = zip(self.known, self.blocks(), strict=True)
+        return [slice(block.start, block.stop + (k in self.others)) for k, block in blocks]
 
     def of_others(self) -> list[int]:
         """The columns of rare and missing values."""

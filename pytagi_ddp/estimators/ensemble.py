@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
-from pytagi_ddp.estimators.encoding import OFTEN, Categories, encoding_of
+from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of
 from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
 from pytagi_ddp.estimators.inputs import checked_groups, dense, explained, header_of, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
@@ -46,6 +46,7 @@ class EnsembleEstimator(BaseEstimator):
     # Defaults for estimators that earlier versions pickled: ignored columns, categories, and parameters.
     _empty: Any = slice(0)
     _categories = Categories()
+    _learnt: Sequence[Sequence[CategoryInputs]] = ((),)  # categories that networks have learnt: of all, or of each fold
     categorical_features: Any = None
     n_bins: int | None = 0
     max_time: float | None = None
@@ -203,6 +204,21 @@ class EnsembleEstimator(BaseEstimator):
             )
         self._empty = self._empty | constant
         x[:, self._empty] = 0
+
+    def _categories_of(self, x: np.ndarray) -> list[CategoryInputs]:
+        """The categories of these samples, for each column that tells some apart."""
+        found = []
+        for inputs in self._categories.inputs():
+            ones = np.eye(inputs.stop - inputs.start)
+            values = ((ones - self._x_mean[inputs]) / self._x_std[inputs]).astype(np.float32)
+            values[:, self._empty[inputs]] = 0
+            if len(counts := np.count_nonzero(x[:, inputs] > 0, 0)) and counts.any():
+                found.append(CategoryInputs(inputs, values, counts))
+        return found
+
+    def _learn_categories(self, x: np.ndarray) -> None:
+        """Adds the categories of further samples to those that networks have learnt."""
+        self._learnt = [[replace(some, counts=some.counts + some.count(x)) for some in each] for each in self._learnt]
 
     def _folds(self, x: np.ndarray, groups: Any, weights: Any, seed: int) -> np.ndarray:
         """The fold of each sample x; groups: as in `fit`, with the weights of all samples, of which some may be 0.

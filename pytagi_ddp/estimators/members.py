@@ -8,13 +8,13 @@ epochs, see `Sequential.forget_evidence`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 
 import numpy as np
 
-from pytagi_ddp.estimators.encoding import Encoding
+from pytagi_ddp.estimators.encoding import CategoryInputs, Encoding
 from pytagi_ddp.kernels.formulas.encoding import ROUNDING
 from pytagi_ddp.nn import Linear, OutputUpdater, ReLU, Sequential
 from pytagi_ddp.nn.core.forgetting import FORGETS_UNTIL, forgets_before
@@ -147,13 +147,22 @@ def relevance(net: Sequential, x: np.ndarray) -> np.ndarray:
     return scales / np.sqrt((scales**2).mean())
 
 
-def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def moments_apart(
+    net: Sequential, x: np.ndarray, categories: Sequence[CategoryInputs] = ()
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(means, variances, added variances due to missing inputs). A missing input is sampled.
 
     Propagating its moments would treat the network as linear, because ReLUs are linearised at the mean.
+
+    Args:
+        categories: those that the network has learnt. Any other one is sampled from them: its own weights have their
+            prior, and inputs that are drawn separately are no category.
     """
     mu, var = moments(net, x)
     added, missing = np.zeros(mu.shape), np.isnan(x)
+    unknown = [column.unknown(x) for column in categories]
+    for column, which in zip(categories, unknown, strict=True):
+        missing[which, column.inputs] = True
     known = known_values(net)
     for k, values in known.items():
         missing[:, k] |= ~near_any(x[:, k], values)
@@ -162,6 +171,7 @@ def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarra
     rows, rng = np.flatnonzero(missing.any(1)), np.random.default_rng(0)
     half = rng.standard_normal((DRAWS // 2, x.shape[1]), np.float32)
     places = {k: rng.permutation(DRAWS) / DRAWS for k in known}
+    drawn = [column.drawn((rng.permutation(DRAWS) + 0.5) / DRAWS) for column in categories]
     for start in range(0, len(rows), PREDICTED):  # all rows at once would take 64 times their memory
         block = rows[start : start + PREDICTED]
         some = x[block]
@@ -170,6 +180,9 @@ def moments_apart(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarra
             replaced = missing[block, k]
             for z, place in zip(filled, places[k], strict=True):
                 z[replaced, k] = similar(some[replaced, k], values, place)
+        for column, which, draws in zip(categories, unknown, drawn, strict=True):
+            for z, one in zip(filled, draws, strict=True):
+                z[which[block], column.inputs] = one
         mus, variances = np.array([moments(net, z) for z in filled]).swapaxes(0, 1)
         mu[block], var[block], added[block] = mus.mean(0), variances.mean(0), mus.var(0)
     return mu, var, added

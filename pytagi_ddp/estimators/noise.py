@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.estimators.distributions import EnsemblePrediction, StudentTPrediction
+from pytagi_ddp.estimators.encoding import CategoryInputs
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.members import Training, moments_apart, observe_values, run_epoch, weighted
 from pytagi_ddp.estimators.members import moments as predicted
@@ -46,13 +47,23 @@ class Moments:
     added: np.ndarray
 
     @classmethod
-    def of(cls, networks: list[list[Sequential]], parts: list[Any], x: np.ndarray) -> Moments:
-        """The prediction of x: networks[k] predict the rows parts[k]. Each part has the same number of networks."""
+    def of(
+        cls,
+        networks: list[list[Sequential]],
+        parts: list[Any],
+        x: np.ndarray,
+        categories: Sequence[Sequence[CategoryInputs]] = ((),),
+    ) -> Moments:
+        """The prediction of x: networks[k] predict the rows parts[k]. Each part has the same number of networks.
+
+        categories: those that networks have learnt, for all networks or for those of each fold.
+        """
         count, outputs = len(networks[0]), networks[0][0].layers[-1].output_size
         found = np.empty((3, count, len(x), outputs))
+        learnt = of_each(categories, len(networks) * count)
         for some, rows in zip(networks, parts, strict=True):
             for s, net in enumerate(some):
-                found[:, s, rows] = moments_apart(net, x[rows])
+                found[:, s, rows] = moments_apart(net, x[rows], next(learnt))
         return cls(*found)
 
     def target(self, k: int) -> Moments:
@@ -86,6 +97,11 @@ class Moments:
     def missing(self) -> np.ndarray:
         """Variance that missing inputs add to `var`."""
         return self.added.mean(0)
+
+
+def of_each(categories: Sequence[Sequence[CategoryInputs]], networks: int) -> Iterator[Sequence[CategoryInputs]]:
+    """The categories that each of so many networks has learnt, given those of all, or of each fold."""
+    return (categories[k * len(categories) // networks] for k in range(networks))
 
 
 class Noise(ABC):

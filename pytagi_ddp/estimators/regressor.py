@@ -23,6 +23,7 @@ from pytagi_ddp.estimators.ensemble import (
     unchanged_if_refused,
     unwrapped,
 )
+from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
@@ -231,10 +232,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
             fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
+        self._learnt = [self._categories_of(x[learnt_by(fold, k)]) for k in range(int(fold.max()) + 1)]
 
         def unseen(networks: list[list[Sequential]], rows: np.ndarray | slice = slice(None)) -> Moments:
             """The prediction of each of these samples, by the networks that were trained without its fold."""
-            return Moments.of(networks, [fold[rows] == k for k in range(len(networks))], x[rows])
+            parts = [fold[rows] == k for k in range(len(networks))]
+            return Moments.of(networks, parts, x[rows], self._learnt[: len(networks)])
 
         name, outputs, shares = self.likelihood, range(y.shape[1]), weights / weights.mean()
 
@@ -266,7 +269,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             gain[some] = moments.spread if alike is networks else unseen(alike, some).spread
             gain *= 1 / len(networks[0]) - 1 / len(everyone)
             some_x = x[:: len(x) // COMPARED + 1]  # learnt by most networks
-            together = Moments.of([everyone], [slice(None)], some_x).spread
+            together = Moments.of([everyone], [slice(None)], some_x, self._learnt).spread
             spread = np.maximum(moments.spread.mean(0), together.mean(0))
             noises = [
                 learn_noise(
@@ -304,7 +307,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         """Sets what samples with equal inputs have in common; moments: by networks that have not learnt them."""
         if len(np.unique(groups_of(x))) == len(x):
             return
-        seen, blocks = Moments.of([networks], [slice(None)], x).mu, self._categories.blocks()
+        seen = Moments.of([networks], [slice(None)], x, self._learnt).mu
+        blocks = self._categories.blocks()
         for k, noise in enumerate(noises):
             target = moments.target(k)
             noise.intercept = learn_intercept(
@@ -349,6 +353,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 self._set_noises([LikelihoodNoise(NAMES[self.likelihood]()) for _ in targets])
             else:
                 self._set_noises([GivenNoise(1.0 if given is None else given[k]) for k in targets])
+            self._learnt = [self._categories_of(x)]
             self._batches, self.networks_ = 0 if given is None else None, networks
         elif given is not None and isinstance(self._noises[0], GivenNoise):
             self._set_noises([GivenNoise(variance) for variance in given.tolist()])
@@ -362,6 +367,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             with lock_of(self):
                 learn = self._learn_once if self.likelihood is None else self._observe_once
                 learn(x[rows], y[rows], weights[rows])
+        if not first:
+            with lock_of(self):
+                self._learn_categories(x)
         if estimated:
             with lock_of(self):
                 self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
@@ -593,7 +601,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return (np.array(each, float) / of_y) ** 2
 
     def _moments(self, x: np.ndarray) -> Moments:
-        return Moments.of([self.networks_], [slice(None)], x)
+        return Moments.of([self.networks_], [slice(None)], x, self._learnt)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

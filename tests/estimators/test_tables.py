@@ -408,3 +408,41 @@ def test_the_noise_of_missing_categories_does_not_depend_on_the_order_of_columns
         scales.append([std[without_c & ~without_d].mean(), std[~without_c & without_d].mean()])
     assert scales[0][0] > 2.3 and scales[0][1] < 2
     np.testing.assert_allclose(*scales, rtol=0.15)
+
+
+@both
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_unknown_category_is_predicted_as_the_known_ones(kind, apart):
+    """The category has no effect. `apart`: each fold has categories of its own, which its networks have not learnt."""
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    n, x = 600, rng.normal(size=1200)
+    site = pd.Series(rng.integers(8, size=2 * n)).map("s{}".format)
+    table = pd.DataFrame({"site": site.where(np.arange(2 * n) < n, "new"), "x": x})
+    table.loc[n : 3 * n // 2, "site"] = "s1"
+    options = {"n_folds": 2, "n_seeds": 1, "epochs": 15, "n_bins": 0, "random_state": 0}
+    rare, y = rng.random(2 * n) < 1 / (1 + np.exp(3 - x)), x + 0.3 * rng.normal(size=2 * n)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        model = kind(20, **options).fit(
+            table[:n], (rare if kind is TAGIClassifier else y)[:n], groups=site[:n] if apart else None
+        )
+        if kind is TAGIClassifier:
+            assert model.temperature_ < 2
+            known, new = (model.predict_proba(table[rows])[:, 1].mean() for rows in (slice(n, 900), slice(901, None)))
+            assert abs(known - rare[n:].mean()) < 0.05 and abs(new - rare[n:].mean()) < 0.05
+        else:
+            std = model.predict(table, return_std=True)[1]
+            assert std[n:].max() < 0.45 and 0.85 < model.predict_distribution(table).coverage(y, 0.9) < 0.97
+
+
+@both
+def test_categories_that_arrive_later_are_learnt(kind):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pd.DataFrame({"a": pd.Categorical(list("xy") * 30 + list("zz") * 10), "b": np.arange(80.0)})
+    model = kind(**QUICK | {"n_folds": 2}).fit(table, np.arange(80) % 2, groups=np.repeat([0, 1, 2, 3], 20))
+    before = [column.counts.sum() for (column,) in model._learnt]
+    model.partial_fit(table[60:], np.arange(20) % 2)
+    assert [column.counts.sum() for (column,) in model._learnt] == [count + 20 for count in before]
+    assert all(column.counts[2] for (column,) in model._learnt)
+    single = pd.DataFrame({"a": ["x"] * 20, "b": np.arange(20.0)})
+    assert np.isfinite(kind(**QUICK).fit(single, np.arange(20) % 2).predict(single[:1].assign(a=["y"]))).all()
