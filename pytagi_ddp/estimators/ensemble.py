@@ -21,7 +21,7 @@ from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of
 from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
-from pytagi_ddp.estimators.inputs import checked_groups, dense, explained, header_of, sample_weights
+from pytagi_ddp.estimators.inputs import checked_groups, codes, dense, explained, header_of, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.estimators.repeated import groups_of
 from pytagi_ddp.nn import Sequential
@@ -32,6 +32,7 @@ LARGEST_SEED = 2**31 - 1
 FARTHEST = 1e15  # largest distance from the mean, in standard deviations: sums of squares fit float32
 TINY = 1e-150  # columns of smaller numbers are scaled up before squaring, because their squares would be 0
 CHECKED = 10_000  # rows in which values are looked for that are equal in float32
+FAR = 20  # as for y, but of columns: networks with bins are hardly affected by numbers that are less far
 EQUAL, NEARLY_ALL = 0.01, 0.9  # parts of the different values of a column that are suspicious if they are lost so
 MOST_EPOCHS = 100
 # Hidden layers to choose from if none are given, with their largest number of epochs. In many epochs, networks learn
@@ -165,10 +166,17 @@ class EnsembleEstimator(BaseEstimator):
             )
         some = np.where(self._empty, 0.0, X) if self._empty.any() else X
         self._x_mean, self._x_std = moments_of("X", some, weights)
-        self._warn_of_equal(np.sort(X[:: len(X) // CHECKED + 1], 0))
+        checked = np.sort(X[:: len(X) // CHECKED + 1], 0)
+        checked[:, self._warn_of_equal(checked)] = np.nan
+        for k, value, _ in codes(checked, FAR):
+            warn(
+                f"column {self._sources(np.array([k]))[0]!r} of X has {value:.6g} more than once, and all other "
+                "numbers are far from it: write NaN if it is a code for missing values"
+            )
 
-    def _warn_of_equal(self, X: np.ndarray) -> None:
-        """Warns of columns with values that are equal after standardisation in float32; X has sorted columns.
+    def _warn_of_equal(self, X: np.ndarray) -> np.ndarray:
+        """Warns of columns with values that are equal after standardisation in float32, and returns them; X has sorted
+        columns.
 
         Only of columns in which a value occurs `OFTEN` times on average, or nearly all values are equal: a measurement
         may be rounded.
@@ -187,6 +195,7 @@ class EnsembleEstimator(BaseEstimator):
                 "columns of identifiers in categorical_features, write NaN for a code such as 999999999 that means "
                 "missing, or split a number that has several parts"
             )
+        return columns
 
     def _leave_out_constant(self, x: np.ndarray) -> None:
         """Ignores columns that are constant in these samples: the effect of other values is unknown.

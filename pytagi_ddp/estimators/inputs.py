@@ -22,6 +22,7 @@ ENCODE = (
 )
 BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
 NARROW = 0.05  # part of the standard deviation of y in which it is suspicious that most numbers lie
+FAR = 5  # ranges of four fifths of y between a number that occurs more than once and all others: it may mean "missing"
 PART = 0.5  # of the machine's memory that may be used for them
 
 
@@ -151,13 +152,22 @@ def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | N
 
 
 def extremes(y: np.ndarray, std: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    """Extremes, compared with which most numbers of a target are nearly equal: (row, target, beginning of a warning).
+    """Extremes, compared with which most numbers of a target are nearly equal, or which may mean that one is missing:
+    (row, target, beginning of a warning).
 
     Args:
         y: (n, targets); NaN is ignored. std: the standard deviation of each.
     """
     low, median, high = np.nanquantile(y, (0.1, 0.5, 0.9), axis=0)
-    for k in np.flatnonzero((low < high) & (high - low < NARROW * std)).tolist():
+    narrow = (low < high) & (high - low < NARROW * std)
+    for k, value, times in codes(np.where(narrow, np.nan, y), FAR):
+        yield (
+            int(np.flatnonzero(y[:, k] == value)[0]),
+            k,
+            f"y has {value:.6g} in {times} rows, and all other numbers are far from it: such a code for missing values "
+            "changes all predictions. Correct the extremes",
+        )
+    for k in np.flatnonzero(narrow).tolist():
         row = int(np.nanargmax(np.abs(y[:, k] - median[k])))
         yield (
             row,
@@ -165,6 +175,22 @@ def extremes(y: np.ndarray, std: np.ndarray) -> Iterator[tuple[int, int, str]]:
             f"y has {y[row, k]:.6g}, and four of five of its numbers are between {low[k]:.6g} and {high[k]:.6g}: "
             "networks can hardly tell these apart. Correct the extremes",
         )
+
+
+def codes(values: np.ndarray, far: float) -> Iterator[tuple[int, float, int]]:
+    """Numbers that may mean that a number is missing, such as -9999: (column, number, how often it occurs).
+
+    It is the lowest or the highest one, occurs more than once, and its distance from the next one is more than `far`
+    times the range of four fifths of the column. NaN is ignored.
+    """
+    for k, column in enumerate(values.T):
+        found, times = np.unique(column[~np.isnan(column)], return_counts=True)
+        if len(found) < 3:
+            continue
+        low, high = np.nanquantile(column, (0.1, 0.9))
+        for end, gap in ((0, found[1] - found[0]), (-1, found[-1] - found[-2])):
+            if times[end] > 1 and 0 < far * (high - low) < gap:
+                yield k, float(found[end]), int(times[end])
 
 
 def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:

@@ -156,6 +156,26 @@ def test_extremes_that_make_all_other_targets_equal_are_named(likelihood):
 
 
 @pytest.mark.parametrize("estimator", [TAGIRegressor, TAGIClassifier])
+def test_codes_of_missing_numbers_are_named(estimator):
+    x, y = data(100)
+    some, classes = np.arange(100) % 50 == 7, np.arange(100) % 2
+    options = {"n_folds": 1, "n_seeds": 1, "epochs": 1}
+    right = classes if estimator is TAGIClassifier else y
+    with pytest.warns(UserWarning, match="column 1 of X has -9999 more than once.*NaN") as found:
+        estimator((4,), **options).fit(np.c_[x, np.where(some, -9999, x[:, 0] / x[:, 0].std())], right)
+    assert len(found) == 1
+    if estimator is TAGIRegressor:
+        code = y.mean() - 7 * np.ptp(y)
+        with pytest.warns(UserWarning, match="row 7: y has .* in 2 rows.*missing values.*leave out") as found:
+            estimator((4,), **options).fit(x, np.where(some, code, y))
+        assert len(found) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        doses = np.where(np.arange(100) < 95, np.arange(100) % 4, 20)
+        estimator((4,), **options).fit(np.c_[x, doses, np.arange(100) < 3], right)
+
+
+@pytest.mark.parametrize("estimator", [TAGIRegressor, TAGIClassifier])
 def test_columns_that_were_constant_have_no_effect(estimator):
     x, y = data(60)
     y = y if estimator is TAGIRegressor else y > 90

@@ -339,6 +339,10 @@ def test_extremes_of_a_series_are_named():
     with pytest.warns(UserWarning, match="step 60 of 'bad': y has -999999, and four of five .*write NaN") as found:
         quick(2).fit(both)
     assert len(found) == 1
+    both["bad"] = np.where(np.arange(120) % 60 == 5, -9999, 100 * y)
+    with pytest.warns(UserWarning, match="step 5 of 'bad': y has -9999 in 2 rows.*write NaN") as found:
+        quick(2).fit(both)
+    assert len(found) == 1
 
 
 def test_an_outlier_at_the_end_leaves_forecasts_of_logarithms_finite():
