@@ -176,8 +176,8 @@ class Ordinal(Likelihood):
 
     Args:
         levels: number of levels, at least 2.
-        cuts: levels - 1 increasing cut points; None: with distances of 1, around 0. `fitted` estimates the lowest
-            one and the distances, which are from 0.001 to 30.
+        cuts: levels - 1 increasing cut points; None: with distances of 1, around 0, which fits few data. `fitted`
+            estimates the lowest one and the distances, which are from 0.001 to 30.
 
     Source: McCullagh (1980), JRSS B 42.
     """
