@@ -179,9 +179,9 @@ def test_a_step_pulls_after_its_deltas(replayed):
     if replayed:  # so that the short way through `step` has to read the rate
         for each in (plain, net):
             train(each, 3, 3, 3, seed=5)
-    schedule = nn.EvidenceSchedule(net, 1, 100)
+    schedule = nn.EvidenceSchedule(net, 1, 100, warm_up=0)
     for each in (plain, net):
-        train(each, 3)  # the first epoch
+        train(each, 3)
     for seed in range(4):
         rate = schedule.rate
         assert 0 < rate < 1
@@ -258,8 +258,10 @@ def test_the_weight_rises_in_the_warm_up_and_then_falls():
         found.append((schedule.weight / 3, schedule.rate))
         train(net, 3)
     a = np.array([*(0.1 + 0.9 * k / 4 for k in range(4)), *(1 - 0.8 * k / 6 for k in range(6)), 0.2])
-    q = np.array([1 - np.prod(2 / (2 + a[:-1]))] * 10 + [1])
-    np.testing.assert_allclose(found, np.transpose([a / q, a / (2 + a)]), rtol=1e-12)
+    rates, reached = np.where(np.arange(11) < 4, 0, a / (2 + a)), 0.0  # no pull in the warm-up
+    for share, rate in zip(a[:10], rates[:10], strict=True):
+        reached = (reached + share / 2) * (1 - rate)
+    np.testing.assert_allclose(found, np.transpose([a / np.array([reached] * 10 + [1]), rates]), rtol=1e-12)
     stream = nn.EvidenceSchedule(net, warm_up=0.4)
     assert (stream.weight, stream.rate) == (1, 0)
 

@@ -47,12 +47,12 @@ class EvidenceSchedule:
 
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
-    q = 1 - product of (1 - r) over all planned steps, so that tau = tau0 + count E in the end, for the evidence E of
-    all samples: the posterior in which the likelihood has the power `count`. (q is 0.65 for two epochs, 0.92 for five,
-    and near 1 for more.) count = 1 is Bayes' rule. A larger count gives a cold posterior, which predicts better in most
-    networks. A large a learns fast; a small one averages over more batches. The first steps linearise the network where
-    it has learnt nothing, so they get little weight, and are forgotten first. If one epoch is planned, no sample comes
-    twice: then r = 0 and q = 1, and samples count about count/2 times.
+    and r = 0 in the warm-up, in which a network first has to learn something. q is chosen so that tau = tau0 + count E
+    in the end, for the evidence E of all samples: the posterior in which the likelihood has the power `count`. (q is
+    0.66 for two epochs, 0.94 for five, and near 1 for more.) count = 1 is Bayes' rule. A larger count gives a cold
+    posterior, which predicts better in most networks. A large a learns fast; a small one averages over more batches.
+    The first steps linearise the network where it has learnt nothing, so they get little weight, and are forgotten
+    first. If one epoch is planned, no sample comes twice: then r = 0 and q = 1, and samples count about count/2 times.
 
     m0 and tau0 follow from the arguments of the layer: m0 = 0, or 1 for the scales of BatchNorm2d, LayerNorm and
     RMSNorm; tau0 is divided by `prior_factor`, and for these three layers by 1/16 instead (their `pull_factor`): else
@@ -92,7 +92,8 @@ class EvidenceSchedule:
         steps_per_epoch, epochs, count, first, last, warm_up, prior_factor: as given; they can be assigned.
         steps: steps taken so far.
         weight: the weight of the evidence in the coming step, count a/q; `count` without epochs.
-        rate: r of the coming step, for one process or the sum over ranks; 0 without epochs, and in a plan of one.
+        rate: r of the coming step, for one process or the sum over ranks; 0 in the warm-up, without epochs, and in a
+            plan of one epoch.
         net: the network, or None.
 
     Raises:
@@ -152,8 +153,10 @@ class EvidenceSchedule:
         if epochs == 1:
             return
         stride = math.ceil(planned / MOST_STEPS)
-        a = self._share(np.arange(0, planned, stride), np.minimum, np.maximum)
-        self._reached = -math.expm1(-stride * float(np.log1p(a / n).sum()))
+        a = stride * self._share(np.arange(0, planned, stride), np.minimum, np.maximum)
+        rising = math.ceil(self._plan[2] / stride)
+        added, kept = a[:rising].sum() / n, np.exp(-np.log1p(a[rising:] / n).sum())
+        self._reached = float(1 - (1 - added) * kept)
 
     @property
     def net(self) -> Any:
@@ -210,9 +213,9 @@ class EvidenceSchedule:
 
     def rate_among(self, ranks: int) -> float:
         """r for `ranks` ranks that each learn from a share of the data, and each pull: a/(ranks N + a)."""
-        steps, (n, planned, *_) = self.steps, self._plan
+        steps, (n, planned, rising, *_) = self.steps, self._plan
         a = self._share(steps)
-        return 0.0 if planned == n > steps else a / (ranks * n + a)
+        return 0.0 if steps < (n if planned == n else rising) else a / (ranks * n + a)
 
     def _share(self, steps: Any, least: Callable[..., Any] = min, most: Callable[..., Any] = max) -> Any:
         """a of the step after `steps` of them, 1 without epochs; of an array of steps with functions of arrays."""
