@@ -7,7 +7,6 @@ import pytest
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.tensors import Tensor
-from pytagi_ddp.nn.core.forgetting import prior_pieces
 from pytagi_ddp.nn.core.stepping import SEGMENT, Stepping, cut
 from tests.nn.networks import randomise
 
@@ -37,9 +36,7 @@ def test_any_cut_of_the_arena(cuts, samples, rate):
     negative = dict.fromkeys(range(len(whole.arena.leaves)), 0)
     for start, stop in zip([0, *cuts], [*cuts, P], strict=True):
         rows = Tensor(*(row[start:stop] for row in (*parts.arena.theta, *parts.arena.delta)))
-        means = whole.arena.unfrozen()
-        pieces = prior_pieces(means, whole.arena.leaves) if rate else means
-        stepping = Stepping(cut(pieces, start, stop), parts.kernels, start)
+        stepping = Stepping(cut(whole.arena._stepped(), start, stop), parts.kernels, start)
         stepping.step(rows, factors)
         for leaf, count in stepping.negative_variances():
             negative[leaf] += count
