@@ -30,7 +30,7 @@ from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn,
 from examples.classifier import HierarchicalHead, RemaxHead
 from examples.options import COUNT, PRIOR_FACTOR
 from pytagi_ddp import metric, nn
-from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, synthetic_images
+from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, random_crop_flip, synthetic_images
 from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
@@ -55,7 +55,8 @@ class Job(NamedTuple):
     forget: factor by which evidence is forgotten before each of the first epochs but the first; 1: none is.
     evidence_count, prior_factor, rates, warm_up: `count`, `prior_factor`, `first` and `last`, `warm_up` of the
     `EvidenceSchedule`. ranks, every, merge: ranks (threads of this process) that each learn from batches of
-    `batch_size`, and merge their posteriors after so many steps by this rule.
+    `batch_size`, and merge their posteriors after so many steps by this rule. shift, flip: training images are shifted
+    by up to so many pixels, and half of them are mirrored.
     """
 
     make: Callable[[Any, Head], Any]
@@ -74,6 +75,8 @@ class Job(NamedTuple):
     ranks: int = 1
     every: int = 1
     merge: str = "damped_product"
+    shift: int = 0
+    flip: bool = False
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -263,7 +266,8 @@ def measure(
     """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
-    loader = batches(train, job.batch_size, seed=seed)
+    transform = partial(random_crop_flip, padding=job.shift, flip=job.flip) if job.shift or job.flip else None
+    loader = batches(train, job.batch_size, transform=transform, seed=seed)
     if method in TORCH:
         torch_classifier()
     shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
@@ -275,7 +279,7 @@ def measure(
             used = {"cpu_seconds": time.process_time() - start, "epochs_seen": steps / len(loader)}
             return {method: used | score(predict, evaluated, shown)}
         if job.ranks > 1:
-            of_rank = partial(batches, train, job.batch_size, world_size=job.ranks, seed=seed)
+            of_rank = partial(batches, train, job.batch_size, world_size=job.ranks, transform=transform, seed=seed)
             predict, net = train_on_ranks(job, method, lambda rank: of_rank(rank=rank), epochs, seed)
         else:
             predict, net, average = train_tagi(job, method, loader, epochs, seed)
@@ -292,7 +296,19 @@ def measure(
 
 
 Kind = tuple[str, int, int, str]  # job, training images, epochs, and what a trial changes
-TRIAL = ("held_out", "batch_size", "count", "rates", "warm_up", "prior_factor", "ranks", "every", "merge")  # options
+TRIAL = (  # options
+    "held_out",
+    "batch_size",
+    "count",
+    "rates",
+    "warm_up",
+    "prior_factor",
+    "ranks",
+    "every",
+    "merge",
+    "shift",
+    "flip",
+)
 
 
 def kind_of(one: dict[str, Any]) -> Kind:
@@ -371,6 +387,8 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--ranks", type=int, help="ranks that merge their posteriors")
     trial.add_argument("--every", type=int, help="steps of a rank between two merges")
     trial.add_argument("--merge", choices=list(MERGES), help="the rule of a merge")
+    trial.add_argument("--shift", type=int, metavar="PIXELS", help="shift training images by up to so many pixels")
+    trial.add_argument("--flip", action="store_true", default=None, help="mirror half of the training images")
     args = parser.parse_args(argv)
     alone = args.ranks is None and (args.every or args.merge)
     if (args.ranks is not None and (args.ranks < 2 or args.method != [EVIDENCE])) or alone:

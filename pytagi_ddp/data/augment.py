@@ -57,6 +57,8 @@ def random_crop_flip(
     rng: np.random.Generator | ShardRandom,
     padding: int = 4,
     out: np.ndarray | None = None,
+    *,
+    flip: bool = True,
 ) -> np.ndarray:
     """Pad each image with zeros, crop it to its size at a random place, and mirror half of the images.
 
@@ -65,6 +67,7 @@ def random_crop_flip(
         rng: Source of random numbers.
         padding: Zero pixels added on every side.
         out: Memory of the result, with the shape and dtype of `images`; may be `images` itself.
+        flip: Whether to mirror images. Digits, for example, must not be mirrored.
 
     Returns:
         `out`, or a new array.
@@ -84,9 +87,9 @@ def random_crop_flip(
     padded = np.zeros((count, channels, height + 2 * padding, width + 2 * padding), images.dtype)
     padded[:, :, padding : padding + height, padding : padding + width] = images
     corners = rng.integers(0, 2 * padding + 1, size=(count, 2)).tolist()
-    flips: Any = rng.integers(0, 2, size=count).tolist()
+    flips: Any = rng.integers(0, 2, size=count).tolist() if flip else [0] * count
     # One strided copy per image is as fast as a gather over the whole batch, and writes directly into out.
-    for target, source, (y, x), flip in zip(out, padded, corners, flips, strict=True):
+    for target, source, (y, x), mirrored in zip(out, padded, corners, flips, strict=True):
         window = source[:, y : y + height, x : x + width]
-        target[...] = window[:, :, ::-1] if flip else window
+        target[...] = window[:, :, ::-1] if mirrored else window
     return out

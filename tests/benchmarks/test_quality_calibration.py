@@ -74,6 +74,15 @@ def test_trials_have_other_constants_and_images_and_are_runs_of_their_own(small,
     )
 
 
+def test_images_may_be_shifted_and_mirrored(small, tmp_path):
+    path = tmp_path / "done.jsonl"
+    for options in ([], ["--shift", "1"], ["--flip"]):
+        calibration.main(["--method", calibration.EVIDENCE, "--seed", "0", "--results", str(path), *options])
+    done = [one for one in read(path) if one["method"] == calibration.EVIDENCE]
+    assert [one.get("trial") for one in done] == [None, "shift 1", "flip True"]
+    assert len({one["nll"] for one in done}) == 3
+
+
 def test_a_run_that_diverges_is_reported(small, monkeypatch, tmp_path, capsys):
     def diverges(*args):
         raise FloatingPointError("not finite")
