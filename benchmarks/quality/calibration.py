@@ -1,12 +1,12 @@
 """Class probabilities and doubt on MNIST and CIFAR-10: `python -m benchmarks.quality calibration`.
 
 Test error, negative log-likelihood, calibration error, and how well images of another kind are told from those of the
-test set (AUROC): by the entropy of the class probabilities, and by variance. For each network with the categorical
-likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the last posterior and
-by the average of those after the last steps; and for the same networks in PyTorch, by Adam, by SGD with momentum, and
-with MC dropout, which are trained on the same images for the CPU time that this library took with the evidence-weighted
-step, or for as many epochs. One thread. Each run that is done is a line of JSON: a run that ends early continues where
-it was.
+test set (AUROC): by the entropy of the class probabilities, by variance, and by `FeatureDensity`. For each network with
+the categorical likelihood and the evidence-weighted step, and with each head that observes labels as numbers, by the
+last posterior and by the average of those after the last steps; and for the same networks in PyTorch, by Adam, by SGD
+with momentum, and with MC dropout, which are trained on the same images for the CPU time that this library took with
+the evidence-weighted step, or for as many epochs. One thread. Each run that is done is a line of JSON: a run that ends
+early continues where it was.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from pytagi_ddp.nn.run.evidence import FIRST, LAST, WARM_UP
 LAST_STEPS = 0.2  # what share of all steps an average is of
 STATISTICS = 40  # batches that give BatchNorm2d its statistics
 FOREIGN = 2000  # images of each other kind
+DENSITY = 10_000  # training images that a FeatureDensity is of
 DROPOUT, SAMPLES = 0.2, 20
 SMALLEST = 1e-7  # probability
 Batches = Iterable[tuple[np.ndarray, np.ndarray]]  # images and labels
@@ -237,15 +238,25 @@ def predictions(predict: Predict, images: Batches) -> tuple[np.ndarray, np.ndarr
     return p, np.concatenate(variances) if variances else None, np.concatenate([part[2] for part in parts])
 
 
-def score(predict: Predict, test: Batches, foreign: Mapping[str, Batches]) -> dict[str, Any]:
+def score(
+    predict: Predict, test: Batches, foreign: Mapping[str, Batches], density: nn.FeatureDensity | None = None
+) -> dict[str, Any]:
     """What is reported of a network."""
+
+    def distances(images: Batches) -> np.ndarray:
+        assert density is not None
+        return np.concatenate([density.distance(x) for x, _ in images])
+
     p, variance, labels = predictions(predict, test)
     doubt, auroc = metric.entropy(p), {}
+    usual = None if density is None else distances(test)
     for name, images in foreign.items():
         p_foreign, variance_foreign, _ = predictions(predict, images)
         auroc[name] = [metric.auroc(doubt, metric.entropy(p_foreign))]
         if variance is not None and variance_foreign is not None:
             auroc[name].append(metric.auroc(variance, variance_foreign))
+        if usual is not None:
+            auroc[name].append(metric.auroc(usual, distances(images)))
     error = metric.classification_error(p.argmax(1), labels)
     return {
         "error": error,
@@ -285,12 +296,14 @@ def measure(
             predict, net, average = train_tagi(job, method, loader, epochs, seed)
         nn.update_bn(loader, net, STATISTICS)
         used = {"cpu_seconds": time.process_time() - start, "epochs_seen": float(epochs)}
-        scores = {method: used | score(predict, evaluated, shown)}
+        seen = batches(train.subset(min(DENSITY, len(train))), 500, evaluation=True)
+        scores = {method: used | score(predict, evaluated, shown, nn.FeatureDensity(net).fit(seen))}
         if job.ranks > 1:
             return scores
         with average.average_parameters():
             nn.update_bn(loader, net, STATISTICS)
-            return scores | {AVERAGED.format(method): used | score(predict, evaluated, shown)}
+            density = nn.FeatureDensity(net).fit(seen)
+            return scores | {AVERAGED.format(method): used | score(predict, evaluated, shown, density)}
     except FloatingPointError as error:
         return {method: {"failed": str(error)}}
 
@@ -329,7 +342,7 @@ def cells(ones: list[dict[str, Any]], foreign: list[str]) -> list[str]:
     row += [with_error([one[key] for one in ones], 4) for key in ("nll", "ece")]
     row.append(f"{statistics.fmean(one['overconfidence'] for one in ones):+.4f}")
     for kind in foreign:
-        by = zip(*(one["auroc"][kind] for one in ones), strict=True)
+        by = zip(*(one["auroc"][kind] for one in ones), strict=False)  # earlier runs are without densities
         row.append(" / ".join(f"{statistics.fmean(values):.3f}" for values in by))
     return [*row, *(f"{statistics.median(one[key] for one in ones):.1f}" for key in ("epochs_seen", "cpu_seconds"))]
 
@@ -349,7 +362,7 @@ def report(done: list[dict[str, Any]]) -> str:
             if every:
                 rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
         trial = f"; trial: {kind[3]}" if kind[3] else ""
-        title = f"{kind[0]}, {kind[1]:,} images, {kind[2]} epochs{trial}; AUROC by entropy / by variance"
+        title = f"{kind[0]}, {kind[1]:,} images, {kind[2]} epochs{trial}; AUROC by entropy / by variance / by density"
         parts.append(title + "\n\n" + table(header, rows))
     return "\n\n".join(parts)
 
