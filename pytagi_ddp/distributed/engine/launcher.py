@@ -71,8 +71,8 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         ]
         return Launch(launcher, *place, families, f"{shown}={environ[shown]}", starts_mpi, "".join(strange[:1]))
 
-    def has_numbers(*names: str) -> bool:
-        return all(_number(environ.get(name, "")) is not None for name in names)
+    def are_set(*names: str) -> bool:
+        return all(environ.get(name) for name in names)
 
     def with_meeting(launcher: str) -> Launch:
         host, port = environ.get("MASTER_ADDR", ""), _number(environ.get("MASTER_PORT", ""))
@@ -88,19 +88,19 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
         return launch("MPICH's mpirun (Hydra)", MPICH_LIKE, names)
     for prefix in ("MVP_COMM_WORLD", "MV2_COMM_WORLD"):  # MVAPICH 3 and 2
-        if has_numbers(f"{prefix}_RANK", f"{prefix}_SIZE"):
+        if are_set(f"{prefix}_RANK", f"{prefix}_SIZE"):
             names = [f"{prefix}_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
             return launch("MVAPICH's mpirun_rsh", MPICH_LIKE, names)
-    if "TORCHELASTIC_RUN_ID" in environ and has_numbers("RANK", "WORLD_SIZE"):
+    if "TORCHELASTIC_RUN_ID" in environ and are_set("RANK", "WORLD_SIZE"):
         return with_meeting("torchrun")
-    if has_numbers("HOROVOD_RANK", "HOROVOD_SIZE"):
+    if are_set("HOROVOD_RANK", "HOROVOD_SIZE"):
         names = [f"HOROVOD_{part}" for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
         return launch("horovodrun", (), names, starts_mpi=False)
     if in_slurm_step:
         return launch("srun", (), ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""])
     if "PMIX_RANK" in environ:
         return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
-    if has_numbers("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
+    if are_set("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
         return with_meeting("a launcher of PyTorch programs")
     return None
 

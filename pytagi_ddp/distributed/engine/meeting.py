@@ -99,6 +99,8 @@ def _connect(host: str, ports: list[int], hello: str, deadline: float) -> tuple[
                 lifeline.close()
             except OSError as error:
                 problem = error
+            except UnicodeError as error:
+                raise LaunchError(f"MASTER_ADDR={host!r} is not a name of a host: {error}") from None
         time.sleep(RETRY_SECONDS)
     raise LaunchError(
         f"rank 0 does not answer at {host} (MASTER_ADDR), ports {ports} ({problem}): look there for its error, let "

@@ -10,6 +10,7 @@ This file does not import the library, so that it starts fast.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import sys
@@ -23,6 +24,7 @@ REPLIES = {
     "put": "cmd=put_result rc=0 msg=success",
     "finalize": "cmd=finalize_ack rc=0",
 }
+MOST_NAMED = 10  # ranks in a message
 
 
 class Server:
@@ -44,7 +46,9 @@ class Server:
         await asyncio.start_server(self.serve, sock=listener)
         await asyncio.sleep(self.timeout)
         if len(self.lifelines) < self.size:
-            self.end(f"late {','.join(str(rank) for rank in range(self.size) if rank not in self.lifelines)}")
+            missing = (str(rank) for rank in range(self.size) if rank not in self.lifelines)
+            named, more = ",".join(itertools.islice(missing, MOST_NAMED)), ",..." if any(missing) else ""
+            self.end(f"late {named}{more}")
         await asyncio.Event().wait()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,6 +57,8 @@ class Server:
             kind, job, size, rank = (await reader.readline()).decode().split()
             if (job, int(size)) != (self.job, self.size) or (kind == "life") == (int(rank) in self.lifelines):
                 raise ValueError("another job")
+            if not 0 <= int(rank) < self.size:
+                raise ValueError("no such rank")
         except (ValueError, OSError):
             writer.close()
             return
@@ -82,7 +88,7 @@ class Server:
             while line := (await reader.readline()).decode().rstrip("\n"):
                 words = dict(word.partition("=")[::2] for word in line.split(" "))
                 command, key = words.get("cmd", ""), words.get("key", "")
-                reply = REPLIES.get(command, f"cmd={command} rc=-1 msg=unknown").format(job=self.job, size=self.size)
+                reply = REPLIES.get(command, "cmd=unknown rc=-1").format(job=self.job, size=self.size)
                 if command == "put":
                     self.values[key] = line.partition(" value=")[2]
                 elif command == "get":

@@ -259,9 +259,12 @@ def test_what_to_install_fits_the_launcher(fake_mpirun):
         (HYDRA | {"PMI_RANK": "-1"}, "PMI_RANK='-1'"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, "OMPI_COMM_WORLD_LOCAL_SIZE='two'"),
         (SLURM | {"SLURM_STEP_NUM_TASKS": "3x"}, "SLURM_STEP_NUM_TASKS='3x'"),
+        (TORCHRUN | {"RANK": "-1"}, "RANK='-1'"),
+        (PYTORCH | {"WORLD_SIZE": "3x"}, "WORLD_SIZE='3x'"),
+        (HOROVOD | {"HOROVOD_SIZE": "three"}, "HOROVOD_SIZE='three'"),
     ],
 )
 def test_a_variable_that_is_no_number_is_named(environ, name):
-    """MPI ended the process with an internal error."""
+    """MPI ended the process with an internal error, or each process trained alone."""
     with pytest.raises(LaunchError, match=f"{name} in the environment is not a number"):
         check_starts_mpi(detect_launcher(environ))
