@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def _shared_memory() -> Iterator[Finding]:
     yield Finding("/dev/shm", text, advice)
     if dead := shared_memory.leftovers():
         size = sum(file.stat().st_size for file in dead) / 1e6
-        advice = "rm " + " ".join(map(str, dead))
+        advice = shlex.join(["rm", *map(str, dead)])
         yield Finding("/dev/shm", f"{len(dead)} files of dead MPI jobs, {size:.0f} MB", advice)
 
 

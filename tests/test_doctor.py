@@ -1,5 +1,6 @@
 """python -m pytagi_ddp.doctor: finishes, names everything, and says whether a run would work."""
 
+import shlex
 import subprocess
 import sys
 
@@ -147,6 +148,15 @@ def test_only_what_needs_shared_memory_is_said_to_need_it(monkeypatch):
         finding = next(doctor._shared_memory())
         assert finding.text.endswith(" MB free")
         assert finding.advice == ""
+
+
+@pytest.mark.skipif(doctor.shared_memory.free_bytes() is None, reason="the system has no /dev/shm")
+def test_names_of_files_to_remove_are_quoted(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.shared_memory, "SHM", tmp_path)
+    monkeypatch.setattr(doctor, "_mpi_library", lambda: ("", ""))
+    file = tmp_path / "mpich_shm_x;echo $(id) 'y'"
+    file.write_bytes(b"x")
+    assert shlex.split(list(doctor._shared_memory())[-1].advice) == ["rm", str(file)]
 
 
 def test_pinned_kernels_are_said_with_the_remedy(monkeypatch):

@@ -110,6 +110,24 @@ def test_a_batch_script(tmp_path):
             batch_script(wrong.split(), ["python", "train.py"], "pmi2", "train")
 
 
+def test_names_and_values_in_a_batch_script_are_no_commands(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\n')
+    srun.chmod(0o755)
+    name = "a $(touch one) `touch two` \"'; touch three; 50%"
+    text = batch_script(["--comment=a b", "-Ja b"], ["python", f"{name}.py"], "pmi2", name)
+    assert {"#SBATCH --comment='a b'", "#SBATCH '-Ja b'"} <= set(text.splitlines())
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
+    assert subprocess.run(["bash"], input=text, text=True, env=environ, timeout=60).returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"arguments", "cache", "logs", "srun"}
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    assert f"--output=logs/{name}%-7-%t.log" in arguments
+    assert arguments[-1] == f"{name}.py"
+    for options, job in ((["--comment=a\ntouch four"], "a"), (["--comment", "a\nb"], "a"), ([], "a\nb")):
+        with pytest.raises(ValueError, match="has a line break, and the rest would be a command of the script"):
+            batch_script(options, ["python", "a.py"], "pmi2", job)
+
+
 @pytest.mark.mpi
 def test_runs_two_ranks_and_gives_their_exit_code(tmp_path):
     pytest.importorskip("mpi4py")

@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def check_space(ranks_on_node: int) -> None:
 
 
 def leftovers() -> list[Path]:
-    """Returns MPI's files in /dev/shm that no process on this machine has mapped: those of dead jobs."""
+    """Returns MPI's files of this user in /dev/shm that no process on this machine has mapped: those of dead jobs."""
     files = [file for prefix in PREFIXES for file in SHM.glob(f"{prefix}*")]
     if not files:
         return []
@@ -84,7 +85,16 @@ def leftovers() -> list[Path]:
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             mapped |= _mapped_files(maps, PREFIXES)
-    return [file for file in files if str(file) not in mapped and os.access(file, os.W_OK)]
+    return [file for file in files if str(file) not in mapped and _is_own(file)]
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a file of this user; a link, or the name of another user, may lead anywhere."""
+    try:
+        status = path.lstat()
+    except OSError:  # just removed
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def remove_leftovers() -> None:

@@ -20,7 +20,7 @@ mkdir -p logs "$NUMBA_CACHE_DIR"
 
 signals=0
 trap 'signals=$((signals + 1)); kill -USR1 "$ranks"' USR1
-srun --mpi={interface} --output="logs/{name}-$SLURM_JOB_ID-%t.log" --open-mode=append {program} &
+srun --mpi={interface} --output={log}"$SLURM_JOB_ID"-%t.log --open-mode=append {program} &
 ranks=$!
 before=-1
 while [ "$before" != "$signals" ]; do  # a signal ends the wait, and not the ranks
@@ -45,19 +45,22 @@ def batch_script(options: Sequence[str], program: Sequence[str], interface: str,
     lines: list[str] = []
     for word in options:
         if word.startswith("-"):
-            lines.append(word)
+            option, sign, value = word.partition("=")
+            lines.append(f"{option}={shlex.quote(value)}" if sign else shlex.quote(word))
         elif lines and lines[-1].startswith("-") and not {" ", "="} & set(lines[-1]):
             lines[-1] += ("=" if lines[-1].startswith("--") else " ") + shlex.quote(word)
         else:
             raise ValueError(f"{word!r} is not an option of sbatch, and belongs to none")
     defaults = {"--job-name": name, "--signal": f"B:USR1@{SIGNAL_SECONDS}", "--open-mode": "append"}
-    given = {line.partition("=")[0] for line in lines} | {"--job-name" for line in lines if line.startswith("-J")}
-    lines += [f"{option}={value}" for option, value in defaults.items() if option not in given]
+    given = {line.partition("=")[0] for line in lines} | {"--job-name" for word in options if word.startswith("-J")}
+    lines += [f"{option}={shlex.quote(value)}" for option, value in defaults.items() if option not in given]
+    if broken := next((line for line in lines if "\n" in line), None):
+        raise ValueError(f"{broken!r:.200} has a line break, and the rest would be a command of the script")
     return SCRIPT.format(
         directives="\n".join(f"#SBATCH {line}" for line in [*lines, "--requeue"]),
         seconds=SIGNAL_SECONDS,
         interface=interface,
-        name=name,
+        log=shlex.quote(f"logs/{name.replace('%', '%%')}-"),  # % is the sign of srun
         program=shlex.join(program),
     )
 

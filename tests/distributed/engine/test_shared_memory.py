@@ -28,6 +28,17 @@ def test_leftovers_are_files_that_nobody_has_mapped(shm):
     assert sorted(shared_memory.leftovers()) == [alive, dead, open_mpi]
 
 
+def test_links_and_files_of_others_are_no_leftovers(shm, monkeypatch):
+    """Other users choose their names, which doctor gives to a shell, and what they lead to."""
+    (shm / "mine").write_bytes(b"x")
+    (shm / "mpich_shm_link").symlink_to(shm / "mine")
+    (shm / "mpich_shm_folder").mkdir()
+    (shm / "mpich_shm_x").write_bytes(b"x")
+    assert shared_memory.leftovers() == [shm / "mpich_shm_x"]
+    monkeypatch.setattr(os, "geteuid", lambda: (shm / "mine").stat().st_uid + 1)
+    assert shared_memory.leftovers() == []
+
+
 def test_own_files_lose_their_name_and_keep_their_memory(shm):
     own, other = shm / "mpich_shm_own_0", shm / "mpich_shm_other_0"
     for file in (own, other):
