@@ -20,13 +20,13 @@ def as_path(path: AnyPath) -> Path:
     return Path(os.fsdecode(path))
 
 
-def file_size(path: AnyPath) -> int:
-    """The size of a regular file in bytes.
+def file_size(path: AnyPath, descriptor: int | None = None) -> int:
+    """The size of a regular file in bytes; with a `descriptor`, of the open file.
 
     Raises:
         OSError: no such file, or a pipe, device or folder, which a read might wait for or never end; names it.
     """
-    status = os.stat(path)
+    status = os.stat(path if descriptor is None else descriptor)
     if not stat.S_ISREG(status.st_mode):
         kind = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         raise OSError(kind, f"{os.strerror(kind)}: not a regular file", os.fsdecode(path))
@@ -39,10 +39,12 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
     Raises:
         OSError: as in `file_size`. ValueError: the file has more than `limit` bytes; nothing is read then.
     """
-    size = file_size(path)
-    if limit is not None and size > limit:
-        raise ValueError(f"{as_path(path)} has {size} bytes, more than the {limit} that such a file may have")
-    return as_path(path).read_bytes()
+    file_size(path)  # because a device must not be opened
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        size = file_size(path, file.fileno())  # of this file, which may be another one
+        if limit is not None and size > limit:
+            raise ValueError(f"{as_path(path)} has {size} bytes, more than the {limit} that such a file may have")
+        return file.read(size)
 
 
 def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:

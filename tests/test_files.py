@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytagi_ddp import files
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
@@ -180,6 +181,25 @@ def test_errors_name_the_file(tmp_path):
     for path in (tmp_path / "file", tmp_path / "other" / "file", Path("/dev/full/file")):
         with pytest.raises(OSError, match=rf"^\[Errno \d+\] [\w ]+: '{path}'$|: '{path.parent}'$"):
             atomic_write(path, b"data")
+
+
+@pytest.mark.parametrize("other", ["longer", "pipe"])
+def test_a_file_that_is_exchanged_after_its_check_is_checked_again(tmp_path, monkeypatch, other):
+    """The pipe was waited for, and the longer file was read whole."""
+    path, size_of = tmp_path / "file", files.file_size
+    path.write_bytes(b"short")
+
+    def exchanging(*arguments):
+        size = size_of(*arguments)
+        if len(arguments) == 1:
+            path.unlink()
+            path.write_bytes(b"x" * 11) if other == "longer" else os.mkfifo(path)
+        return size
+
+    monkeypatch.setattr(files, "file_size", exchanging)
+    error, message = (ValueError, "has 11 bytes, more than the 10") if other == "longer" else (OSError, "not a regular")
+    with pytest.raises(error, match=message):
+        files.read_file(path, 10)
 
 
 def test_leftovers_are_removed(tmp_path):

@@ -11,6 +11,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from pytagi_ddp.kernels.checksummed import read_checksummed
+from pytagi_ddp.kernels.cpu.runtime import shared_cache
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
+
 pytestmark = pytest.mark.slow  # starts processes of its own
 
 ROOT = Path(__file__).parents[2]
@@ -283,3 +287,18 @@ def test_single_files_and_folders_of_others_in_the_cache_are_not_read(open_tree)
     number, warnings = said(open_tree)
     assert number == pytest.approx(-0.8) and str(inner) in warnings and "may be written by other users" in warnings
     assert not (open_tree / "poisoned").exists()
+
+
+def test_code_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypatch):
+    """The files were opened again, when another user may have exchanged them, if a folder above them is open to all."""
+    cache = ChecksummedFiles(str(tmp_path), "loop", 1.5)
+    cache.save("key", "code")
+
+    def exchanging(path):
+        content = read_checksummed(path)
+        Path(path).write_bytes(b"poison")
+        return content
+
+    monkeypatch.setattr(shared_cache, "read_checksummed", exchanging)
+    assert cache.load("key") == "code"
+    assert cache.load("key") is None

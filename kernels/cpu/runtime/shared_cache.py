@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import io
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -90,11 +91,18 @@ class ChecksummedFiles(IndexDataCacheFile):
         yield content
         atomic_write(filepath, with_checksum(content.getvalue()), private=True)
 
+    # As those of Numba, from the bytes that were checked: another user may exchange the file meanwhile, if a folder
+    # above it is open to all.
     def _load_index(self) -> dict:
-        return {} if read_checksummed(self._index_path) is None else super()._load_index()
+        stream = io.BytesIO(read_checksummed(self._index_path) or pickle.dumps(None))
+        if pickle.load(stream) != self._version:
+            return {}
+        stamp, overloads = pickle.load(stream)
+        return overloads if stamp == self._source_stamp else {}
 
     def _load_data(self, name: str) -> Any:
-        return None if read_checksummed(self._data_path(name)) is None else super()._load_data(name)
+        content = read_checksummed(self._data_path(name))
+        return None if content is None else pickle.loads(content)
 
 
 class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
