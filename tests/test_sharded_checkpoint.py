@@ -182,6 +182,29 @@ def test_old_ones_go_and_what_is_not_ours_stays(tmp_path):
     assert [entry["step"] for entry in listed] == [2, 3]
 
 
+def test_a_folder_that_becomes_a_link_while_it_is_removed_is_not_followed(tmp_path, monkeypatch):
+    folder, home = tmp_path / "step-0000000001-00000000", tmp_path / "home"
+    for place in (folder, home):
+        place.mkdir()
+        (place / ".profile").write_text("")
+    (tmp_path / "link").symlink_to(home)
+
+    names_in = os.listdir
+
+    def exchanging(place):
+        names = names_in(place)
+        if not folder.is_symlink():
+            folder.rename(tmp_path / "away")
+            folder.symlink_to(home)
+        return names
+
+    monkeypatch.setattr(os, "listdir", exchanging)
+    for place in (folder, tmp_path / "link"):
+        with pytest.warns(UserWarning, match=rf"{place} is not removed"):
+            sharded.remove_folder(place)
+    assert (home / ".profile").exists()
+
+
 def test_old_ones_that_somebody_removed_or_filled_are_no_error(tmp_path):
     """Of the two that go with the third and fourth, one is not there, and one has a folder that looks like ours."""
     save(tmp_path, 2, 1, 2)

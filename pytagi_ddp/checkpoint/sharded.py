@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pytagi_ddp.checkpoint.content import Checkpoint
@@ -59,11 +60,16 @@ def _make_hidden(folder: Path, name: str) -> Path:
 
 def remove_folder(folder: Path) -> None:
     """Deletes the files of this module in a folder, and the folder if nothing else is in it."""
-    for path in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-        ours = path.name == INDEX or PATTERN.fullmatch(path.name) or path.name.startswith(".")
-        if ours and not path.is_dir():
-            path.unlink(missing_ok=True)
     try:
+        # By its descriptor, as the path may become a link to another folder meanwhile.
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            for name in os.listdir(opened):
+                if name == INDEX or PATTERN.fullmatch(name) or name.startswith("."):
+                    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                        os.unlink(name, dir_fd=opened)
+        finally:
+            os.close(opened)
         os.rmdir(folder)
     except FileNotFoundError:
         pass
