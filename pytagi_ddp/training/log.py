@@ -72,7 +72,7 @@ class Log(Callback):
             self.write("stop", epoch=trainer.epoch, batch=trainer.batch, step=trainer.step)
 
     def begin(self, append: bool = False) -> None:
-        """Makes the folder, and renames an existing log or appends to it.
+        """Makes the folder, and renames an existing log or appends to it. A link is renamed, and not followed.
 
         If a full disk or a kill has truncated the last line, it is ended there.
 
@@ -82,11 +82,11 @@ class Log(Callback):
         self.folder = _new_folder() if self.folder is None else self.folder
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / LOG_NAME
-        if path.exists() and not append:
+        if os.path.lexists(path) and (path.is_symlink() or not append):
             check_replaceable(path)
             numbered = (self.folder / f"{path.stem}-{k}{path.suffix}" for k in itertools.count(1))
-            path.rename(next(other for other in numbered if not other.exists()))
-        with path.open("a+b") as file:
+            path.rename(next(other for other in numbered if not os.path.lexists(other)))
+        with open(path, "a+b", opener=_not_followed) as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 file.write(b"" if file.read() == b"\n" else b"\n")
@@ -94,7 +94,7 @@ class Log(Callback):
     def write(self, event: str, **values: Any) -> None:
         """Adds a line; `values` must be JSON values."""
         assert self.folder is not None
-        with (self.folder / LOG_NAME).open("a") as file:
+        with open(self.folder / LOG_NAME, "a", opener=_not_followed) as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **values}) + "\n")
         for tracker in self._trackers:
             tracker.write(event, **values)
@@ -120,6 +120,11 @@ class Log(Callback):
             print(f"{self.folder / PLOT_NAME} was not drawn: {error!r}", file=sys.stderr)
             return None
         return self.folder / PLOT_NAME
+
+
+def _not_followed(path: str, flags: int) -> int:
+    """Opens a file, and no link: in a folder that others can write, it may lead to any file of this user."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def of_ranks(step_seconds: Sequence[tuple[str, float]]) -> dict[str, Any]:

@@ -41,6 +41,25 @@ def test_a_new_run_keeps_the_log_that_is_there_and_a_resumed_one_adds_to_it(tmp_
     assert kept == [2, 1] and len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("content", ["mine", None])
+def test_a_link_is_no_log(tmp_path, append, content):
+    """What it leads to got the lines, or was made."""
+    other, folder = tmp_path / "other", tmp_path / "run"
+    folder.mkdir()
+    if content is not None:
+        other.write_text(content)
+    (folder / "log.jsonl").symlink_to(other)
+    log = begun(folder, append)
+    log.write("start")
+    assert (other.read_text() if other.exists() else None) == content
+    assert events(folder) == ["start"] and (folder / "log-1.jsonl").is_symlink()
+    (folder / "log.jsonl").unlink()
+    (folder / "log.jsonl").symlink_to(other)
+    with pytest.raises(OSError, match=re.escape(str(folder / "log.jsonl"))):
+        log.write("epoch")
+
+
 def test_a_training_writes_its_settings_and_results(tmp_path):
     history = network().fit(X, LABELS, epochs=2, validation=TEST, callbacks=[Log(tmp_path)])
     started, *epochs = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
