@@ -1,5 +1,6 @@
 """Networks trained, saved and evaluated by pytagi 0.2.1: the files load, and the outputs are the same."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,22 @@ def test_csv_files():
     with np.load(FOLDER / "dense.npz") as arrays:
         net.eval()
         np.testing.assert_allclose(net(arrays["x"])[0], arrays["out_mu"], atol=2e-5)
+
+
+def test_a_full_disk_leaves_all_four_csv_files_as_they_were(tmp_path):
+    """The first were of the new network, and the others of the old one, which no reader can notice."""
+    nn.Sequential(nn.Linear(30, 40)).save_csv(tmp_path / "net")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    net = nn.Sequential(nn.Linear(30, 40))
+    net.layers[0].mu_w = np.zeros(1200)  # the means fit, and the variances do not
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"net_2_Sw\.csv"):
+            net.save_csv(tmp_path / "net")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_loaded_network_trains_on(case):

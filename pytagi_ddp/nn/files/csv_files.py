@@ -1,11 +1,12 @@
 """Parameters of a network in pytagi's csv files: one file each for mu_w, var_w, mu_b, var_b, one value per line."""
 
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from pytagi_ddp.files import AnyPath, as_path, atomic_write, file_size
+from pytagi_ddp.files import AnyPath, as_path, atomic_file, file_size
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.tensors import FIELDS
 from pytagi_ddp.nn.files.state_dicts import Values, by_entry, check_file, savable
@@ -15,10 +16,13 @@ SUFFIXES = dict(zip(FIELDS, ("_1_mw.csv", "_2_Sw.csv", "_3_mb.csv", "_4_Sb.csv")
 
 def save_csv(model: Network, prefix: AnyPath) -> None:
     values = savable(model)
-    for field, suffix in SUFFIXES.items():
-        arrays = [array for spec, array in values if spec.kind == "learned" and spec.field == field]
-        text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
-        atomic_write(f"{as_path(prefix)}{suffix}", text.encode())
+    with ExitStack() as written:  # no file is replaced before all are written
+        for field, suffix in SUFFIXES.items():
+            arrays = [array for spec, array in values if spec.kind == "learned" and spec.field == field]
+            text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
+            file = written.enter_context(atomic_file(f"{as_path(prefix)}{suffix}"))
+            file.write(text.encode())
+            file.flush()
 
 
 def check_csv(model: Network, prefix: AnyPath) -> Values:
