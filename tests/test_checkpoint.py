@@ -370,15 +370,15 @@ def test_another_architecture(two):
 def test_a_file_is_opened_once(two, monkeypatch):
     """What was verified is what is taken, whatever happens to the file meanwhile."""
     manager, _, path = two
-    read_bytes, data = Path.read_bytes, path.read_bytes()
+    open_file, data = os.open, path.read_bytes()
 
-    def read_and_delete(file):
-        content = read_bytes(file)
-        if file == path:
-            file.unlink()
-        return content
+    def open_and_delete(file, *arguments, **options):
+        descriptor = open_file(file, *arguments, **options)
+        if file in (path, str(path)):
+            path.unlink()
+        return descriptor
 
-    monkeypatch.setattr(Path, "read_bytes", read_and_delete)
+    monkeypatch.setattr(os, "open", open_and_delete)
     for place in (None, path):
         path.write_bytes(data)
         assert manager.load(network(), place).position == at(2)

@@ -22,7 +22,7 @@ class TrainingPosition:
             ranks or another batch size, continue by `loader.set_epoch(epoch, samples=...)`. None: unknown.
 
     Raises:
-        TypeError: not an integer. ValueError: a negative number.
+        TypeError: not an integer. ValueError: a negative number, or (except the seed) one above 2^53.
     """
 
     epoch: int = 0
@@ -39,6 +39,8 @@ class TrainingPosition:
                 raise TypeError(f"{name} must be an integer, got {value!r:.50}")
             if value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
+            if name != "seed" and value > 1 << 53:
+                raise ValueError(f"{name} must be at most 2^53")
             object.__setattr__(self, name, int(value))  # JSON does not take NumPy's integers
 
     @classmethod

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytagi_ddp.checkpoint import CheckpointManager
+from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
@@ -163,10 +163,12 @@ class Checkpoints(Callback):
                 if not self._allow_changes:
                     raise ValueError(f"{differs} is given (with allow_changes=True, the training goes on with that)")
                 warn(f"{differs} is given, and used")
-        states = zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False)
-        for callback, (name, state) in states:
-            if state and name == type(callback).__name__ and runs_here(callback, trainer):
-                callback.load_state_dict(state, found.path.parent)
+        try:
+            for callback, (name, state) in zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False):
+                if state and name == type(callback).__name__ and runs_here(callback, trainer):
+                    callback.load_state_dict(state, found.path.parent)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedCheckpointError(f"{found.path} has no valid state of a callback: {error!r:.200}") from error
         position = found.position
         if position.epoch >= trainer.epochs:
             done = (

@@ -74,7 +74,8 @@ class EarlyStopping(Callback):
         return state | {"checksum": self._checksum, "likelihood": noise}
 
     def load_state_dict(self, state_dict: dict[str, Any], folder: Path) -> None:
-        self._earlier = state_dict, folder
+        numbers = {"best": float(state_dict["best"]), "best_epoch": int(state_dict["best_epoch"])}
+        self._earlier = {name: state_dict[name] for name in ("metric", "checksum", "likelihood")} | numbers, folder
 
     def fit_begin(self, trainer: Any) -> None:
         self._begin()
@@ -84,7 +85,7 @@ class EarlyStopping(Callback):
                 warn("EarlyStopping does not know this metric of the epochs before the checkpoint, and begins anew")
             return
         state, folder = earlier
-        self._watched, self.best, self.best_epoch = state["metric"], float(state["best"]), int(state["best_epoch"])
+        self._watched, self.best, self.best_epoch = state["metric"], state["best"], state["best_epoch"]
         if self.restore and not self._read(trainer, state, folder):
             warn(f"{folder / BEST} is not the network of epoch {self.best_epoch}, which can no longer be restored")
         if trainer.epoch - self.best_epoch >= self.patience:

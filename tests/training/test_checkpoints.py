@@ -373,6 +373,37 @@ def test_a_checkpoint_that_counts_batches_goes_on_with_another_batch_size(tmp_pa
     assert len(results[0][1]) == 36
 
 
+@pytest.mark.parametrize(
+    ("key", "forged", "message"),
+    [
+        ("extra", {"callbacks": 5}, "has no valid state of a callback"),
+        ("extra", {"callbacks": [1]}, "has no valid state of a callback"),
+        ("extra", {"callbacks": [["EarlyStopping", 5]]}, "has no valid state of a callback"),
+        ("extra", {"callbacks": [["EarlyStopping", {"best": 1}]]}, "has no valid state of a callback: .*best_epoch"),
+        ("schedule", {"steps": 10**400}, "steps of an EvidenceSchedule must be at most 2\\^53"),
+        ("schedule", {"steps_per_epoch": 10**400}, "steps_per_epoch of an EvidenceSchedule must be at most 2\\^53"),
+        ("position", {"step": 10**30}, "step must be at most 2\\^53"),
+    ],
+)
+def test_a_forged_checkpoint_is_named(tmp_path, key, forged, message):
+    """These were errors without the name of the file, or, for the step, of the first checkpoint after it."""
+
+    def trainer(epochs, **options):
+        callbacks = [EarlyStopping(), Checkpoints(tmp_path, **options)]
+        return Trainer(network(1), Gaussian(0.5), epochs=epochs, callbacks=callbacks)
+
+    data = X, np.zeros((len(X), 1))
+    trainer(1).fit(data, data)
+    (path,) = tmp_path.glob("step-*")
+    contents = file_format.read(path.read_bytes(), str(path))
+    meta = {name: value for name, value in contents.metadata.items() if name not in ("format", "crc32")}
+    meta[key] = json.dumps(json.loads(meta[key]) | forged)
+    path.write_bytes(file_format.packed(contents.tensors, meta))
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(CallbackError, match=rf"{path} .*{message}"):
+        trainer(2, resume=path).fit(data, data)
+
+
 def test_a_network_that_was_trained_before_resumes_alike(tmp_path):
     """Its schedule plans the epochs of the training that it takes up, and no others."""
     _, state, trainer = one(tmp_path / "a", {"every": 4, "keep": None})

@@ -254,12 +254,14 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int.
 
     Raises:
-        TypeError: not a whole number. ValueError: below `least`.
+        TypeError: not a whole number. ValueError: below `least`, or above 2^53.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} of an EvidenceSchedule is a whole number, got {value!r:.50}")
     if value < least:
         raise ValueError(f"{name} of an EvidenceSchedule must be at least {least}, got {value}")
+    if int(value) > 1 << 53:
+        raise ValueError(f"{name} of an EvidenceSchedule must be at most 2^53")
     return int(value)
 
 
