@@ -130,7 +130,15 @@ def _unpack(archive: Path, folder: Path) -> None:
                         shutil.copyfileobj(source, file)
         if expected:
             raise ValueError(f"it has no {', '.join(expected)}")
-    except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, ValueError, OverflowError) as error:
+    except (
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        gzip.BadGzipFile,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"{archive}: not the archive of CIFAR-10: {error}; fetch it again") from error
 
 

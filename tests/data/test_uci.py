@@ -89,7 +89,8 @@ def test_other_numbers_than_the_published_are_refused(tmp_path, small, monkeypat
     "name, content, message",
     [
         ("data.txt", b"1 2 3", "3 numbers are not whole rows"),
-        ("data.txt", b"1 2 x", "not only numbers"),
+        ("data.txt", b"1 2 x", "not only 66 numbers at most"),
+        ("data.txt", b"1 " * 2000, "not only 66 numbers at most"),
         ("data.txt", b"", "expected finite numbers"),
         ("data.txt", b"1" * 6000, "6000 bytes for 66 numbers at most"),
         ("index_features.txt", b"0 0", "2 different integers from 0 to 2"),
@@ -104,6 +105,20 @@ def test_damaged_text_is_named(tmp_path, small, name, content, message):
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{folder / name}.*{message}"):
         load_uci("yacht", tmp_path / "mine", download=False)
+
+
+def test_what_does_not_belong_in_a_file_is_not_read(tmp_path, small, monkeypatch):
+    """The list of the members of an archive took 20 times its size, and an error repeated the whole file."""
+    (tmp_path / "data.txt").write_bytes(b"x" * 4000)
+    with pytest.raises(ValueError, match="not only 66 numbers at most") as caught:
+        uci._numbers(tmp_path / "data.txt", 66)
+    assert len(str(caught.value)) < 1000
+    with zipfile.ZipFile(tmp_path / "yacht.npz", "w") as archive:
+        for number in range(100):
+            archive.writestr(f"{number}", b"")
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(ValueError, match="bytes, and this set has 4393 at most"):
+        load_uci("yacht", tmp_path, download=False)
 
 
 def test_damaged_archives_are_named(tmp_path, small):
