@@ -24,13 +24,16 @@ def search_folders(kind: str, data_dir: str | os.PathLike[str] | None) -> list[P
     folders = [Path(data_dir)] if data_dir else []
     if shared := os.environ.get("PYTAGI_DATA"):
         folders += [Path(shared), Path(shared, kind)]
-    return [folder.expanduser() for folder in (*folders, Path("data", kind))]
+    return [Path(os.path.expanduser(folder)) for folder in (*folders, Path("data", kind))]  # "~nobody" stays
 
 
 def download_folder(kind: str, data_dir: str | os.PathLike[str] | None) -> Path:
     """The folder to download into: data_dir, else $PYTAGI_DATA/kind, else ./data/kind."""
     folder = Path(data_dir) if data_dir else Path(os.environ.get("PYTAGI_DATA") or "data", kind)
-    return folder.expanduser()
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:  # "~nobody"
+        raise DatasetNotFoundError(f"there is no folder {folder} to download into: {error}") from None
 
 
 class PublishedDataset(NamedTuple):

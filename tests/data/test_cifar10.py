@@ -102,6 +102,15 @@ def test_not_found_says_where_and_what_is_missing(tmp_path, records, monkeypatch
     assert "$PYTAGI_DATA" in message
 
 
+def test_the_folder_of_a_user_who_does_not_exist_is_named(monkeypatch):
+    """It was "Could not determine home directory"."""
+    monkeypatch.setenv("PYTAGI_DATA", "~nobody-of-this-name/sets")
+    with pytest.raises(DatasetNotFoundError, match=r"was not found in .*/~nobody-of-this-name/sets"):
+        load_cifar10(download=False)
+    with pytest.raises(DatasetNotFoundError, match="there is no folder ~nobody-of-this-name/sets/cifar to download"):
+        load_cifar10()
+
+
 def test_a_truncated_binary_file_is_told_with_its_sizes(tmp_path, records):
     write_binary(tmp_path / "bin", records)
     path = tmp_path / "bin" / "data_batch_2.bin"

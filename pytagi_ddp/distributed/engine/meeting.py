@@ -21,6 +21,7 @@ from pytagi_ddp.distributed.engine.launcher import Launch
 PORT_STEP, PORT_TRIES = 1000, 8
 ANSWER_SECONDS = 5.0  # limit for the answer of a server of this job
 RETRY_SECONDS = 0.05
+LONGEST_LINE = 200  # bytes of an answer; a stranger may send more
 
 
 @contextlib.contextmanager
@@ -33,7 +34,8 @@ def meeting(launch: Launch, timeout: float) -> Iterator[None]:
     assert launch.meeting is not None
     host, port = launch.meeting
     job = os.environ.get("TORCHELASTIC_RUN_ID", "job") + "-" + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    hello = f"{''.join(job.split())} {launch.world_size} {launch.rank}\n"
+    job = "".join(job.split()).encode("ascii", "backslashreplace").decode()  # the name may be bytes of any encoding
+    hello = f"{job} {launch.world_size} {launch.rank}\n"
     ports = [1024 + (port + k * PORT_STEP - 1024) % (65536 - 1024) for k in range(1, PORT_TRIES + 1)]
     deadline = time.monotonic() + timeout
     if launch.rank == 0:
@@ -109,11 +111,11 @@ def _connect(host: str, ports: list[int], hello: str, deadline: float) -> tuple[
 
 
 def _line(connection: socket.socket, deadline: float) -> str:
-    """The next line of the server; only a part of it if the connection ends, or after the deadline."""
+    """The next line of the server; only a part of it if it is longer, the connection ends, or after the deadline."""
     line = b""
     with contextlib.suppress(OSError):
-        while not line.endswith(b"\n"):
-            connection.settimeout(max(deadline - time.monotonic(), RETRY_SECONDS))
+        while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+            connection.settimeout(min(max(deadline - time.monotonic(), RETRY_SECONDS), 1e9))
             if not (byte := connection.recv(1)):
                 break
             line += byte

@@ -3,11 +3,13 @@
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from pytagi_ddp.distributed.engine import pmi_server
 from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.distributed.engine.launcher import Launch
 
 if sys.platform != "linux":
     pytest.skip("ranks meet on Linux", allow_module_level=True)
@@ -66,6 +68,33 @@ def test_a_job_of_too_many_ranks_ends_without_naming_them_all(serve):
     """With the names of 999999999 ranks, the server took the memory of the node."""
     ask = serve(999_999_999, timeout=1.0)
     assert ask("life job-0 999999999 3\n", 2) == ["welcome\n", "late 0,1,2,4,5,6,7,8,9,10,...\n"]
+
+
+def test_a_stranger_who_never_ends_his_line_is_not_read_on():
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"x" * 1000)
+        assert len(meeting._line(here, time.monotonic() + 60)) < 1000
+
+
+@pytest.mark.parametrize("limit", [1e12, float("inf")])
+def test_a_limit_longer_than_the_system_can_wait(limit):
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"go\n")
+        assert meeting._line(here, time.monotonic() + limit) == "go"
+
+
+def test_a_name_of_the_job_in_no_encoding(monkeypatch):
+    """It was an error about MASTER_ADDR, or none that names a variable."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", b"a \xff".decode("utf-8", "surrogateescape"))
+    monkeypatch.setattr(meeting, "_serve", lambda ports, hello, timeout: seen.append(hello))
+    monkeypatch.setattr(meeting, "_connect", lambda host, ports, hello, deadline: seen.append(hello) or 1 / 0)
+    seen = []
+    launch = Launch("torchrun", 0, 2, 0, 2, (), "", meeting=("127.0.0.1", 29500))
+    with pytest.raises(ZeroDivisionError), meeting.meeting(launch, 1.0):
+        pass
+    assert seen == ["a\\udcff-0 2 0\n"] * 2
 
 
 def test_a_host_without_a_possible_name():
