@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import uuid
@@ -121,11 +122,12 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # also the bits that the process's umask has removed
+            _lock(file.fileno())  # until it has its name, so that no other process removes it
             yield file
             file.flush()
             os.fsync(file.fileno())
-        check_replaceable(path)  # again, as writing may have taken long
-        os.replace(temporary, path)
+            check_replaceable(path)  # again, as writing may have taken long
+            os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -162,11 +164,25 @@ def atomic_write(path: AnyPath, data: bytes, private: bool = False) -> None:
 def remove_temporary_files(folder: str | Path, name: str) -> None:
     """Deletes temporary files that a killed `atomic_file` has left in `folder`; `name`: of the file, or a pattern.
 
-    No process may write such a file at the same time.
+    Without locks in the file system, no process may write such a file at the same time.
     """
     for path in Path(folder).glob(_temporary_name(name, "[0-9a-f]" * MARK)):
-        if not path.is_dir():
-            path.unlink(missing_ok=True)
+        if path.is_symlink() or not path.is_file():
+            continue
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # gone, or of another user
+            if _lock(file.fileno()):
+                path.unlink()
+
+
+def _lock(descriptor: int) -> bool:
+    """Locks an open file; False if another process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

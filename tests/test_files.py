@@ -202,6 +202,14 @@ def test_a_file_that_is_exchanged_after_its_check_is_checked_again(tmp_path, mon
         files.read_file(path, 10)
 
 
+def test_what_another_process_writes_is_no_leftover(tmp_path):
+    """Two jobs that saved in one folder removed each other's files, with errors that named no reason."""
+    with atomic_file(tmp_path / "file") as file:
+        file.write(b"data")
+        remove_temporary_files(tmp_path, "*")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"data")]
+
+
 def test_leftovers_are_removed(tmp_path):
     mine, others = f".a.txt.{'0f' * 16}.tmp", [f".b.{'0f' * 16}.tmp", ".a.txt.tmp", "a.txt", f".a.txt.{'x' * 32}.tmp"]
     for name in (mine, *others):
