@@ -57,8 +57,8 @@ def usable_cores(process: int = 0) -> int:
 def ranks_on_node() -> int:
     """MPI ranks on this node, according to the launcher's environment variables; 1 without them."""
     for name in _RANKS_ON_NODE:
-        if os.environ.get(name, "").isdecimal():
-            return max(1, int(os.environ[name]))
+        if (value := os.environ.get(name, "")).isdecimal() and len(value) < 10:
+            return max(1, int(value))
     return 1
 
 
@@ -78,13 +78,13 @@ def default_threads() -> int:
     """`$PYTAGI_DDP_NUM_THREADS`, else `$OMP_NUM_THREADS`, else `cores_of_rank()`.
 
     Raises:
-        ValueError: one of the two variables is set to something other than a positive integer.
+        ValueError: one of the two variables is set to something other than an integer from 1 to `MOST_THREADS`.
     """
     for name in ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS"):
         if value := os.environ.get(name):
             first = value.split(",")[0].strip()  # OpenMP allows a list: one number per nesting level
-            if not first.isdecimal() or int(first) < 1:
-                raise ValueError(f"{name}={value!r}: expected a positive number of threads")
+            if not (first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MOST_THREADS):
+                raise ValueError(f"{name}={value!r:.100}: expected a number of threads from 1 to {MOST_THREADS}")
             return int(first)
     return cores_of_rank()
 
