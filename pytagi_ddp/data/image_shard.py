@@ -42,7 +42,7 @@ class ImageShard:
             shape = self._pixels.get_shape()
             self._offsets, self._sizes, self._checksums = (self._file.get_tensor(name) for name in list(TYPES)[1:])
             self._check(shape)
-        except (SafetensorError, ValueError, TypeError) as error:
+        except (SafetensorError, ValueError, TypeError, AttributeError) as error:  # the last: a type NumPy has not
             raise ValueError(f"{path}: {error}; delete the file, and it is made anew") from error
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import multiprocessing
 import os
 import pickle
@@ -557,4 +558,14 @@ def test_a_shard_whose_header_is_too_long_is_not_parsed(tmp_path):
     text %= b",".join(b'"%d":""' % number for number in range(1 << 20))
     (tmp_path / "shard").write_bytes(len(text).to_bytes(8, "little") + text)
     with pytest.raises(ValueError, match=rf"{tmp_path}/shard: its header has {len(text)} bytes, more than 8388608"):
+        ImageShard(tmp_path / "shard")
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "BF16", "F4"])
+def test_a_shard_of_types_that_numpy_does_not_have_is_named(tmp_path, kind):
+    names = ("pixels", "offsets", "sizes", "checksums")
+    entries = {name: {"dtype": kind, "shape": [0], "data_offsets": [0, 0]} for name in names}
+    header = json.dumps({"__metadata__": {"format": "pytagi_ddp images 1"}, **entries}).encode()
+    (tmp_path / "shard").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/shard: .*; delete the file"):
         ImageShard(tmp_path / "shard")
