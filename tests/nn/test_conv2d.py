@@ -1,41 +1,9 @@
-"""Convolutions whose windows, strides and images are odd, against the float64 reference."""
+"""Images and errors of convolutions; the battery checks numbers, tests/kernels/test_moment_products.py odd windows."""
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from tests.nn.networks import assert_matches_reference
-
-# kernel_size, bias, stride, padding, padding_type, width, height
-WINDOWS = {
-    "plain": (3, True, 1, 0, 1, 6, 6),
-    "wide image": (3, True, 1, 1, 1, 9, 4),
-    "high image": (3, True, 1, 1, 1, 3, 8),
-    "stride": (3, True, 2, 1, 1, 7, 9),
-    "padded right and bottom": (3, True, 2, 1, 2, 8, 6),
-    "stride above kernel": (2, True, 3, 0, 1, 8, 5),
-    "one pixel far apart": (1, True, 3, 0, 1, 7, 4),
-    "stride above kernel, padded": (2, True, 4, 1, 2, 9, 5),
-    "kernel of one": (1, True, 1, 0, 1, 5, 4),
-    "kernel as large as the image": (4, True, 1, 0, 1, 4, 4),
-    "padding above kernel": (2, True, 1, 3, 1, 3, 4),
-}
-
-
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("with_variance", [True, False])
-def test_first_layer(window, with_variance):
-    conv = nn.Conv2d(2, 3, *window)
-    assert_matches_reference(nn.Sequential(conv), batch=3, with_variance=with_variance)
-
-
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_second_layer(window):
-    """Behind a convolution and an activation, without bias."""
-    kernel, _, *rest, width, height = window
-    stem = nn.Conv2d(1, 3, 1, in_width=width, in_height=height)
-    net = nn.Sequential(stem, nn.Sigmoid(), nn.Conv2d(3, 2, kernel, False, *rest))
-    assert_matches_reference(net, batch=3)
 
 
 def test_public_images_are_channels_first():
