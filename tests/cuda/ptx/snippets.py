@@ -49,26 +49,3 @@ ret;
     found = {problem.kind for problem in machine.problems[before:]}
     del machine.problems[before:]
     return found
-
-
-def compute(instructions: str, operands: list[np.ndarray], dtype=np.float32) -> np.ndarray:
-    """What instructions make of operands, a thread for each element: from %x1, %x2, ... into %y (floats) or %z (int32).
-
-    %x is %f for float32 operands, %r for int32.
-    """
-    n = len(operands[0])
-    arrays = [Array(np.asarray(x)) for x in operands] + [Array(np.zeros(n, dtype))]
-    code = []
-    for i, x in enumerate(operands, 1):
-        register = f"%{'f' if x.dtype == np.float32 else 'r'}{i}"
-        code.append(
-            f"add.s64 %rd{i}, %a{i - 1}, %rd0; ld.global.{register[1].replace('r', 'u')}32 {register}, [%rd{i}];"
-        )
-    code.append(instructions.replace("%x", "%f" if operands[0].dtype == np.float32 else "%r"))
-    result = "%f30" if dtype == np.float32 else "%r30"
-    code[-1] = code[-1].replace("%y", result)
-    code.append(
-        f"add.s64 %rd9, %a{len(operands)}, %rd0; st.global.{'f' if dtype == np.float32 else 'u'}32 [%rd9], {result};"
-    )
-    assert run("\n".join(code), arrays, n) == set()
-    return arrays[-1].values.copy()

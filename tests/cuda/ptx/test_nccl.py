@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, manual_seed
-from pytagi_ddp.distributed.buckets import Buckets
 from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.engine import nccl as engine
 from pytagi_ddp.distributed.engine.errors import LaunchError
@@ -370,124 +369,6 @@ def messages(comm):
 def test_messages_and_groups(results):
     size = len(results)
     assert results == [[size + 1 + (size > 2 and rank > 0), True] for rank in range(size)]
-
-
-def misused(comm, what):
-    """What the machine says of a mistake, and after one that is none."""
-    with connected() as nccl:
-        array, rank = on_device(np.ones(8, np.float32)), comm.rank
-        nccl.all_reduce(array)
-        fine = ranks.problems()
-        said = MISTAKES[what](nccl, array, rank)
-        return [fine, ranks.problems(), said]
-
-
-def another_order(nccl, array, rank):
-    first, second = (nccl.all_reduce, nccl.broadcast)[:: 1 - 2 * rank]
-    first(array), second(array)
-
-
-def a_copy_too_early(nccl, array, rank):
-    handle = nccl.start_all_reduce(array)
-    array.get()
-    handle.wait()
-
-
-def nothing_waits(nccl, array, rank):
-    with patch.object(nccl._stream, "join", lambda done: None):
-        step_of(nccl, 1)
-
-
-def buckets_too_early(nccl, array, rank):
-    with patch.object(Buckets, "_after", lambda buckets, leaf, direction: buckets._started or buckets._start()):
-        step_of(nccl, 2)
-
-
-def step_of(nccl, buckets):
-    ddp = DDPSequential(dense(MixtureReLU()), DDPConfig(backend="nccl", buckets=buckets), communicator=nccl)
-    learn(ddp, *batch(ddp.model, 2, 0))
-    ddp.state_dict()
-
-
-def nothing_is_waited_for(nccl, array, rank):
-    other = on_device(np.zeros(8, np.float32))
-    other.data.copy_from_device_async(array.data, array.nbytes)
-    with patch.object(nccl._stream._stream, "wait_event", lambda event: None):
-        nccl.all_reduce(other)
-    other.get()
-
-
-def unwritten(nccl, array, rank):
-    import cupy
-
-    nccl.all_reduce(cupy.empty(8))
-
-
-def call(nccl, *arguments):
-    """What NCCL says of a call past the engine."""
-    import cupy
-
-    numbers = cupy.cuda.nccl
-    return error_of(
-        lambda: nccl._comm.allReduce(*arguments, numbers.NCCL_FLOAT32, numbers.NCCL_SUM, nccl._stream._stream.ptr),
-        numbers.NcclError,
-    )
-
-
-def scattered_beside_its_block(nccl, array, rank):
-    import cupy
-
-    numbers, pointer = cupy.cuda.nccl, array.data.ptr
-    nccl._comm.reduceScatter(pointer, pointer + 4, 4, numbers.NCCL_FLOAT32, numbers.NCCL_SUM, nccl._stream._stream.ptr)
-
-
-def freed(nccl, array, rank):
-    pointer = on_device(np.ones(8)).data.ptr
-    ranks.problems()  # nothing is queued that keeps it
-    return call(nccl, pointer, pointer, 8)
-
-
-MISTAKES = {
-    "another op": lambda nccl, array, rank: nccl.all_reduce(array, ["sum", "max"][rank]),
-    "another count": lambda nccl, array, rank: nccl.all_reduce(array[: 8 - rank]),
-    "another type": lambda nccl, array, rank: nccl.all_reduce(array.view([np.float32, np.float64][rank])[:4]),
-    "another root": lambda nccl, array, rank: nccl.broadcast(array, rank),
-    "another order": another_order,
-    "a copy that waits for no collective": a_copy_too_early,
-    "kernels that wait for no collective": nothing_waits,
-    "a bucket that leaves before its deltas are there": buckets_too_early,
-    "a collective that waits for no copy": nothing_is_waited_for,
-    "memory that nobody has written": unwritten,
-    "buffers that overlap in part": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr + 4, 7),
-    "a block that is not the rank's": scattered_beside_its_block,
-    "more than there is": lambda nccl, array, rank: call(nccl, array.data.ptr, array.data.ptr, 9),
-    "memory that was freed": freed,
-}
-SAID = {
-    "another op": "collective 2 differs",
-    "another count": "collective 2 differs",
-    "another type": "collective 2 differs",
-    "another root": "collective 2 differs",
-    "another order": "collective 2 differs",
-    "a copy that waits for no collective": "with no event between",
-    "kernels that wait for no collective": "with no event between",
-    "a bucket that leaves before its deltas are there": "with no event between",
-    "a collective that waits for no copy": "with no event between",
-    "memory that nobody has written": "memory that nobody has written",
-    "buffers that overlap in part": "buffers overlap in part",
-    "a block that is not the rank's": "buffers overlap in part",
-}
-
-
-@on_gpus(misused, 2)
-@pytest.mark.parametrize("what", MISTAKES)
-def test_what_nccl_would_not_notice(results, what):
-    for fine, found, said in results:
-        assert fine == []
-        if what in SAID:
-            assert any(SAID[what] in problem for problem in found)
-        else:
-            assert found == [] and "NCCL_ERROR_INVALID_ARGUMENT" in said and "not in one allocation" in said
 
 
 def on_one_gpu(comm):
