@@ -348,19 +348,6 @@ def test_words_are_those_of_the_field():
     assert {name: words for name, text in texts.items() if (words := house_words(text))} == {}
 
 
-def test_a_house_word_is_found_and_code_is_not():
-    assert house_words("The arena of `net.arena` waits for ever; there is no arena_size.") == [
-        "'arena': write 'flat parameter buffer'",
-        "'for ever': write 'forever'",
-    ]
-    assert house_words("an IDX file is no image\n```python\ncrew = arena\n```\n") == ["'is no i': write 'is not a'"]
-    assert house_words("It goes on so that so many ranks are told.") == [
-        "'goes on': write 'continue'",
-        "'are told': write 'gets'",
-        "'so many': write 'this number of'",
-    ]
-
-
 def test_names_in_pages_are_there():
     """What a page calls `pytagi_ddp.x` is there."""
     for path in pages():

@@ -122,8 +122,6 @@ WRITERS = {
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("linked", [False, True])
 def test_what_is_not_a_regular_file_is_never_replaced(kind, writer, linked, tmp_path, monkeypatch):
-    if writer == "picture":
-        pytest.importorskip("matplotlib")
     write, name = WRITERS[writer]
     monkeypatch.chdir(tmp_path)
     path, thing = tmp_path / name, tmp_path / ("thing" if linked else name)

@@ -198,28 +198,3 @@ def test_a_group_imports_only_groups_before_it(imports):
         for name, others in imports.items()
     }
     assert upward(GROUPS, short) == set(), "a file imports one of a later group of GROUPS"
-
-
-def test_an_import_from_a_later_group_is_found():
-    table = {"ground": "files", "kernels": "kernels.*", "nn": "nn.layer nn.*"}
-    imports: dict[str, set[str]] = {"files": {"kernels"}, "nn.layer": {"nn.net"}, "nn.net": set(), "kernels": set()}
-    imports["kernels.cpu.step"] = {"files"}
-    assert upward(table, imports) == {("files", "kernels")}
-    with pytest.raises(AssertionError, match=r"plot is in no group"):
-        groups_of(table, [*imports, "plot"])
-    with pytest.raises(AssertionError, match=r"of no module: \['nn.layer'\]"):
-        groups_of(table, ["files", "kernels.cpu.step", "nn.net"])
-
-
-def test_a_circle_is_found():
-    assert {*circle({"a": {"b"}, "b": {"c", "d"}, "c": {"b"}})} == {"b", "c"}
-    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
-    late = "def f():\n    import pytagi_ddp.nn\nif TYPE_CHECKING:\n    from pytagi_ddp.nn import Linear\n"
-    assert run_before("pytagi_ddp.files", late) == set()
-    assert arrows("pytagi_ddp.files", late) == {"pytagi_ddp.nn"}
-    assert arrows("pytagi_ddp.files", "def f():\n    import_module('pytagi_ddp.nn')") == {"pytagi_ddp.nn"}
-    loaded = "call = load('runtime._replay').call"
-    assert arrows("pytagi_ddp.files", loaded) == {"pytagi_ddp.kernels.cpu.runtime._replay"}
-    both = "try:\n    from pytagi_ddp.nn.layers import linear, Linear\nfinally: pass"
-    assert arrows("pytagi_ddp.files", both) == {"pytagi_ddp.nn.layers", "pytagi_ddp.nn.layers.linear"}
-    assert run_before("pytagi_ddp.files", both) == {"pytagi_ddp.nn"} | arrows("pytagi_ddp.files", both)

@@ -4,8 +4,6 @@ Once a week; before a change is taken, all tests run on every Python (.github/wo
 tests that the sources compile there.
 """
 
-import sys
-
 import pytest
 
 from tests import interpreters
@@ -20,9 +18,3 @@ def test_newest_python_builds_and_computes(tmp_path):
     if newest is None:
         pytest.skip("there is no newer Python than the one that runs the tests")
     interpreters.check(newest, tmp_path)
-
-
-def test_interpreters_are_those_of_pyproject():
-    assert interpreters.supported()[0] == "3.10"
-    assert interpreters.interpreter(f"3.{sys.version_info.minor}") is not None
-    assert interpreters.interpreter("3.99") is None

@@ -39,34 +39,6 @@ def test_many_files(tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
-def test_what_a_reader_must_not_do_is_noticed(tmp_path):
-    """The checks themselves: an error without a name, another content, another file, too much memory."""
-
-    def reads(do, errors=(ValueError,)):
-        reader = Reader("idx", tmp_path)
-        reader.format.read, reader.format.errors, reader.format.exact = do, errors, True
-        with limited_memory(reader.memory_limit()):
-            reader.check("images", b"damaged")
-
-    def nameless(path):
-        raise ValueError("something is wrong")
-
-    def leaves_a_file(path):
-        (path.parent / "other").write_bytes(b"")
-        raise ValueError(path)
-
-    for broken, error, message in (
-        (nameless, AssertionError, "does not name the file"),
-        (lambda path: 7, AssertionError, "has another content"),
-        (leaves_a_file, AssertionError, None),
-        (lambda path: bytes(1 << 30), MemoryError, None),
-        (lambda path: {}[path], KeyError, "images"),
-    ):
-        with pytest.raises(error, match=message):
-            reads(broken)
-        (tmp_path / "other").unlink(missing_ok=True)
-
-
 def test_a_process_that_ends_by_a_signal_is_an_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=-signal.SIGSEGV))
     args = SimpleNamespace(cases=3, seconds=1.0, seed=0, keep=tmp_path)

@@ -78,16 +78,6 @@ def test_no_product_of_sizes_is_computed_in_32_bits(tmp_path):
     assert seen == SMALL.keys()
 
 
-@pytest.mark.slow
-def test_a_product_in_32_bits_is_found(tmp_path, monkeypatch):
-    pytest.importorskip("Cython", minversion="3.1", reason="needs the Cython that builds the kernels")
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    (tmp_path / "lib.pyx").write_text(
-        "def f(int a, int b, long c):\n    cdef long d = a * b + a * c + 2 * 3\n    return d\n"
-    )
-    assert products_of_ints(tmp_path / "lib.pyx") == {("lib.pyx", 20, "    cdef long d = a * b + a * c + 2 * 3")}
-
-
 @pytest.mark.parametrize(
     "make",
     [

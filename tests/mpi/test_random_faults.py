@@ -16,11 +16,8 @@ from tests.mpi.random_faults import (
     TALKING,
     Case,
     draw,
-    judge,
     run,
 )
-from tests.mpi.run import Result
-from tests.random_cases import Outcome, table
 
 SAMPLE = (15, 16, 19)  # of kinds that `tests.mpi.test_faults` has not
 NO_FAULTS = (46, 47)  # of the kinds that `tests.mpi.test_child_process` has not
@@ -75,35 +72,3 @@ def test_cases_follow_from_their_number_and_cover_every_kind():
     assert 20 <= sum(case.point in EARLY_POINTS for case in cases) <= 60
     assert len({draw(seed).kind for seed in SAMPLE}) == len(SAMPLE)
     assert {draw(seed).kind for seed in NO_FAULTS} == set(HARMLESS) - {"fork", "program"}
-
-
-@pytest.mark.parametrize(
-    ("result", "wrong"),
-    [
-        (Result(1, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 0.5), []),
-        (Result(0, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 0.5), ["exit code 0"]),
-        (Result(1, "", "[rank 1/2] Traceback\nValueError: the fault of this case", 5.5), ["late"]),
-        (Result(1, "", "ValueError: the fault of this case", 0.5), ["other messages"]),
-        (Result(1, "", 2 * "[rank 1/2] Traceback\nValueError: the fault of this case\n", 0.5), ["other messages"]),
-    ],
-)
-def test_the_judge(result, wrong):
-    case = Case(0, 2, {}, "exception", 1, "before step", 3, 0.0, LONG_TIMEOUT)
-    assert judge(case, result) == wrong
-    rows = table([Outcome(case, wrong, "")], "kind", KINDS).splitlines()
-    assert rows[1].split() == (["exception", "1"] if not wrong else ["exception", "0", "1"])
-
-
-@pytest.mark.parametrize(
-    ("result", "wrong"),
-    [
-        (Result(0, "trained to 5\ntrained to 5\n", "", 60.0), []),
-        (Result(11, "trained to 5\ntrained to 5\n", "", 60.0), ["exit code 11"]),
-        (Result(0, "trained to 5\ntrained to 6\n", "", 60.0), ["other parameters"]),
-        (Result(0, "trained to 5\n", "", 60.0), ["other parameters"]),
-        (Result(0, "trained to 5\ntrained to 5\n", "[rank 0/2] Traceback", 60.0), ["other messages"]),
-    ],
-)
-def test_the_judge_of_what_is_no_fault(result, wrong):
-    case = Case(0, 2, {}, "fork", 1, "before step", 3, 0.0, LONG_TIMEOUT, how="end", steps=24)
-    assert judge(case, result) == wrong

@@ -7,8 +7,8 @@ import pytest
 
 from tests.conftest import weekly
 from tests.mpi.programs import faults, signalled
-from tests.mpi.random_signals import TARGETS, Case, draw, judge, run
-from tests.mpi.run import Result, mpirun
+from tests.mpi.random_signals import TARGETS, Case, draw, run
+from tests.mpi.run import mpirun
 
 SAMPLE = (8, 12, 33, pytest.param(35, marks=weekly))  # each went wrong once; the last one is like the training below
 
@@ -47,18 +47,3 @@ def test_cases_follow_from_their_number_and_cover_every_way():
     assert {case.target for case in cases} == {*TARGETS, "a process"}
     gaps = [gap for case in cases for _, gap in case.burst]
     assert 0.0005 <= min(gaps) < 0.001 and 0.1 < max(gaps) <= 0.121
-
-
-@pytest.mark.parametrize(
-    ("result", "seconds", "wrong"),
-    [
-        (Result(130, "", "[rank 1/2] Traceback\nKeyboardInterrupt", 0.5), 0.5, []),
-        (Result(130, "", "[rank 1/2] Traceback\nKeyboardInterrupt", 0.5), 6.5, ["late"]),
-        (Result(1, "", "[rank 1/2] Traceback\nKeyboardInterrupt", 0.5), 0.5, ["exit code 1"]),
-        (Result(130, "", "KeyboardInterrupt", 0.5), 0.5, ["other messages"]),
-        (Result(130, "", 2 * "[rank 1/2] Traceback\nKeyboardInterrupt\n", 0.5), 0.5, ["other messages"]),
-    ],
-)
-def test_the_judge(result, seconds, wrong):
-    case = Case(0, "ddp", 2, "a rank", 1, 0.0, [("SIGINT", 0.01), ("SIGINT", 0.01)])
-    assert judge(case, result, seconds) == wrong

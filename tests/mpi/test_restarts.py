@@ -13,9 +13,8 @@ import pytest
 
 from tests.conftest import weekly
 from tests.mpi.programs import restarted
-from tests.mpi.random_restarts import LIMIT, VICTIMS, WAYS, draw, judge, moments, run, start, undisturbed
-from tests.mpi.run import MpiJob, Result, mpirun_command
-from tests.random_cases import Outcome
+from tests.mpi.random_restarts import LIMIT, VICTIMS, WAYS, draw, run, start, undisturbed
+from tests.mpi.run import MpiJob, mpirun_command
 
 # The first went wrong once: without Hydra's proxy, nothing ends the ranks.
 SAMPLE = (22, pytest.param(36, marks=weekly))
@@ -132,18 +131,3 @@ def test_cases_follow_from_their_number_and_cover_every_way():
     deaths = [death for case in cases for death in case.deaths]
     assert {death[1] for death in deaths} == set(VICTIMS)
     assert min(Counter(death[2] for death in deaths).values()) >= 40
-    restarted_twice = "A. Restart 1 of 2 follows in 1 s\nB. Restart 2 of 2 follows in 2 s\n"
-    assert moments([Outcome(case, [], restarted_twice) for case in cases]).startswith("; 400 restarts, deaths")
-
-
-@pytest.mark.parametrize(
-    ("code", "stdout", "wrong"),
-    [
-        (0, "from 0\nsaved 3\nfrom 3\nrank 0 a\n", []),
-        (9, "from 0\nsaved 3\nfrom 3\nrank 0 a\n", ["exit code 9"]),
-        (0, "from 0\nsaved 3\nfrom 3\nrank 0 b\n", ["other parameters"]),
-        (0, "from 0\nsaved 3\nsaved 6\nfrom 3\nrank 0 a\n", ["lost steps"]),
-    ],
-)
-def test_the_judge(code, stdout, wrong):
-    assert judge(["rank 0 a"], Result(code, stdout, "", 1.0)) == wrong
