@@ -76,16 +76,3 @@ def test_input_delta_is_the_gradient_of_the_mean(names):
 def test_even_exp_needs_pairs():
     with pytest.raises(ValueError, match=r"even number of units.*gives 5"):
         nn.Sequential(nn.Linear(4, 5), nn.EvenExp())
-
-
-def test_softmax_is_per_sample():
-    """Each sample's means sum to 1; the largest class of the sample lends its variance to the others."""
-    net = nn.Sequential(nn.Softmax(), nn.Linear(3, 1))
-    net.eval()
-    z = np.float32([[1, 2, 4], [-3, 0, -3], [50, 60, 90]])
-    s = np.float32([[0.1, 0.2, 0.3], [1, 2, 3], [4, 5, 6]])
-    state = net.layers[0].forward(net.passes._input.state(z, s), nn.Saved(net.layers[0]))
-    np.testing.assert_allclose(state.mu.sum(1), 1, rtol=1e-6)
-    a = np.exp(z.astype(float)) / np.exp(z.astype(float)).sum(1, keepdims=True)
-    top = np.float64([[0.3], [2], [6]])
-    np.testing.assert_allclose(state.var, (a * (1 - a)) ** 2 * (s + top), rtol=2e-5, atol=1e-12)

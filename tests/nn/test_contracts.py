@@ -149,22 +149,6 @@ def test_state_is_laid_out_saved_and_reset_by_kind(tmp_path):
         net.load_state_dict(with_memory)
 
 
-def test_passes_that_are_repeated_or_only_look_change_no_state():
-    net, recomputed = carrying(), carrying(checkpoint_blocks=True)
-    recomputed.load_state_dict(net.state_dict())
-    for step in range(2):
-        for one in (net, recomputed):
-            backpropagate(one, step, 3)
-            one.step()
-        assert np.array_equal(net.arena.theta, recomputed.arena.theta)
-        assert np.array_equal(net.arena.carried, recomputed.arena.carried)
-        assert net.arena.statistics == recomputed.arena.statistics == [step + 1]
-    before = net.arena.carried.copy()
-    net.predict(np.ones((5, 2)), batch_size=2)
-    net.profile(np.ones((5, 2)), repeat=1)
-    assert np.array_equal(net.arena.carried, before) and net.arena.statistics == [2]
-
-
 @pytest.mark.parametrize("name", ["before", "after"])
 def test_a_hook_that_cannot_be_called(name):
     net = nn.Sequential(nn.Linear(2, 3))

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import threading
 import warnings
 from functools import partial
 
@@ -12,7 +11,6 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
-from tests.learning import learn
 from tests.mpi.ddp_networks import with_batch_norm
 from tests.nn.networks import randomise
 from tests.nn.twins import Both
@@ -100,26 +98,6 @@ def test_a_walked_backward_pass_continues_the_replayed_forward_pass(checkpoint_b
     both.train(4)
 
 
-def test_hooks_are_called_where_passes_were_replayed():
-    net = randomise(with_batch_norm())
-    rng, seen = np.random.default_rng(0), []
-
-    def step() -> int:
-        net(rng.normal(size=(4, 72)))
-        net.set_delta_z(np.ones((4, 4)), -np.ones((4, 4)))
-        net.backward()
-        net.step()
-        return len(seen)
-
-    for _ in range(4):
-        step()
-    with net.add_hook(after=lambda leaf, direction: seen.append((leaf, direction))):
-        counts = [step() for _ in range(4)]
-    leaves = len(list(net.named_leaves()))
-    assert counts == [2 * leaves * k for k in range(1, 5)]
-    assert step() == counts[-1]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_refused_changes_nothing(bad):
     both = Both(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -144,30 +122,6 @@ def test_what_is_refused_changes_nothing(bad):
     both.backward()  # of the pass before
     both.do(nn.Sequential.step)
     both.train(5)
-
-
-def test_threads_with_a_network_each():
-    def train(seed: int, results: dict) -> None:
-        manual_seed(seed)
-        net = networks[seed]
-        rng = np.random.default_rng(seed)
-        for step in range(60):
-            batch = (5, 5, 5, 5, 3)[step % 5]
-            learn(net, rng.normal(size=(batch, 20)), rng.normal(size=batch))
-        results[seed] = net.arena.theta.copy()
-
-    results: list[dict] = [{}, {}]
-    for found, parallel in zip(results, (True, False), strict=True):
-        manual_seed(1)
-        networks = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 1)) for _ in range(4)]
-        threads = [threading.Thread(target=train, args=(seed, found)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-            if not parallel:
-                thread.join()
-        for thread in threads:
-            thread.join()
-    assert all(np.array_equal(results[0][seed], results[1][seed]) for seed in range(4))
 
 
 def test_a_plan_goes_through_python_where_it_must():

@@ -275,14 +275,3 @@ def test_copies_are_networks_of_their_own():
         expected = net(X)
     for result in seen:
         np.testing.assert_array_equal(result, expected)
-
-
-def test_threads_that_have_ended_are_not_taken_for_new_ones():
-    """The system gives their numbers to new threads, which hand on what others have begun."""
-    net, alone = network(), network()
-    for _ in range(20):
-        assert in_thread(lambda: learn(net, "forward")) is None
-        learn(net, "backward")
-        assert in_thread(net.step) is None
-        learn(alone)
-    np.testing.assert_array_equal(net.arena.theta, alone.arena.theta)

@@ -33,15 +33,6 @@ def deltas(net) -> np.ndarray:
     return np.array([buffer.delta_mu, buffer.delta_var])
 
 
-def test_update_is_the_gaussian_innovation(net, updater):
-    y, noise = np.arange(8.0), np.linspace(0.1, 0.8, 8)
-    updater.update(net.output_z_buffer, y, noise, net.input_delta_z_buffer)
-    mu, var = net.get_outputs()
-    jcb = net.output_z_buffer.jcb
-    np.testing.assert_allclose(deltas(net)[0], jcb * (y - mu) / (var + noise), rtol=1e-5)
-    np.testing.assert_allclose(deltas(net)[1], -(jcb**2) / (var + noise), rtol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 5632, 262_144 + 1025])
 def test_any_number_of_outputs_on_any_number_of_threads(updater, size, dtype):

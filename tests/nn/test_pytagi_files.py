@@ -163,21 +163,6 @@ def test_a_full_disk_leaves_all_four_csv_files_as_they_were(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_loaded_network_trains_on(case):
-    name, net, arrays = case
-    net.load(FOLDER / f"{name}.bin")
-    updater = nn.OutputUpdater(net.device)
-    y, noise = np.zeros_like(arrays["out_mu"]), 0.1
-    errors = []
-    for _ in range(20):
-        mu, _ = net(arrays["x"])
-        errors.append(np.square(mu).mean())
-        updater.update(net.output_z_buffer, y, noise, net.input_delta_z_buffer)
-        net.backward()
-        net.step()
-    assert errors[-1] < 0.5 * errors[0]
-
-
 def test_every_cut_is_noticed(case):
     name, net, _ = case
     data = (FOLDER / f"{name}.bin").read_bytes()

@@ -189,18 +189,6 @@ def test_no_output_is_left_that_was_none_of_the_user_s():
         nn.OutputUpdater("cpu").update(net.output_z_buffer, np.ones(10), np.ones(10), net.input_delta_z_buffer)
 
 
-def test_a_new_network_and_a_copy():
-    manual_seed(1)
-    net = image()
-    twin = copy.deepcopy(net)
-    given = batches(net, 30)
-    update_bn(given, net)
-    other = copy.deepcopy(net)
-    update_bn(given, twin)
-    for a, b, c in zip(*map(statistics, (net, other, twin)), strict=True):
-        assert np.array_equal(a, b) and np.array_equal(a, c)
-
-
 @pytest.mark.parametrize(
     ("loader", "arguments", "error", "message"),
     [
