@@ -1,10 +1,12 @@
 """Where a DDPSequential gets its communicator from, and what it refuses beside."""
 
+from functools import partial
+
 import pytest
 
-from pytagi_ddp.distributed import barrier, initialize, rank, run_threads
+from pytagi_ddp.distributed import all_reduce_deltas, barrier, initialize, rank, run_threads
 from pytagi_ddp.distributed.communicator import SerialCommunicator
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, Sequential
+from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, Linear, PipelineSequential, Sequential
 
 
 def network() -> Sequential:
@@ -49,16 +51,20 @@ def test_one_that_does_not_fit_is_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "options", "message"),
+    ("takes", "flag"),
     [
-        (DDPSequential, {"average": "sum"}, "DDPSequential: average must be True or False, got 'sum'"),
-        (FSDPSequential, {"average": "mean"}, "FSDPSequential: average must be True or False, got 'mean'"),
-        (DDPSequential, {"sync_batch_norm": "no"}, "DDPSequential: sync_batch_norm must be True or False, got 'no'"),
+        (DDPSequential, "average"),
+        (DDPSequential, "sync_batch_norm"),
+        (FSDPSequential, "average"),
+        (FSDPSequential, "sync_batch_norm"),
+        (FSDPSequential, "reshard_after_forward"),
+        (PipelineSequential, "recompute"),
+        (partial(all_reduce_deltas, SerialCommunicator()), "average"),
     ],
 )
-def test_what_is_neither_yes_nor_no_is_named(wrapper, options, message):
-    with pytest.raises(TypeError, match=message):
-        wrapper(network(), DDPConfig(backend="serial"), **options)
+def test_what_is_neither_yes_nor_no_is_named(takes, flag):
+    with pytest.raises(TypeError, match=f": {flag} must be True or False, got 'sum'"):
+        takes(network(), **{flag: "sum"})
 
 
 def test_another_time_out_than_that_of_the_communicator_is_refused():

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import cuda, manual_seed
-from pytagi_ddp.distributed import NonFiniteError, SerialCommunicator, all_reduce_deltas
+from pytagi_ddp.distributed import NonFiniteError
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
-from pytagi_ddp.nn import DDPConfig, DDPSequential, FSDPSequential, PipelineSequential
+from pytagi_ddp.nn import DDPConfig, DDPSequential
 from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
@@ -425,20 +425,6 @@ def contradict(comm):
 def test_options_that_contradict_each_other_are_refused(results):
     (texts,) = results
     assert all(texts) and len(set(texts)) == 8
-
-
-@pytest.mark.parametrize(
-    "kind, flag",
-    [
-        (FSDPSequential, "reshard_after_forward"),
-        (FSDPSequential, "sync_batch_norm"),
-        (PipelineSequential, "recompute"),
-        (partial(all_reduce_deltas, SerialCommunicator()), "average"),
-    ],
-)
-def test_words_are_not_taken_for_true(kind, flag):
-    with pytest.raises(TypeError, match=f": {flag} must be True or False, got 'sum'"):
-        kind(WITHOUT_BATCH_NORM["Linear"](), **{flag: "sum"})
 
 
 def compare_replicas(comm, change):

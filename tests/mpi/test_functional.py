@@ -23,8 +23,7 @@ from pytagi_ddp.distributed import (
     synchronize,
 )
 from tests.learning import backpropagate
-from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, error_of, shares, with_batch_norm
-from tests.mpi.run import mpirun
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, batch, shares, with_batch_norm
 from tests.mpi.shared import check, on_ranks
 
 
@@ -313,27 +312,3 @@ def deltas_by_hand(comm, name, average):
 @pytest.mark.parametrize("average", [True, False])
 def test_deltas_by_hand_give_the_bits_of_ddp_sequential(results, name, average):
     check(results, 24 + (name == "BatchNorm"))
-
-
-def without_initialize():
-    calls = [
-        dist.barrier,
-        dist.total_workers,
-        lambda: synchronize("auto", 1),
-        lambda: dist.get_distributed_backend("mpi"),
-    ]
-    for call in calls:
-        text = error_of(call, RuntimeError)
-        assert "is not initialised: call initialize(" in text, text
-    assert not dist.is_initialized()
-    dist.rank_zero_print("only one")
-    first = dist.initialize()
-    first.close()
-    assert not dist.is_initialized()
-    assert dist.initialize() is not first
-
-
-@pytest.mark.mpi
-def test_a_backend_has_to_be_initialised():
-    result = mpirun(without_initialize, np=2)
-    assert (result.returncode, result.stdout) == (0, "only one\n"), result.stderr
