@@ -18,8 +18,9 @@ from pytagi_ddp.kernels.cuda.runtime import array as cuda_array
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
 from tests.kernels.products import KERNELS, normal, operands, window
 
+CPU = {linear: cpu_linear, conv2d: cpu_conv2d, convtranspose2d: cpu_convtranspose2d}
+CONVOLUTIONS = [conv2d, convtranspose2d]
 KINDS = (FORWARD, KNOWN, STATE, PARAMETERS)
-ALL_KINDS = (*KINDS, *(kind + TRANSPOSED for kind in KINDS))
 SMALL, TF32_TILES, TF32 = dispatch.SMALL, [dispatch.LARGE], {dispatch.LARGE: dispatch.TF32}
 DENSE = [(1, 1, 1), (1, 7, 3), (5, 1, 17), (9, 34, 10), (12, 12, 8)]  # batch, inputs, outputs
 CONV = [  # batch, height, width, channels, outputs, kernel, stride, zeros at top/left, zeros at bottom/right
@@ -74,11 +75,12 @@ def given(kind, case, draw=normal):
 
 
 dense, convolution, transposed = (partial(given, kind) for kind in KERNELS)
+GIVEN = dict(zip(CPU, (dense, convolution, transposed), strict=True))
 
 
 def everything(product, a, window, var=True, bias=True, jcb=True, accumulate=False):
     """All results of a layer's forward and backward pass; accumulate: onto what is there, where a product can."""
-    array = cpu_array if product in (cpu_linear, cpu_conv2d, cpu_convtranspose2d) else cuda_array.arrays(0)
+    array = cpu_array if product in CPU.values() else cuda_array.arrays(0)
     start = np.float32(0.5 if accumulate else np.nan)
     pair = lambda like: [array.place(np.full(like.shape, start)) for _ in range(2)]  # noqa: E731
     out, into, sums, bias_sums = pair(a["dm"]), pair(a["mu"]), pair(a["w"]), pair(a["b"])
@@ -102,6 +104,11 @@ def compare(actual, expected, tolerance=2e-6):
         np.testing.assert_allclose(actual[name], array, 0, bound, err_msg=name)
 
 
+def check(product, case, draw=normal, tolerance=2e-6, **switches):
+    a, window = GIVEN[product](case, draw)
+    compare(everything(product, a, window, **switches), everything(CPU[product], a, window, **switches), tolerance)
+
+
 SWITCHES = [
     {},
     {"var": False, "bias": False, "jcb": False},
@@ -112,31 +119,26 @@ SWITCHES = [
 @pytest.mark.parametrize("case", DENSE)
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_dense(case, switches):
-    a, window = dense(case)
-    compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
+    check(linear, case, **switches)
 
 
 @pytest.mark.parametrize("case", CONV)
 @pytest.mark.parametrize("switches", SWITCHES[:2])
 def test_convolution(case, switches):
-    a, window = convolution(case)
-    compare(everything(conv2d, a, window, **switches), everything(cpu_conv2d, a, window, **switches))
+    check(conv2d, case, **switches)
 
 
 @pytest.mark.parametrize("case", CONV)
 @pytest.mark.parametrize("switches", SWITCHES)
 def test_transposed_convolution(case, switches):
-    a, window = transposed(case)
-    expected = everything(cpu_convtranspose2d, a, window, **switches)
-    compare(everything(convtranspose2d, a, window, **switches), expected)
+    check(convtranspose2d, case, **switches)
 
 
 @pytest.mark.parametrize("tile", [dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW])
 @pytest.mark.parametrize("case", [(3, 5, 9), (4, 12, 8), *MORE_DENSE])
 def test_tiles_of_the_gpu(tile, case, use):
     use(tile)
-    a, window = dense(case)
-    compare(everything(linear, a, window), everything(cpu_linear, a, window))
+    check(linear, case)
 
 
 @pytest.mark.parametrize(
@@ -147,12 +149,8 @@ def test_tiles_of_the_gpu(tile, case, use):
 @pytest.mark.parametrize("var", [True, False])
 def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
     use(tile, tf32=tf32)
-    for product, cpu_product, make in (
-        (conv2d, cpu_conv2d, convolution),
-        (convtranspose2d, cpu_convtranspose2d, transposed),
-    )[: 1 if tile in dispatch.NARROW else 2]:
-        a, window = make(case, coarse if tf32 else normal)
-        compare(everything(product, a, window, var=var), everything(cpu_product, a, window, var=var), 4e-6)
+    for product in CONVOLUTIONS[: 1 if tile in dispatch.NARROW else 2]:
+        check(product, case, coarse if tf32 else normal, 4e-6, var=var)
 
 
 @pytest.mark.parametrize("switches", SWITCHES)
@@ -160,45 +158,29 @@ def test_split_sums(switches, use):
     use(SMALL, split=True)
     sizes = plan.Sizes.dense(26, 20, 9)
     assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in (KNOWN, PARAMETERS))
-    a, window = dense((26, 20, 9))
-    compare(everything(linear, a, window, **switches), everything(cpu_linear, a, window, **switches))
+    check(linear, (26, 20, 9), **switches)
 
 
-def test_split_sums_of_a_strided_convolution(use):
+@pytest.mark.parametrize(("product", "of"), [(conv2d, 0), (convtranspose2d, TRANSPOSED)])
+def test_split_sums_of_a_strided_convolution(product, of, use):
     use(SMALL, split=True)
-    a, window = convolution((1, 9, 8, 4, 8, 3, 2, 1, 1))
     sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
-    assert all(dispatch.plan_of(kind, sizes, None).parts > 1 for kind in KINDS)
-    compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
-
-
-def test_split_sums_of_a_transposed_convolution(use):
-    use(SMALL, split=True)
-    a, window = transposed((1, 9, 8, 4, 8, 3, 2, 1, 1))
-    sizes = plan.Sizes(1, 9, 8, 4, 5, 4, 8, 3, 2, 1)
-    assert all(dispatch.plan_of(kind + TRANSPOSED, sizes, None).parts > 1 for kind in KINDS)
-    compare(everything(convtranspose2d, a, window), everything(cpu_convtranspose2d, a, window))
+    assert all(dispatch.plan_of(kind + of, sizes, None).parts > 1 for kind in KINDS)
+    check(product, (1, 9, 8, 4, 8, 3, 2, 1, 1))
 
 
 @pytest.mark.parametrize("tile", TF32_TILES)
 @pytest.mark.parametrize("case", [(17, 12, 20), (5, 11, 3), *MORE_DENSE])
 def test_tf32_dense(tile, case, use):
     use(tile, split=True, tf32=TF32[tile])
-    a, window = dense(case, coarse)
-    compare(everything(linear, a, window), everything(cpu_linear, a, window))
+    check(linear, case, coarse)
 
 
+@pytest.mark.parametrize("product", CONVOLUTIONS)
 @pytest.mark.parametrize("case", [(1, 5, 4, 4, 4, 3, 1, 1, 1), (1, 5, 4, 3, 5, 3, 2, 1, 1)])
-def test_tf32_convolution(case, use):
+def test_tf32_convolution(product, case, use):
     use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
-    a, window = convolution(case, coarse)
-    compare(everything(conv2d, a, window), everything(cpu_conv2d, a, window))
-
-
-def test_tf32_transposed_convolution(use):
-    use(TF32_TILES[0], tf32=TF32[TF32_TILES[0]])
-    a, window = transposed((1, 5, 4, 3, 5, 3, 2, 1, 1), coarse)
-    compare(everything(convtranspose2d, a, window), everything(cpu_convtranspose2d, a, window))
+    check(product, case, coarse)
 
 
 def test_tf32_rounds_to_ten_bits_without_bias(use):
