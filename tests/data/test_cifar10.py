@@ -69,13 +69,6 @@ def test_both_official_layouts_load_from_the_folder_or_its_parent(tmp_path, reco
     np.testing.assert_array_equal(test.labels, records["test_batch"][0])
 
 
-def test_the_python_files_are_like_the_official_ones(tmp_path, records):
-    write_python(tmp_path / "py", records)
-    data = (tmp_path / "py" / "test_batch").read_bytes()
-    assert data[:2] == b"\x80\x02"
-    assert b"cnumpy.core.multiarray\n_reconstruct\n" in data
-
-
 def test_search_order(tmp_path, records, monkeypatch):
     assert find_cifar10() is None
     write_binary(tmp_path / "data" / "cifar" / "cifar-10-batches-bin", records)

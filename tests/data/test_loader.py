@@ -98,15 +98,6 @@ def test_a_rank_without_samples_gets_an_empty_batch_and_steps_along():
     assert list(loaders[0])[1][0].shape == (0, 108)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_evaluation_counts_every_sample_once(world_size):
-    data = make_data()
-    labels = [
-        labels for rank in range(world_size) for _, labels in BatchLoader(data, 8, rank, world_size, evaluation=True)
-    ]
-    np.testing.assert_array_equal(np.concatenate(labels), data.labels)
-
-
 def test_resumes_where_a_checkpoint_was_taken_with_another_number_of_ranks():
     data = make_data()
     loader = BatchLoader(data, 12, transform=random_crop_flip, seed=5)

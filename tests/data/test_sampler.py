@@ -17,24 +17,6 @@ def parts(num_samples, world_size, batch_size, epoch=0, **options):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("num_samples", [4, 60, 101])
-def test_shards_are_disjoint_and_cover_the_data(num_samples, world_size):
-    ranks = parts(num_samples, world_size, 4)
-    seen = np.concatenate([indices for rank in ranks for indices in rank])
-    assert sorted(seen) == list(range(num_samples))
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_global_batches_do_not_depend_on_the_number_of_ranks(world_size, shuffle):
-    (one,) = parts(101, 1, 30, shuffle=shuffle)
-    ranks = parts(101, world_size, 30 // world_size, shuffle=shuffle)
-    assert {len(rank) for rank in ranks} == {len(one)}
-    for batch, whole in enumerate(one):
-        np.testing.assert_array_equal(np.concatenate([rank[batch] for rank in ranks]), whole)
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("num_samples", range(1, 32, 3))
 def test_a_partial_batch_is_split_evenly_and_every_rank_steps_equally_often(num_samples, world_size):
     ranks = parts(num_samples, world_size, 4)
@@ -63,15 +45,6 @@ def test_order_depends_on_seed_and_epoch_only():
 def test_the_permutation_is_the_documented_one():
     expected = np.random.Generator(np.random.PCG64([7, 2])).permutation(20)
     np.testing.assert_array_equal(np.concatenate(parts(20, 1, 6, epoch=2, seed=7)[0]), expected)
-
-
-def test_start_batch_skips_batches():
-    sampler = ShardedSampler(50, 1, 2)
-    whole, rest = list(sampler.batches(4)), list(sampler.batches(4, start_batch=3))
-    assert [part.batch for part in rest] == [3, 4, 5, 6]
-    for a, b in zip(whole[3:], rest, strict=True):
-        np.testing.assert_array_equal(a.indices, b.indices)
-    assert list(sampler.batches(4, start_batch=7)) == []
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

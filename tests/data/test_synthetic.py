@@ -21,8 +21,8 @@ def test_shapes_types_and_class_counts(sets):
 
 
 def test_a_seed_gives_these_bytes_on_every_machine(sets):
-    digest = hashlib.sha256(sets[0].images.tobytes() + sets[0].labels.tobytes()).hexdigest()
-    assert digest == "38d4f8333d1ac97f4701e68d6796c4228eace182f9d9f0a4e7493ad7bd2630c6"
+    content = b"".join(part.tobytes() for data in sets for part in (data.images, data.labels))
+    assert hashlib.sha256(content).hexdigest() == "22dbbc7f2912cb53fd715ed0796a64ca734b696394b273154ff63aa775ff7968"
 
 
 def test_the_first_images_do_not_depend_on_the_number_asked_for(sets):
@@ -36,20 +36,6 @@ def test_seeds_and_splits_give_other_images(sets):
     other, _ = synthetic_images(250, 1, seed=1)
     assert not np.array_equal(other.images, sets[0].images[:250])
     assert not np.array_equal(sets[1].images[:250], sets[0].images[:250])
-
-
-def test_mean_images_of_the_classes_do_not_solve_it(sets):
-    train, test = (data.images.reshape(len(data), -1) / 255 for data in sets)
-    means = np.stack([train[sets[0].labels == label].mean(axis=0) for label in range(10)])
-    nearest = ((means**2).sum(axis=1) - 2 * test @ means.T).argmin(axis=1)
-    assert 0.4 < np.mean(nearest != sets[1].labels) < 0.8
-
-
-def test_the_shapes_can_be_told_apart(sets):
-    """The nearest training image, which sees shapes where they lie alike, errs far less than the means."""
-    train, test = (data.images.reshape(len(data), -1) / 255 for data in sets)
-    nearest = ((train**2).sum(axis=1) - 2 * test @ train.T).argmin(axis=1)
-    assert np.mean(sets[0].labels[nearest] != sets[1].labels) < 0.2
 
 
 @pytest.mark.parametrize(
