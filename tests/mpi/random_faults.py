@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pytagi_ddp.distributed.engine import shared_memory
 from tests import random_cases
 from tests.mpi import other_user
-from tests.mpi.run import Hang, MpiJob, Outlived, Result, mpirun_command
+from tests.mpi.run import Hang, MpiJob, Result, mpirun_command
 
 AT_ONCE = 2
 SOON = 5.0  # seconds from the fault to the end of the job
@@ -177,8 +177,7 @@ def run(case: Case) -> tuple[list[str], str]:
 
 
 def _run(case: Case) -> tuple[list[str], str]:
-    job = _start(case, apart=case.kind == "other job")
-    try:
+    with contextlib.closing(_start(case, apart=case.kind == "other job")) as job:
         if case.kind in HARMLESS:
             pass
         elif case.kind in TO_MPIRUN:
@@ -189,17 +188,13 @@ def _run(case: Case) -> tuple[list[str], str]:
             os.kill(job.process.pid, getattr(signal, case.kind.split()[0]))
         else:
             _wait_for_fault(job)
-        result = job.finish(LIMIT if case.kind in FAULTS else LIMIT_TO_THE_END)
-    except Hang as error:
-        # Python drops a Ctrl-C in a callback from C, as of Numba's compiler; what the library catches of that, it ends.
-        lost = case.kind == "SIGINT" and "Exception ignored" in str(error)
-        return ["LOST BY PYTHON" if lost else "HANG"], str(error)
-    except Outlived as error:
-        return ["OUTLIVED"], str(error)
-    except AssertionError as error:
-        return ["NO START"], str(error)
-    finally:
-        job.close()
+        try:
+            result = job.finish(LIMIT if case.kind in FAULTS else LIMIT_TO_THE_END)
+        except Hang as error:
+            # Python drops a Ctrl-C in a callback from C, as of Numba's compiler; the library ends what it catches.
+            if case.kind == "SIGINT" and "Exception ignored" in str(error):
+                return ["LOST BY PYTHON"], str(error)
+            raise
     story = f"exit code {result.returncode}, {result.seconds:.1f} s\n{result.stdout}{result.stderr}"
     return judge(case, result), story
 

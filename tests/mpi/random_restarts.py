@@ -9,6 +9,7 @@ number of cases that went otherwise (up to 99).
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from functools import cache, partial
 
 from tests import random_cases
 from tests.mpi.programs import restarted
-from tests.mpi.run import Hang, MpiJob, Outlived, Result
+from tests.mpi.run import MpiJob, Result
 
 AT_ONCE = 2
 WAYS = ("ddp", "buckets", "synchronised", "shards", "whole", "pipeline")
@@ -82,15 +83,8 @@ def run(case: Case) -> tuple[list[str], str]:
     wanted = undisturbed(case.way, case.ranks)
     with tempfile.TemporaryDirectory() as folder:
         options = ("--max-restarts", str(len(case.deaths)), "--pause", "0.05")
-        job = start(case.way, case.ranks, case.deaths, folder, *options)
-        try:
+        with contextlib.closing(start(case.way, case.ranks, case.deaths, folder, *options)) as job:
             result = job.finish(LIMIT)
-        except Hang as error:
-            return ["HANG"], str(error)
-        except Outlived as error:
-            return ["OUTLIVED"], str(error)
-        finally:
-            job.close()
     return judge(wanted, result), f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
 
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from tests import random_cases
 from tests.mpi.programs import signalled
-from tests.mpi.run import Hang, MpiJob, Outlived, Result
+from tests.mpi.run import MpiJob, Result
 
 SOON = 5.0  # seconds from the first signal to the end of the job
 LIMIT = 20.0  # seconds after which a case counts as a hang
@@ -74,8 +74,7 @@ def run(case: Case) -> tuple[list[str], str]:
     """Runs a case; returns what was wrong, and everything that is known about it."""
     if case.way in signalled.ALONE:
         return run_alone(case)
-    job = MpiJob(partial(signalled.train, way=case.way), case.ranks)
-    try:
+    with contextlib.closing(MpiJob(partial(signalled.train, way=case.way), case.ranks)) as job:
         pids = job.wait_ready(30)
         time.sleep(case.delay)
         begin = time.monotonic()
@@ -93,23 +92,14 @@ def run(case: Case) -> tuple[list[str], str]:
             time.sleep(gap)
         result = job.finish(LIMIT)
         seconds = time.monotonic() - begin
-    except Hang as error:
-        return ["HANG"], str(error)
-    except Outlived as error:
-        return ["OUTLIVED"], str(error)
-    except AssertionError as error:
-        return ["NO START"], str(error)
-    finally:
-        job.close()
-    return judge(
-        case, result, seconds
-    ), f"exit code {result.returncode}, {seconds:.1f} s\n{result.stdout}{result.stderr}"
+    story = f"exit code {result.returncode}, {seconds:.1f} s\n{result.stdout}{result.stderr}"
+    return judge(case, result, seconds), story
 
 
 def run_alone(case: Case) -> tuple[list[str], str]:
     """`run` of a process that goes on after each Ctrl-C; two that come while it answers may end it, as Ctrl-C does."""
-    job = MpiJob(partial(signalled.alone, way=case.way), 1, launcher=[sys.executable])
-    try:
+    program = partial(signalled.alone, way=case.way)
+    with contextlib.closing(MpiJob(program, 1, launcher=[sys.executable])) as job:
         (pid,) = job.wait_ready(60)
         for _, gap in case.burst:
             with contextlib.suppress(ProcessLookupError):
@@ -118,12 +108,6 @@ def run_alone(case: Case) -> tuple[list[str], str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
         result = job.finish(LIMIT)
-    except Hang as error:
-        return ["HANG"], str(error)
-    except AssertionError as error:
-        return ["NO START"], str(error)
-    finally:
-        job.close()
     sound = result.returncode == 0 and result.stdout.startswith("sound ")
     ended = result.returncode == -signal.SIGINT and "\nKeyboardInterrupt" in result.stderr
     return [] if sound or ended else ["UNSOUND"], f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
