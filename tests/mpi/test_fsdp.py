@@ -259,42 +259,45 @@ def test_checkpoints_of_shards(results, reshard):
 
 
 def misuse(comm, reshard):
-    rank, results = comm.rank, {}
+    """What refused calls say, and what that has to hold; then whether the network is as it was, and goes on."""
+    rank, found = comm.rank, []
     make = WITHOUT_BATCH_NORM["Conv2d"]
     config = DDPConfig(backend=comm.backend, timeout=20)
+    offload, buckets = (DDPConfig(backend=comm.backend, **o) for o in ({"offload_params": True}, {"buckets": 2}))
 
-    def refused(call):
-        return error_of(call, ValueError, TypeError, RuntimeError, FloatingPointError)
+    def refused(call, words, *kinds):
+        found.append([error_of(call, *kinds or (ValueError, TypeError, RuntimeError, FloatingPointError)), words])
 
-    for name, options in (
-        ("another mode", {"reshard_after_forward": reshard == (rank == 0)}),
-        ("another size", {"min_num_params": 100 + rank}),
-        ("no size", {"min_num_params": -1}),
-    ):
-        results[name] = refused(lambda options=options: FSDPSequential(make(), config, **options))
-    results["another class"] = refused(lambda: (DDPSequential if rank else FSDPSequential)(make(), config))
-    offload = DDPConfig(backend=comm.backend, offload_params=True)
-    results["offload"] = refused(lambda: FSDPSequential(make(), offload, reshard_after_forward=reshard))
-    results["replica offload"] = refused(lambda: DDPSequential(make(), offload))
-    results["buckets"] = refused(lambda: FSDPSequential(make(), DDPConfig(backend=comm.backend, buckets=2)))
+    other_mode = {"reshard_after_forward": reshard == (rank == 0)}
+    refused(lambda: FSDPSequential(make(), config, **other_mode), "reshard_after_forward is")
+    other_size = "min_num_params is 100 on rank 0 and 101 on rank 1"
+    refused(lambda: FSDPSequential(make(), config, min_num_params=100 + rank), other_size)
+    refused(lambda: FSDPSequential(make(), config, min_num_params=-1), "got -1")
+    other_class = "class is 'FSDPSequential' on rank 0 and 'DDPSequential' on rank 1"
+    refused(lambda: (DDPSequential if rank else FSDPSequential)(make(), config), other_class)
+    refused(lambda: FSDPSequential(make(), offload, reshard_after_forward=reshard), "needs a network on a GPU")
+    refused(lambda: DDPSequential(make(), offload), "is for an FSDPSequential")
+    refused(lambda: FSDPSequential(make(), buckets), "buckets")
     net = make()
     sharded, whole = pair(comm, net, reshard)
-    results["again"] = refused(lambda: DDPSequential(net, config))
     model = sharded.model
-    results["step"] = refused(model.step)
-    results["copy"] = refused(lambda: copy.deepcopy(model)) if reshard else "unshard()"
-    results["pickle"] = refused(lambda: sharded.__reduce_ex__(2))
-    results["deltas"] = error_of(lambda: model.layers[0].delta_mu_w, ParametersNotHereError)
-    read = error_of(lambda: model.layers[0].mu_w, ParametersNotHereError)
-    results["parameters"] = read if reshard else "Conv2d" * (not read) + "unshard()"
-    results["moved"] = refused(lambda: model.arena.detach())
+    refused(lambda: DDPSequential(net, config), "lies in shards")
+    refused(model.step, "step() of a network in a FSDPSequential: call that one's")
+    refused(lambda: sharded.__reduce_ex__(2), "copy or pickle its `model`")
+    refused(lambda: model.layers[0].delta_mu_w, "unshard()", ParametersNotHereError)
+    if reshard:
+        refused(lambda: copy.deepcopy(model), "unshard()")
+        refused(lambda: model.layers[0].mu_w, "unshard()", ParametersNotHereError)
+    else:
+        assert model.layers[0].mu_w.size
+    refused(lambda: model.arena.detach(), "cannot be moved")
     x, y = batch(net, 3, rank)
     backpropagate(sharded, x, y)
-    results["twice"] = refused(lambda: backpropagate(sharded, x, y))
+    refused(lambda: backpropagate(sharded, x, y), "no_sync()")
     sharded.step()
     with sharded.unshard():
         for call in (lambda: backpropagate(sharded, x, y), sharded.step, lambda: sharded.update_bn([x])):
-            results[f"inside {len(results)}"] = refused(call)
+            refused(call, "inside unshard()")
     before = sharded.state_dict()
     updater = nn.OutputUpdater("cpu")
     sharded(x)
@@ -302,44 +305,21 @@ def misuse(comm, reshard):
     if rank == comm.world_size - 1:
         sharded.input_delta_z_buffer.delta_mu = np.full(y.size, np.nan, np.float32)
     sharded.backward()
-    results["not finite"] = refused(sharded.step)
-    results["unchanged"] = "yes" if sharded.state_dict() == before else ""
+    refused(sharded.step, "parameters have a delta that is not finite")
+    unchanged = sharded.state_dict() == before
     for each in (sharded, whole):
         each.load_state_dict(whole.state_dict())
         learn(each, x, y)
-    results["goes on"] = "yes" if same(sharded, whole) else ""
-    return results
+    return found, unchanged, same(sharded, whole)
 
 
 @on_ranks(misuse, 2, "3 threads", threads=False)
 @BOTH
 def test_misuse_is_refused_on_every_rank(results, reshard):
-    words = {
-        "another mode": "reshard_after_forward is",
-        "another size": "min_num_params is 100 on rank 0 and 101 on rank 1",
-        "another class": "class is 'FSDPSequential' on rank 0 and 'DDPSequential' on rank 1",
-        "no size": "got -1",
-        "buckets": "buckets",
-        "offload": "needs a network on a GPU",
-        "replica offload": "is for an FSDPSequential",
-        "again": "lies in shards",
-        "step": "step() of a network in a FSDPSequential: call that one's",
-        "copy": "unshard()",
-        "pickle": "copy or pickle its `model`",
-        "deltas": "unshard()",
-        "parameters": "unshard()",
-        "moved": "cannot be moved",
-        "twice": "no_sync()",
-        "not finite": "parameters have a delta that is not finite",
-        "unchanged": "yes",
-        "goes on": "yes",
-    }
-    for result in results:
-        for name, word in words.items():
-            assert word in result[name], name
-        inside = [text for name, text in result.items() if name.startswith("inside")]
-        assert len(inside) == 3 and all("inside unshard()" in text for text in inside)
-        assert result["not finite"] == results[0]["not finite"]
+    for found, unchanged, goes_on in results:
+        assert [(text, words) for text, words in found if words not in text] == []
+        assert found[-1] == results[0][0][-1]
+        assert unchanged and goes_on
 
 
 def cut_short(comm, reshard):
