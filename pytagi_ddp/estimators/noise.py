@@ -69,6 +69,9 @@ class Moments:
     def target(self, k: int) -> Moments:
         return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k])
 
+    def of_samples(self, rows: np.ndarray | slice) -> Moments:
+        return Moments(self.mus[:, rows], self.variances[:, rows], self.added[:, rows])
+
     def known(self) -> Moments:
         """The mean of the networks' means, as if nothing but missing inputs were uncertain."""
         mu, added = (values.mean(0, keepdims=True) for values in (self.mus, self.added))

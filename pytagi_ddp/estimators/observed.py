@@ -38,6 +38,7 @@ COUNTS: dict[str, Callable[[], Likelihood]] = {
 }
 NAMES = {**REAL, **POSITIVE, **COUNTS}
 SLOPES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of outputs, to choose from
+LIMITS = tuple(4.0**-k for k in range(6))  # on variances of outputs, over the largest one, to choose from
 SCALES = ("sigma", "scale")
 LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
@@ -84,37 +85,49 @@ class LikelihoodNoise(Noise):
     Attributes:
         centre, slope: c and b; outputs z become c + b (z - c). Networks learn some of the noise of small tables, so
             their outputs vary too much; where these are logarithms, the means e^(m + s/2) vary much too much.
+        limit: of the variance s of an output. At a rare category s may be many times the squared error of the output,
+            and the mean e^(m + s/2) far too large. What is beyond `most` is added as it is.
+        most: the largest s at any sample.
     """
 
     likelihood: Likelihood
     centre: float = 0.0
     slope: float = 1.0
+    limit: float = math.inf
+    most: float = math.inf
 
     def distribution(
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> MixturePrediction:
-        variances = self.slope**2 * (moments.variances + moments.added)
+        variances = self.slope**2 * (self._limited(moments.variances) + moments.added)
         return MixturePrediction(self.likelihood, self._shrunk(moments.mus), variances, mean, std)
 
     def _shrunk(self, z: np.ndarray) -> np.ndarray:
         return z if self.slope == 1 else self.centre + self.slope * (z - self.centre)
 
+    def _limited(self, variances: np.ndarray) -> np.ndarray:
+        return np.minimum(variances, self.limit) + np.maximum(variances - self.most, 0)
+
     def with_slope(self, moments: Moments, y: np.ndarray, weights: np.ndarray) -> LikelihoodNoise:
         """The noise of counts or positive numbers, and the slope that is most probable for the prior ln b ~ N(0, 1/4).
 
-        Other noise has the slope 1. The arguments are those of `fitted`.
+        The limit of variances is the most likely one for the samples with the largest variances. Other noise has the
+        slope 1, and no limit. The arguments are those of `fitted`.
         """
         fitted = self.fitted(moments, y, weights)
         if isinstance(self.likelihood, Gaussian | StudentT | Laplace):
             return fitted
+        rows: slice | np.ndarray = np.argsort(-moments.var, kind="stable")[:UNSEEN]
+        some, most = moments.of_samples(rows), float(moments.variances.max())
+        tried = (replace(fitted, limit=share * most, most=most) for share in LIMITS)
+        fitted = max(tried, key=lambda noise: noise._log_likelihood(some, y[rows], weights[rows]))
         rows = slice(None, None, max(len(y) // UNSEEN, 1))
-        some = Moments(*(values[:, rows] for values in (moments.mus, moments.variances, moments.added)))
+        some = moments.of_samples(rows)
         median = isinstance(self.likelihood, LogNormal)
         centre = np.average(np.log(y), weights=weights) if median else np.log(np.average(y, weights=weights) + 1e-3)
 
         def log_posterior(noise: LikelihoodNoise) -> float:
-            logs = noise.distribution(y[rows], some, 0.0, 1.0).log_prob(y[rows])
-            return float(weights[rows] @ logs) - 2 * math.log(noise.slope) ** 2
+            return noise._log_likelihood(some, y[rows], weights[rows]) - 2 * math.log(noise.slope) ** 2
 
         tried = (replace(fitted, centre=float(centre), slope=slope) for slope in SLOPES)
         best = max(tried, key=log_posterior)
@@ -124,6 +137,9 @@ class LikelihoodNoise(Noise):
             best = replace(best, centre=best.centre + float(rise) / (1 - best.slope))
         return best.fitted(moments, y, weights)
 
+    def _log_likelihood(self, moments: Moments, y: np.ndarray, weights: np.ndarray) -> float:
+        return float(weights @ self.distribution(y, moments, 0.0, 1.0).log_prob(y))
+
     def fitted(self, moments: Moments, y: np.ndarray, weights: np.ndarray, share: float = 1.0) -> LikelihoodNoise:
         """The noise that is most likely for one target of samples, given what networks predict for them.
 
@@ -131,7 +147,7 @@ class LikelihoodNoise(Noise):
             share: below 1, the logarithms of its parameters go from those of this noise by this part of the way.
         """
         rows = slice(None, None, max(len(y) // UNSEEN, 1))
-        var = (moments.var + moments.missing + moments.spread)[rows]
+        var = (self._limited(moments.variances).mean(0) + moments.missing + moments.spread)[rows]
         mu, var = self._shrunk(moments.mu[rows]), self.slope**2 * var
         old, new = self.likelihood, most_likely(self.likelihood, mu, var, y[rows], weights[rows])
         pairs = {name: (getattr(old, name), getattr(new, name)) for name in old.noise_parameters}

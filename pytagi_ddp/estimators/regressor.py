@@ -106,7 +106,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
             were not learnt, and the prediction is the mixture over the networks. Outputs of counts and positive numbers
             are moved towards that of a constant prediction, by the share that makes samples that were not learnt most
-            likely (not in `partial_fit`). `sigma_v`, `heteroscedastic` and `student_t` are for None.
+            likely, and their variances have the most likely limit (both not in `partial_fit`). `sigma_v`,
+            `heteroscedastic` and `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
         n_seeds: networks for each fold. None: from 2 to 4, as few as predict unseen samples almost as well as 4 (the

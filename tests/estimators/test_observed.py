@@ -196,6 +196,21 @@ def test_rare_counts_have_the_mean_of_the_data(seed):
     assert 0.85 < ratio < 1.15, "0.79 to 0.85 without the shift of the centre"
 
 
+@pytest.mark.parametrize("name", ["gamma", "poisson"])
+def test_rare_categories_have_the_mean_of_their_samples(name):
+    """Networks are very uncertain of a category with few samples: their means e^(m + s/2) were far too large."""
+    rng = np.random.default_rng(0)
+    region = rng.choice(5, 2000, p=[0.45, 0.3, 0.2, 0.044, 0.006])
+    x = np.column_stack([rng.normal(size=2000), region])
+    mean = np.exp(0.2 + np.array([0, 0.3, -0.3, 0.8, 1.6])[region] + 0.3 * x[:, 0])
+    y = rng.poisson(mean) if name == "poisson" else rng.gamma(2, mean / 2)
+    options = OPTIONS | {"n_bins": 0, "categorical_features": [1]}
+    predicted = TAGIRegressor(**options, likelihood=name).fit(x, y).predict(x)
+    rare = region == 4
+    assert 0.9 < predicted.sum() / y.sum() < 1.1
+    assert 0.4 < predicted[rare].sum() / y[rare].sum() < 2, "hundreds without the limit of variances"
+
+
 def test_small_relative_noise_of_positive_numbers():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (1000, 2))
