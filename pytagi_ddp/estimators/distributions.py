@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.estimators.student_t import cumulative, log_density, quantile, ranked_score
 from pytagi_ddp.likelihoods import Likelihood, Prediction
 from pytagi_ddp.likelihoods.prediction import between_whole_numbers, bisected, check_q, observed_as
@@ -252,5 +251,6 @@ class TargetsPrediction(EnsemblePrediction):
         return np.stack(arrays, -1)
 
     def _with(self, y: Any) -> zip[tuple[EnsemblePrediction, np.ndarray]]:
-        columns = np.broadcast_to(np.asarray(to_numpy(y, "y"), np.float64), self.mean.shape)
+        values, shape = observed_as(y, self.mean), self.mean.shape
+        columns = np.broadcast_to(values, np.broadcast_shapes(values.shape, shape))
         return zip(self.parts, np.moveaxis(columns, -1, 0), strict=True)

@@ -108,6 +108,15 @@ def test_densities_are_derivatives(name):
     np.testing.assert_allclose(found.pdf(y), slope, rtol=2e-3)
 
 
+def test_observations_of_several_targets_have_their_shape():
+    found = KINDS["targets"]
+    samples = len(found.mean)
+    for y in (np.ones(samples), np.ones((samples, 3)), np.ones((2, samples))):
+        with pytest.raises(ValueError, match=rf"predictions have \({samples}, 2\): (give one|is it transposed)"):
+            found.log_prob(y)
+    assert found.log_prob(1.0).shape == found.cdf(np.ones((samples, 2))).shape == (samples, 2)
+
+
 def test_a_mixture_is_the_mean_over_networks():
     found, mu, var = mixture()
     y = found.mean + 0.7
