@@ -477,7 +477,8 @@ class Likelihood(ABC):
         self.__dict__.update(writable(state))
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
+        with np.printoptions(threshold=100):  # of the exposures of many samples some are shown
+            settings = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
         return f"{type(self).__name__}({settings})"
 
 

@@ -590,6 +590,10 @@ def test_a_setting_that_is_assigned_is_that_of_a_new_likelihood(likelihood, name
     np.testing.assert_array_equal(told(likelihood, m, s, y), told(new, m, s, y))
 
 
+def test_exposures_of_many_samples_are_printed_in_short():
+    assert len(repr(lk.NegativeBinomial(2.0, np.linspace(0.1, 1, 900)))) < 200
+
+
 def test_what_can_be_assigned_to_parts_and_subclasses():
     part = lk.Gaussian()
     joint = lk.Joint(part, lk.Poisson())
