@@ -109,6 +109,8 @@ class Outputs:
                 remedy = "; for the last step alone give the last recurrent layer last_timestep=True"
             elif isinstance(y, tuple) and values.size == 2 * size:
                 remedy = "; a tuple (y, var) is observed by Gaussian, and (low, high) by Censored"
+            elif infinite and values.size == 2 * size:  # of Censored
+                remedy = "; intervals are a tuple (low, high) of two arrays"
             raise ValueError(
                 f"{what} must hold {size} values ({rows} x {self.width} outputs), got {values.size} in the shape "
                 f"{values.shape}{remedy}"

@@ -203,15 +203,18 @@ class Censored(Likelihood):
                 if not same_order(low.shape, high.shape):
                     raise ValueError(f"low has the shape {low.shape}, and high {high.shape}: is one transposed?")
                 high = high.reshape(low.shape)
-            if (half := np.atleast_1d(np.isnan(low) != np.isnan(high))).any():
-                at = tuple(np.argwhere(half)[0])
-                one, other = (np.broadcast_to(bound, half.shape)[at] for bound in (low, high))
-                raise ValueError(
-                    f"Censored observes (low, high), and got ({one:g}, {other:g}) in row {at[0]} of {len(half)}: write "
-                    "inf (or -inf) where there is no bound; NaN in both is a missing observation"
-                )
-            if np.any(low > high):
-                raise ValueError("Censored observes (low, high) with low <= high")
+            half, wrong = (np.atleast_1d(bad) for bad in (np.isnan(low) != np.isnan(high), low > high))
+            for bad, remedy in (
+                (half, "write inf (or -inf) where there is no bound; NaN in both is a missing observation"),
+                (wrong, "low is above high. A known number t is (t, t), a number above t is (t, inf)"),
+            ):
+                if bad.any():
+                    at = tuple(np.argwhere(bad)[0])
+                    one, other = (np.broadcast_to(bound, bad.shape)[at] for bound in (low, high))
+                    raise ValueError(
+                        f"Censored observes (low, high), and got ({one:g}, {other:g}) in row {at[0]} of {len(bad)}: "
+                        + remedy
+                    )
             return low, high
         values = np.asarray(to_numpy(y, "y"), np.float64)
         below, above = values <= self.lower, values >= self.upper
