@@ -1,6 +1,7 @@
 """Checkpoints of a network that is spread over ranks: its files, whatever way it is spread."""
 
 import json
+import os
 import shutil
 import threading
 import warnings
