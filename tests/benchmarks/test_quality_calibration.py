@@ -145,18 +145,19 @@ def test_pytorch_has_the_time_of_the_evidence_weighted_step(small, tmp_path):
 
 def test_pytorch_learns_and_drops():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    loader = BatchLoader(IMAGES[0], 20, prefetch=0)
+    train, _ = SMALL.load(None)
+    loader = BatchLoader(train, 20, prefetch=0)
     predict, steps = calibration.train_torch(SMALL, "MC dropout, PyTorch", loader, 1, 0.5, 0)
-    p, variance = predict(np.zeros((3, 3072), np.float32))
+    p, variance = predict(np.zeros((3, 192), np.float32))
     assert steps > 5 and variance.min() > 0
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
     for optimizer in ("softmax", "SGD with momentum"):
         method = f"{optimizer}, PyTorch, same epochs"
         ordinary, steps = calibration.train_torch(SMALL, method, loader, 10, 0.1, 0)
         assert steps == 10 * len(loader)
-        p, variance = ordinary(IMAGES[0].images.reshape(-1, 3072) / np.float32(255))
+        p, variance = ordinary(train.images.reshape(-1, 192) / np.float32(255))
         assert variance is None
-        assert (p.argmax(1) == IMAGES[0].labels).mean() > 0.3  # chance is 0.1
+        assert (p.argmax(1) == train.labels).mean() > 0.3  # chance is 0.1
 
 
 def test_ranks_merge_their_posteriors(small, tmp_path, capsys, monkeypatch):
