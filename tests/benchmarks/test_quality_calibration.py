@@ -153,8 +153,8 @@ def test_pytorch_learns_and_drops():
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
     for optimizer in ("softmax", "SGD with momentum"):
         method = f"{optimizer}, PyTorch, same epochs"
-        ordinary, steps = calibration.train_torch(SMALL, method, loader, 10, 0.1, 0)
-        assert steps == 10 * len(loader)
+        ordinary, steps = calibration.train_torch(SMALL, method, loader, 40, 0.1, 0)
+        assert steps == 40 * len(loader)
         p, variance = ordinary(train.images.reshape(-1, 192) / np.float32(255))
         assert variance is None
         assert (p.argmax(1) == train.labels).mean() > 0.3  # chance is 0.1
