@@ -11,17 +11,25 @@ from tests.nn.networks import leaves, random_batch, randomise
 STEPS, FEATURES = 4, 6
 
 
-class Sequence(nn.BaseLayer):
-    """States that the input is a sequence, and passes it on."""
-
-    def default_input_shape(self):
-        return Shape.of_sequence(STEPS, FEATURES)
+class Passed(nn.BaseLayer):
+    """Passes its input on, and says nothing about it."""
 
     def forward(self, state, saved):
         return state
 
     def backward(self, delta, saved):
         return delta
+
+
+class Sequence(Passed):
+    """States that the input is a sequence, and passes it on."""
+
+    def __init__(self, steps=STEPS, features=FEATURES):
+        super().__init__()
+        self.stated = Shape.of_sequence(steps, features)
+
+    def default_input_shape(self):
+        return self.stated
 
 
 def learn(net: nn.Sequential, x, var_x, y) -> dict[str, np.ndarray]:
@@ -118,6 +126,32 @@ def test_layers_before_the_first_that_says_how_many_time_steps_there_are(sequenc
             if mine.parameters:
                 mine.mu_w, mine.var_w, mine.mu_b, mine.var_b = theirs.parameters.views
     np.testing.assert_allclose(net(x), tail(*head(np.maximum(x, 0))), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [nn.LayerBlock(nn.Linear(3, 8), nn.ReLU()), nn.LSTM(8, 8, 4)],
+        lambda: [nn.Linear(3, 8), nn.ResNetBlock(nn.LayerBlock(nn.Linear(8, 5), nn.Linear(5, 8))), nn.LSTM(8, 8, 4)],
+        lambda: [nn.Linear(3, 8), nn.ResNetBlock(nn.LayerBlock(nn.RMSNorm(8), nn.MultiheadAttention(8, 2, seq_len=4)))],
+        lambda: [nn.Parallel(nn.Linear(3, 5), None, merge="concat"), nn.LSTM(8, 8, 4)],
+        lambda: [nn.Parallel(nn.Linear(1, 2), nn.Linear(2, 6), merge="concat", split=[1, 2]), nn.LSTM(8, 8, 4)],
+        lambda: [nn.Parallel(nn.Linear(3, 8), nn.LSTM(3, 8, 4))],
+    ],
+)
+def test_blocks_before_or_around_the_first_that_says_how_many_time_steps_there_are(layers):
+    """As if a layer before them said it."""
+    net, told = (randomise(nn.Sequential(*head, *layers(), nn.Linear(8, 2))) for head in ([], [Sequence(4, 3)]))
+    assert (net.in_shape.sequence, net.out_shape.sequence) == ((4, 3), (4, 2))
+    told.arena.theta[...] = net.arena.theta
+    x, var_x, y, _ = random_batch(net, 2)
+    np.testing.assert_equal(learn(net, x, var_x, y), learn(told, x, var_x, y))
+
+
+def test_a_branch_of_unknown_features_before_an_lstm():
+    """It may need the sample as a whole."""
+    with pytest.raises(ValueError, match=r"needs an input of 4x8 .* gives 8"):
+        nn.Sequential(nn.Linear(3, 8), nn.Parallel(None, Passed()), nn.LSTM(8, 8, 4))
 
 
 def test_layers_before_an_lstm_that_give_a_flat_sample_or_do_not_fit():

@@ -149,11 +149,19 @@ class Chain:
         for layer in self.layers if shape == Shape(shape.size) else ():
             if features is None:
                 break
-            needed = layer.default_input_shape() if getattr(layer, "seq_len", 1) > 1 else None
-            if needed and needed.features == features:
+            knows = any(getattr(leaf, "seq_len", 1) > 1 for leaf in layer.leaves())
+            needed = layer.default_input_shape() if knows else None
+            if needed and needed.steps > 1 and needed.features == features:
                 return Shape.of_sequence(needed.steps, shape.size)
             features = layer.features_by_step(features)
         return shape
+
+    def features_by_step(self, features: int) -> int | None:
+        """See `BaseLayer.features_by_step`."""
+        known: int | None = features
+        for layer in self.layers:
+            known = known and layer.features_by_step(known)
+        return known
 
     def build(self, shape: Shape, channels_last: bool | None, image: tuple[int, int, int] | None = None) -> Shape:
         """Propagates shapes.

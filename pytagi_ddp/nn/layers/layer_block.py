@@ -41,6 +41,9 @@ class LayerBlock(LayerSequence, BaseLayer):
     def default_input_shape(self) -> Shape | None:
         return self.chain.default_input_shape()
 
+    def features_by_step(self, features: int) -> int | None:
+        return self.chain.features_by_step(features)
+
     def infer_output(self, shape: Shape) -> Shape:
         like = self.out_like
         if like is None:

@@ -135,11 +135,20 @@ class Parallel(BaseLayer):
 
     def default_input_shape(self) -> Shape | None:
         needed = [None if slot is None else slot.default_input_shape() for slot in self._slots]
-        first = next((shape for shape in needed if shape is not None), None)
+        stated = (shape for shape in needed if shape is not None)
+        first = max(stated, key=lambda shape: shape.steps, default=None)  # a Linear does not know the time steps
         if self.split is None or first is None:
             return first
         alike = all(shape is None or shape == _part(first, n) for shape, n in zip(needed, self.split, strict=True))
         return _part(first if alike else Shape(1), sum(self.split))
+
+    def features_by_step(self, features: int) -> int | None:
+        parts = self.split or [features] * len(self._slots)
+        outputs = [n if slot is None else slot.features_by_step(n) for slot, n in zip(self._slots, parts, strict=True)]
+        known = [n for n in outputs if n is not None]
+        if len(known) < len(outputs):
+            return None
+        return sum(known) if self.merge == "concat" else known[0]
 
     def input_shape(self, shape: Shape) -> Shape:
         if self.split is None or sum(self.split) == _width(shape):
