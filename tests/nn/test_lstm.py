@@ -212,6 +212,21 @@ def test_recorded_and_recomputed_passes_of_one_sample(checkpoint):
     np.testing.assert_array_equal(nets[1].arena.theta, nets[0].arena.theta)
 
 
+def test_a_recomputed_pass_of_several_samples_does_not_reset_the_memory():
+    """Not even one that was set after the forward pass, which has reset it."""
+    layers = [nn.LayerBlock(nn.LSTM(2, 3)), nn.LayerBlock(nn.Linear(3, 1))]
+    net = randomise(nn.Sequential(*layers, checkpoint_blocks=True))
+    x, _, delta_mu, delta_var = random_batch(net, 2, with_variance=False)
+    for _ in range(4):  # walked through, then recorded and replayed
+        net(x)
+        lstm = net.layers[0].layers[0]
+        assert not any(a.any() for a in lstm.get_memory())
+        lstm.set_memory(np.full((4, 3), 0.5, np.float32))
+        net.set_delta_z(delta_mu, delta_var)
+        net.backward()
+        np.testing.assert_array_equal(lstm.get_memory(), 0.5)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 8])
 def test_mean_deltas_are_the_chain_rule(steps):
     """With variances towards 0, the deltas of weights over s are the derivatives of the output: finite differences."""
