@@ -103,17 +103,16 @@ class Outputs:
         """
         values = to_numpy(y, what)
         if values.size != (size := self.rows * self.width):
-            rows = f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
             remedy = ""
             if values.size == self.samples * self.width:
-                remedy = "; for the last step alone give the last recurrent layer last_timestep=True"
+                remedy = self._of_last_step("NaN")
             elif isinstance(y, tuple) and values.size == 2 * size:
                 remedy = "; a tuple (y, var) is observed by Gaussian, and (low, high) by Censored"
             elif infinite and values.size == 2 * size:  # of Censored
                 remedy = "; intervals are a tuple (low, high) of two arrays"
             raise ValueError(
-                f"{what} must hold {size} values ({rows} x {self.width} outputs), got {values.size} in the shape "
-                f"{values.shape}{remedy}"
+                f"{what} must hold {size} values ({self._counted} x {self.width} outputs), got {values.size} in the "
+                f"shape {values.shape}{remedy}"
             )
         flat = flat_float32(values, what)
         self.check_samples(values, what)
@@ -134,8 +133,11 @@ class Outputs:
         if values.size != self.rows:
             of_ones = values.size == self.rows * classes and values.shape[-1] == classes
             remedy = "; of rows with a 1 at the class give y.argmax(-1)" if of_ones else ""
+            if values.size == self.samples:
+                remedy = self._of_last_step("-1")
             raise ValueError(
-                f"y must hold one class for each of {self.rows} rows of outputs, got {values.size} values{remedy}"
+                f"y must hold one class for each of {self._counted}, got {values.size} in the shape {values.shape}"
+                f"{remedy}"
             )
         self.check_samples(values, "y")
         flat = values.reshape(-1)
@@ -148,6 +150,13 @@ class Outputs:
                 f"y must hold classes from 0 to {classes - 1} (-1: missing), got {flat.min()} to {flat.max()}"
             )
         return np.ascontiguousarray(flat, np.int32)
+
+    @property
+    def _counted(self) -> str:
+        return f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
+
+    def _of_last_step(self, missing: str) -> str:
+        return f"; for the last step alone give the others {missing}, or the last recurrent layer last_timestep=True"
 
     def check_samples(self, values: np.ndarray, what: str) -> None:
         check_samples(values.shape, what, self.samples, self.rows, self.image)

@@ -554,8 +554,11 @@ def test_sequences_of_a_network_that_takes_another_number_of_steps():
     x = np.zeros((5, 12), np.float32)
     with pytest.raises(ValueError, match=r"12\), and this network takes one time step .* \(seq_len\)"):
         nn.Sequential(nn.LSTM(1, 4), nn.Linear(4, 1)).fit(x, x[:, 0], Gaussian())
-    with pytest.raises(ValueError, match=r"36 values \(36 time steps .* for the last step alone .* last_timestep=True"):
+    with pytest.raises(ValueError, match=r"36 values \(36 time steps .* the last step alone give the others NaN, or"):
         nn.Sequential(nn.LSTM(1, 4, seq_len=12), nn.Linear(4, 1)).fit(x, x[:, 0], Gaussian())
+    one_of_each = r"each of 60 time steps, got 5 in the shape \(5,\); for the last step alone give the others -1, or"
+    with pytest.raises(ValueError, match=one_of_each):
+        nn.Sequential(nn.LSTM(1, 4, seq_len=12), nn.Linear(4, 2)).fit(x, x[:, 0].astype(int), Categorical(2))
 
 
 @pytest.mark.parametrize(
