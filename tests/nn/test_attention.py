@@ -73,7 +73,7 @@ def test_bad_arguments(arguments, words):
 def test_inputs_of_other_features_or_steps():
     with pytest.raises(ValueError, match="MultiheadAttention of 4 features after a layer that gives 3x8"):
         nn.Sequential(nn.Embedding(5, 8, 3), nn.MultiheadAttention(4, 2))
-    with pytest.raises(ValueError, match="seq_len=3 after a layer that gives 1 time steps"):
-        nn.Sequential(nn.Embedding(5, 4), nn.MultiheadAttention(4, 2, seq_len=3))
+    with pytest.raises(ValueError, match="seq_len=3 after a layer that gives 2 time steps"):
+        nn.Sequential(nn.Embedding(5, 4, 2), nn.MultiheadAttention(4, 2, seq_len=3))
     flat = nn.Sequential(nn.Linear(2, 12), nn.MultiheadAttention(4, 2))
     assert flat.out_shape.sequence == (3, 4) and flat.layers[1].settings()["seq_len"] == 3

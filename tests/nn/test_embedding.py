@@ -1,9 +1,12 @@
 """What is a category, and which rows of the table learn; numbers are checked by the battery and recorded cases."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
-from pytagi_ddp import nn
+from pytagi_ddp import manual_seed, nn
 from tests.battery.example import observe
 from tests.learning import learn
 
@@ -96,3 +99,29 @@ def test_without_a_size_a_sample_is_one_category():
     mu, var = (moments.reshape(2, 3, 4) for moments in net(np.float32([0, 1, 2, 0, 3, 4])))
     np.testing.assert_array_equal(mu[:, 1:].reshape(4, 4), net.layers[0].mu_w.reshape(10, 4)[1:5])
     assert not mu[:, 0].any() and not var[:, 0].any() and var[:, 1:].all()
+
+
+@pytest.mark.parametrize("sequence", [lambda: nn.LSTM(8, 8, seq_len=4), lambda: nn.MultiheadAttention(8, 2, seq_len=4)])
+def test_a_category_at_every_time_step(sequence):
+    """Without `input_size`, the layer that knows the time steps says how many categories a sample has."""
+    nets = []
+    for sizes in ((), (4,)):
+        manual_seed(0)
+        nets.append(nn.Sequential(nn.Embedding(9, 8, *sizes), sequence(), nn.Linear(8, 2)))
+    nets += [nn.Sequential(*copy.deepcopy(nets[0].layers)), pickle.loads(pickle.dumps(nets[0]))]
+    x = np.array([[1, 8, 3, 1], [0, 2, -1, -1]])
+    for net in nets:
+        learn(net, x, np.ones(16), 0.1)
+        np.testing.assert_array_equal(net.predict(x), nets[0].predict(x))
+    np.testing.assert_array_equal(nets[0].predict(x[..., None]), nets[0].predict(x))
+    with pytest.raises(ValueError, match=r"gives 8|gives 1 time steps"):
+        nn.Sequential(nn.Embedding(9, 8, 1), sequence())
+
+
+def test_a_category_and_numbers_at_every_time_step():
+    parts = nn.Parallel(nn.Embedding(9, 8), nn.Linear(2, 8), merge="concat", split=[1, 2])
+    net = nn.Sequential(parts, nn.LSTM(16, 8, seq_len=4), nn.Linear(8, 1))
+    x = np.random.default_rng(0).normal(size=(3, 4, 3))
+    x[..., 0] = np.arange(12).reshape(3, 4) % 9
+    learn(net, x, np.ones(12), 0.1)
+    assert net.predict(x)[0].shape == (3, 4, 1)

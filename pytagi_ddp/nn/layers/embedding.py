@@ -28,7 +28,7 @@ class Embedding(BaseLayer):
     Args:
         num_embeddings: categories, at most 2^24.
         embedding_dim: features of each.
-        input_size: categories per sample; 0 means one.
+        input_size: categories per sample; 0: one, or one at every time step, if a layer with `seq_len` follows.
         scale: prior standard deviation of the entries, and spread of their means.
         padding_idx: an input, a category or -1 (the default), for empty positions: its outputs have mean and variance
             0, and its row does not learn.
@@ -78,7 +78,10 @@ class Embedding(BaseLayer):
         self._set_prior(prior, (self.num_embeddings, self.embedding_dim))
 
     def default_input_shape(self) -> Shape:
-        return Shape(self.in_shape.size or 1)
+        return self.in_shape if self.in_shape.size else Shape(1)
+
+    def features_by_step(self, features: int) -> int | None:
+        return self.embedding_dim if features == 1 and not self.in_shape.size else None
 
     def input_shape(self, shape: Shape) -> Shape:
         if self.in_shape.size and shape != self.in_shape:
