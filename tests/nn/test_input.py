@@ -68,6 +68,7 @@ MISSHAPEN = {
     "channels of one": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, in_width=8, in_height=8)), (2, 8, 8, 3)),
     "time in front": (lstm, (5, 7, 2)),
     "features before time": (lstm, (7, 2, 5)),
+    "other features and times": (lambda: nn.Sequential(nn.LSTM(1, 3, 8)), (7, 4, 2)),
 }
 
 

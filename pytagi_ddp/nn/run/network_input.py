@@ -37,7 +37,7 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
     if array.ndim > 1 and array.shape != rows.shape:
         of_one = next((array.shape[k:] for k in range(1, array.ndim) if prod(array.shape[k:]) == shape.size), None)
         given, own = ([n for n in dims if n != 1] for dims in (of_one or (), shape.image or shape.sequence or ()))
-        if of_one is None or (len(given) == len(own) and given != own):
+        if of_one is None or (given != own and len(own) in (1, len(given))):
             if array.shape == (shape.image or shape.sequence):
                 raise ValueError(f"{what} has the shape {array.shape} of one sample: add a batch axis, {what}[None]")
             if shape.of_one_step:
