@@ -210,7 +210,12 @@ def test_names_that_are_not_there():
     for name in ("relu", "Relu"):
         with pytest.raises(AttributeError, match=f"has no '{name}'; did you mean ReLU\\?"):
             getattr(nn, name)
-    for name, hint in (("Flatten", "it is not needed"), ("Upsample", "use ConvTranspose2d"), ("GELU", "there is none")):
+    for name, hint in (
+        ("Flatten", "it is not needed"),
+        ("Upsample", "use ConvTranspose2d"),
+        ("GRU", "use LSTM"),
+        ("GELU", "there is none"),
+    ):
         with pytest.raises(AttributeError, match=f"has no '{name}'; {hint}"):
             getattr(nn, name)
     assert not TORCH.keys() & set(nn.__all__)

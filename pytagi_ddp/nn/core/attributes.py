@@ -70,6 +70,8 @@ TORCH = {  # modules of PyTorch -> what to do here instead
     **dict.fromkeys(("Flatten", "Unflatten"), "it is not needed: a Linear takes a whole image or sequence"),
     **dict.fromkeys(("Dropout", "Dropout1d", "Dropout2d"), "leave it out: variances are the uncertainty"),
     **dict.fromkeys(("Module", "ModuleList"), "derive from BaseLayer or Activation; blocks are LayerBlock"),
+    **dict.fromkeys(("GRU", "RNN"), "use LSTM"),
+    **dict.fromkeys(("Transformer", "TransformerEncoder", "TransformerDecoder"), "use pytagi_ddp.models.transformer"),
     "BatchNorm1d": "use BatchNorm2d",
     "Conv1d": "use Conv2d with in_height=1, see docs/coming_from.md",
     **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"), "use ConvTranspose2d"),
