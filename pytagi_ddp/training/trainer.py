@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
@@ -27,7 +27,7 @@ from pytagi_ddp.likelihoods import Joint, Likelihood
 from pytagi_ddp.nn import PosteriorAverage, Sequential
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
-from pytagi_ddp.nn.core.validate import check_integers
+from pytagi_ddp.nn.core.validate import check_integers, check_predictions
 from pytagi_ddp.nn.tools.inspection import pulls_knowledge
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.advice import KNOWS, UNFROZEN, advise, advise_batch_size
@@ -665,6 +665,8 @@ class Trainer:
 
         Args:
             data: as for `fit`. Every rank evaluates its share of arrays, and every sample counts once. Collective.
+                In a network with a memory (an `LSTM` of one time step), batches of one sample continue one the other,
+                the first one the training. Afterwards the memory is as before.
 
         Raises:
             ValueError: no likelihood was given, and `fit` has not chosen one; ranks have different arrays. Others as
@@ -683,15 +685,39 @@ class Trainer:
         """`evaluate` of batches that all ranks have compared."""
         self._find_metrics(self._outputs())
         sums = self._new_sums()
-        for x, y, weights in map(parts_of, batches):
-            samples = len(x)
-            if samples:
-                mu, var = self.net.predict(x, samples)
-                if self._has_outputs:
-                    self._score(sums, mu, var, observed(y, self._several), samples, weights)
+        with self._predicting() as predict:
+            for x, y, weights in map(parts_of, batches):
+                samples = len(x)
+                if samples:
+                    mu, var = predict(x, samples)
+                    if self._has_outputs:
+                        self._score(sums, mu, var, observed(y, self._several), samples, weights)
         if isinstance(self.net, TrainedOnRanks):
             self.net.barrier()  # if passes are collective, shares of other sizes need other numbers of passes
         return sums.over_ranks(self.ranks)[0]
+
+    @contextmanager
+    def _predicting(self) -> Iterator[Callable[[Any, int], tuple[np.ndarray, np.ndarray]]]:
+        """The `predict` of batches. A memory goes from batch to batch as in training, and is restored at the end."""
+        network = self.network
+        if not network.arena.carried.size or isinstance(self.net, PipelineSequential | DataParallel):
+            yield self.net.predict
+            return
+
+        def predict(x: Any, samples: int) -> tuple[np.ndarray, np.ndarray]:
+            moments = self.net(x)
+            mu, var = (moment.reshape(samples, *(shape.image or shape.sequence or (shape.size,))) for moment in moments)
+            if network.missing_inputs != "pass":
+                check_predictions(mu, var)
+            return mu, var
+
+        array, carried, shape = network.kernels.array, network.arena.carried, network.out_shape
+        before = array.snapshot(carried)
+        try:
+            with network.passes.in_mode(training=False):
+                yield predict
+        finally:
+            array.copy(np.asarray(before), carried)
 
     def predict(self, x: ArrayLike) -> Any:
         """The distribution of observations at x, a `Prediction`: its mean, variance, probabilities, intervals.

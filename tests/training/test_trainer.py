@@ -538,6 +538,28 @@ def test_natural_mistakes(call, error, message):
         call(network())
 
 
+@pytest.mark.parametrize("wrap", [lambda net: net, nn.DDPSequential, nn.FSDPSequential])
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_memory_goes_through_the_validation_data(wrap, size):
+    """As through the training data, from where it was at their end; afterwards it is there again."""
+    x = np.random.default_rng(0).normal(size=(33, 1)).astype(np.float32)
+    batches = [(x[k : k + size], np.roll(x, 1)[k : k + size]) for k in range(0, 33, size)]
+    pytagi_ddp.manual_seed(0)
+    norm = [nn.BatchNorm2d(4)] if size > 1 else []  # has another result in training
+    net = wrap(nn.Sequential(nn.LSTM(1, 4), *norm, nn.Linear(4, 1)))
+    trainer = Trainer(net, Gaussian(0.3), epochs=2)
+    history = trainer.fit(batches[:5], batches[5:])
+    memory = net.get_lstm_states()[0]
+    network = copy.deepcopy(trainer.network) if wrap is not nn.FSDPSequential else trainer.network
+    network.eval()
+    errors = np.concatenate([network(a)[0] - b[:, 0] for a, b in batches[5:]])
+    rmse = np.sqrt(np.mean(np.square(errors)))
+    np.testing.assert_allclose([history[-1]["val_rmse"]], rmse, rtol=1e-5)
+    if network is not trainer.network:
+        assert trainer.network.training and trainer.evaluate(batches[5:])["rmse"] == history[-1]["val_rmse"]
+        np.testing.assert_array_equal(net.get_lstm_states()[0], memory)
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 4])
 def test_few_epochs_of_a_linear_model_count_no_evidence_several_times(epochs):
     """A step of one sample that counts fourfold would make variances 0, and leave weights where they are."""
