@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -285,7 +285,8 @@ def learn_noise(
         gain: by how much the expected squared error of all networks together is smaller than that of `moments`; NaN
             where this is not known.
         heteroscedastic: whether networks of the noise are trained. If not, the scale is the same everywhere.
-        student_t: whether the degrees of freedom are fitted. If not, they are infinite.
+        student_t: whether the degrees of freedom are fitted. If not, they are infinite. A scale that is estimated from
+            n residuals is uncertain itself, so they are at most n - 1 (of equal weights), and not below 3.
         seeds: one for each fold. run: calls the trainings.
         others: the columns of x for rare and missing categories.
         spread, most_spread: mean variance of the means of networks, 0 if it is unknown; largest one of all networks.
@@ -320,6 +321,9 @@ def learn_noise(
     shrink = float(np.average(np.log1p(-shares), weights=weights[some]))
     of_others = tuple((column, math.log(factor)) for column, factor in factors.items())
     within = min(1.0, spread / mean(moments.var)) if spread else 1.0
+    if student_t:
+        residuals = float(weights.sum() ** 2 / (weights @ weights))  # of equal weights, as informative as these
+        scale = replace(scale, degrees=min(scale.degrees, max(DEGREES[0], residuals - 1)))
     return LearntNoise(scale, shrink, made, (h.min(), h.max()), complete, trained, of_others, within)
 
 

@@ -76,6 +76,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     2. Each sample is predicted by the networks that have not seen it, which gives the residuals r. Other TAGI networks
        learn h, a prediction of ln r^2 from the inputs and the prediction of the first networks.
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
+       For n samples v is at most n - 1 (and at least 3), because a scale from few residuals is uncertain.
        Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
        proportion to it. It also grows with the variance between the networks' means, where that is larger than at any
        sample. Where a category is rare or missing, it has a factor, from the errors at such samples.

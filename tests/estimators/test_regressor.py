@@ -533,3 +533,18 @@ def test_the_scale_is_that_of_the_mean_of_all_networks(large, missing):
     assert 0.88 < inside.mean() < 0.93
     unchanged = learn_noise(x, np.zeros(4000), np.ones(4000), moments, fold, 0 * gain, **options)
     assert unchanged.shrink == 0 > found.shrink
+
+
+@pytest.mark.parametrize("weights", [np.ones(6), np.repeat([2.0, 0.0], 6)])
+def test_the_tails_are_those_of_a_scale_that_is_estimated_from_few_samples(weights):
+    """Of 90 %: with degrees of freedom that are the most likely ones, 84 % are inside."""
+    rng, n, inside = np.random.default_rng(0), len(weights), []
+    x, moments = np.zeros((n, 1)), Moments(np.zeros((1, n)), np.full((1, n), 1e-6), np.zeros((1, n)))
+    options = {"fold": np.arange(n) % 2, "gain": np.zeros(n), "heteroscedastic": False, "seeds": [0, 1], "run": None}
+    for _ in range(150):
+        y = rng.normal(size=n)
+        found = learn_noise(x, y, weights, moments, student_t=True, **options)
+        low, high = found.distribution(x, moments, 0.0, 1.0).interval(0.9)
+        inside.append(stats.norm.cdf(high[0]) - stats.norm.cdf(low[0]))
+    assert found.degrees <= 5 and np.mean(inside) > 0.87
+    assert learn_noise(x, y, weights, moments, student_t=False, **options).degrees == np.inf
