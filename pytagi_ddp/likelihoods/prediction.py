@@ -115,8 +115,8 @@ class Prediction(ABC):
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The central interval that contains an observation with the probability `level`: (low, high)."""
-        if not 0 < level < 1:
-            raise ValueError(f"an interval needs a level between 0 and 1, got {level}")
+        if np.ndim(level) or not 0 < level < 1:
+            raise ValueError(f"an interval needs one level between 0 and 1, got {level}")
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
     def coverage(self, y: ArrayLike, level: float = 0.9) -> float:
