@@ -169,9 +169,16 @@ def remove_temporary_files(folder: str | Path, name: str) -> None:
     for path in Path(folder).glob(_temporary_name(name, "[0-9a-f]" * MARK)):
         if path.is_symlink() or not path.is_file():
             continue
-        with contextlib.suppress(OSError), open(path, "rb") as file:  # gone, or of another user
+        with contextlib.suppress(OSError), _open_to_lock(path) as file:  # gone, or of another user
             if _lock(file.fileno()):
                 path.unlink()
+
+
+def _open_to_lock(path: Path) -> BinaryIO:
+    try:
+        return open(path, "r+b")  # NFS locks only files that are open for writing
+    except PermissionError:  # a file that replaces a read-only one is read-only, too
+        return open(path, "rb")
 
 
 def _lock(descriptor: int) -> bool:

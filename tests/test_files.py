@@ -1,5 +1,7 @@
 """Files are whole or not there, whatever happens while they are written."""
 
+import errno
+import fcntl
 import os
 import re
 import signal
@@ -206,6 +208,36 @@ def test_what_another_process_writes_is_no_leftover(tmp_path):
         file.write(b"data")
         remove_temporary_files(tmp_path, "*")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"data")]
+
+
+def test_what_another_process_writes_is_no_leftover_on_nfs(tmp_path, monkeypatch):
+    """Where files that are open for reading cannot be locked, those of other jobs were removed."""
+    flock = fcntl.flock
+
+    def of_nfs(descriptor, operation):
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    with atomic_file(tmp_path / "file") as file:
+        file.write(b"data")
+        remove_temporary_files(tmp_path, "*")
+    assert (tmp_path / "file").read_bytes() == b"data"
+
+
+def test_leftovers_that_are_read_only_are_removed(tmp_path, monkeypatch):
+    leftover = tmp_path / f".a.{'0f' * 16}.tmp"
+    leftover.write_text("")
+
+    def of_a_user(path, mode):  # root may write to any file
+        if mode != "rb":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr(files, "open", of_a_user, raising=False)
+    remove_temporary_files(tmp_path, "a")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_leftovers_are_removed(tmp_path):
