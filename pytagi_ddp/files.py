@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 MAX_NAME = 255  # bytes of a name, in nearly every file system
 _NOFOLLOW = os.O_NOFOLLOW | os.O_NONBLOCK  # nor is a pipe waited for
 MARK = 32  # characters that tell temporary files of one name apart
+LEASE_SECONDS = 60.0  # for a server to give the lease of a file back; Linux takes it away after 45 s
 
 
 def as_path(path: AnyPath) -> Path:
@@ -41,11 +43,23 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
         OSError: as in `file_size`. ValueError: the file has more than `limit` bytes; nothing is read then.
     """
     file_size(path)  # because a device must not be opened
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with open(path, "rb", opener=_not_waiting) as file:
         size = file_size(path, file.fileno())  # of this file, which may be another one
         if limit is not None and size > limit:
             raise ValueError(f"{as_path(path)} has {size} bytes, more than the {limit} that such a file may have")
         return file.read(size)
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    """Opens a file for reading, without a wait for writers of a pipe, but for a server that has a lease of the file."""
+    deadline = time.monotonic() + LEASE_SECONDS
+    while True:
+        try:
+            return os.open(path, flags | os.O_NONBLOCK)
+        except BlockingIOError:  # a file server is about to give its lease back
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:

@@ -202,6 +202,34 @@ def test_a_file_that_is_exchanged_after_its_check_is_checked_again(tmp_path, mon
         files.read_file(path, 10)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="leases of Linux")
+def test_a_file_that_a_server_has_a_lease_of_is_waited_for(tmp_path, monkeypatch):
+    """It was an error: servers of NFS and SMB hold leases of files that their clients write."""
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    with path.open("r+b") as server:
+        try:
+            fcntl.fcntl(server, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"no leases here: {error}")
+
+        def give_back(number, frame):
+            fcntl.fcntl(server, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            monkeypatch.setattr(files, "LEASE_SECONDS", 0)
+            with pytest.raises(BlockingIOError):
+                files.read_file(path)
+            monkeypatch.undo()
+            signal.signal(signal.SIGALRM, give_back)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            assert files.read_file(path) == b"data"
+        finally:
+            signal.signal(signal.SIGIO, before)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 def test_what_another_process_writes_is_no_leftover(tmp_path):
     """Two jobs that saved in one folder removed each other's files, with errors that named no reason."""
     with atomic_file(tmp_path / "file") as file:
