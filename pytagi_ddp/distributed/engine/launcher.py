@@ -100,7 +100,8 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         return launch("srun", (), ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""])
     if "PMIX_RANK" in environ:
         return launch("a PMIx launcher", (), ["PMIX_RANK", "", "PMIX_LOCAL_RANK", ""])
-    if are_set("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ:  # DeepSpeed
+    alone = "-1" in (environ.get("RANK"), environ.get("LOCAL_RANK"))  # PyTorch programs say so that there are no ranks
+    if are_set("RANK", "WORLD_SIZE", "LOCAL_RANK") and "MASTER_ADDR" in environ and not alone:  # DeepSpeed
         return with_meeting("a launcher of PyTorch programs")
     return None
 
