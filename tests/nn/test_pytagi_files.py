@@ -1,5 +1,7 @@
 """Networks trained, saved and evaluated by pytagi 0.2.1: the files load, and the outputs are the same."""
 
+import errno
+import os
 import resource
 from pathlib import Path
 
@@ -160,6 +162,27 @@ def test_a_full_disk_leaves_all_four_csv_files_as_they_were(tmp_path):
             net.save_csv(tmp_path / "net")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_disk_that_is_full_at_the_sync_leaves_all_four_csv_files_as_they_were(tmp_path, monkeypatch):
+    """As with quotas of NFS; two were of the new network."""
+    nn.Sequential(nn.Linear(3, 4)).save_csv(tmp_path / "net")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    sync, calls = os.fsync, []
+
+    def of_a_quota(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_a_quota)
+    net = nn.Sequential(nn.Linear(3, 4))
+    for name in ("mu_w", "var_w", "mu_b", "var_b"):
+        setattr(net.layers[0], name, 2 * getattr(net.layers[0], name))
+    with pytest.raises(OSError, match=r"net_.*\.csv"):
+        net.save_csv(tmp_path / "net")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

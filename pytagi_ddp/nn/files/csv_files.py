@@ -1,5 +1,6 @@
 """Parameters of a network in pytagi's csv files: one file each for mu_w, var_w, mu_b, var_b, one value per line."""
 
+import os
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +24,7 @@ def save_csv(model: Network, prefix: AnyPath) -> None:
             file = written.enter_context(atomic_file(f"{as_path(prefix)}{suffix}"))
             file.write(text.encode())
             file.flush()
+            os.fsync(file.fileno())  # a quota may be exceeded only here
 
 
 def check_csv(model: Network, prefix: AnyPath) -> Values:
