@@ -167,7 +167,7 @@ class Checkpoints(Callback):
             for callback, (name, state) in zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False):
                 if state and name == type(callback).__name__ and runs_here(callback, trainer):
                     callback.load_state_dict(state, found.path.parent)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedCheckpointError(f"{found.path} has no valid state of a callback: {error!r:.200}") from error
         position = found.position
         if position.epoch >= trainer.epochs:
