@@ -39,6 +39,7 @@ COUNTS: dict[str, Callable[[], Likelihood]] = {
 NAMES = {**REAL, **POSITIVE, **COUNTS}
 SLOPES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of outputs, to choose from
 LIMITS = tuple(4.0**-k for k in range(6))  # on variances of outputs, over the largest one, to choose from
+UNLIMITED = 0.9  # share of the variances that no limit may change
 SCALES = ("sigma", "scale")
 LEAST_SCALE = LEAST_NOISE**0.5  # of targets without noise
 FITTED = 200  # samples that the noise is fitted to in training
@@ -86,7 +87,8 @@ class LikelihoodNoise(Noise):
         centre, slope: c and b; outputs z become c + b (z - c). Networks learn some of the noise of small tables, so
             their outputs vary too much; where these are logarithms, the means e^(m + s/2) vary much too much.
         limit: of the variance s of an output. At a rare category s may be many times the squared error of the output,
-            and the mean e^(m + s/2) far too large. What is beyond `most` is added as it is.
+            and the mean e^(m + s/2) far too large. At most a tenth of the variances at samples are above the limit.
+            What is beyond `most` is added as it is.
         most: the largest s at any sample.
     """
 
@@ -119,7 +121,8 @@ class LikelihoodNoise(Noise):
             return fitted
         rows: slice | np.ndarray = np.argsort(-moments.var, kind="stable")[:UNSEEN]
         some, most = moments.of_samples(rows), float(moments.variances.max())
-        tried = (replace(fitted, limit=share * most, most=most) for share in LIMITS)
+        least = float(np.quantile(moments.variances, UNLIMITED))
+        tried = (replace(fitted, limit=max(share * most, least), most=most) for share in LIMITS)
         fitted = max(tried, key=lambda noise: noise._log_likelihood(some, y[rows], weights[rows]))
         rows = slice(None, None, max(len(y) // UNSEEN, 1))
         some = moments.of_samples(rows)

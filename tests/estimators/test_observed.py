@@ -211,6 +211,16 @@ def test_rare_categories_have_the_mean_of_their_samples(name):
     assert 0.4 < predicted[rare].sum() / y[rare].sum() < 2, "hundreds without the limit of variances"
 
 
+def test_few_samples_without_rare_categories_keep_their_variances():
+    """A limit for all samples, chosen by a few of them, made the error bars of others far too small."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1100, 2))
+    y = np.exp(np.sin(2 * x[:, 0]) + 0.5 * x[:, 1] + 0.02 * rng.normal(size=1100))
+    options = OPTIONS | {"hidden_layer_sizes": (50,), "n_folds": 3, "n_bins": 0}
+    distribution = TAGIRegressor(**options, likelihood="lognormal").fit(x[:100], y[:100]).predict_distribution(x[100:])
+    assert distribution.log_prob(y[100:]).min() > -15, "-39 with one limit for all"
+
+
 def test_small_relative_noise_of_positive_numbers():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (1000, 2))

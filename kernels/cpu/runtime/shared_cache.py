@@ -97,7 +97,10 @@ class ChecksummedFiles(IndexDataCacheFile):
         stream = io.BytesIO(read_checksummed(self._index_path) or pickle.dumps(None))
         if pickle.load(stream) != self._version:
             return {}
-        stamp, overloads = pickle.load(stream)
+        try:
+            stamp, overloads = pickle.load(stream)
+        except ValueError:  # a Numba whose index has other parts
+            return {}
         return overloads if stamp == self._source_stamp else {}
 
     def _load_data(self, name: str) -> Any:
