@@ -362,7 +362,7 @@ def report(done: list[dict[str, Any]]) -> str:
             if every:
                 rows.append([method, f"{len(ones)}{failed}", *(cells(ones, foreign) or ["-"] * (len(header) - 2))])
         trial = f"; trial: {kind[3]}" if kind[3] else ""
-        title = f"{kind[0]}, {kind[1]:,} images, {kind[2]} epochs{trial}; AUROC by entropy, variance (of those that have one) and density"
+        title = f"{kind[0]}, {kind[1]:,} images, {kind[2]} epochs{trial}; AUROC by entropy / variance / density"
         parts.append(title + "\n\n" + table(header, rows))
     return "\n\n".join(parts)
 

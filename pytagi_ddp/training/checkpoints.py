@@ -168,7 +168,9 @@ class Checkpoints(Callback):
                 if state and name == type(callback).__name__ and runs_here(callback, trainer):
                     callback.load_state_dict(state, found.path.parent)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DamagedCheckpointError(f"{found.path} has no state that its callbacks accept: {error!r:.200}") from error
+            raise DamagedCheckpointError(
+                f"{found.path} has no state that its callbacks accept: {error!r:.200}"
+            ) from error
         position = found.position
         if position.epoch >= trainer.epochs:
             done = (

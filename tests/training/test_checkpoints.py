@@ -377,10 +377,18 @@ def test_a_checkpoint_that_counts_batches_goes_on_with_another_batch_size(tmp_pa
     ("key", "forged", "message"),
     [
         ("extra", {"callbacks": 5}, "has no state that its callbacks accept"),
-        ("extra", {"callbacks": [1]}, "has no state that its callbacks accept"),
-        ("extra", {"callbacks": [["EarlyStopping", 5]]}, "has no state that its callbacks accept"),
-        ("extra", {"callbacks": [["EarlyStopping", {"best": 1}]]}, "has no state that its callbacks accept: .*best_epoch"),
-        ("extra", {"callbacks": [["EarlyStopping", {"best": 10**400}]]}, "has no state that its callbacks accept: Overflow"),
+        ("extra", {"callbacks": [1]}, "no state that its callbacks accept"),
+        ("extra", {"callbacks": [["EarlyStopping", 5]]}, "no state that its callbacks accept"),
+        (
+            "extra",
+            {"callbacks": [["EarlyStopping", {"best": 1}]]},
+            "no state that its callbacks accept: .*best_epoch",
+        ),
+        (
+            "extra",
+            {"callbacks": [["EarlyStopping", {"best": 10**400}]]},
+            "has no state that its callbacks accept: Overflow",
+        ),
         ("schedule", {"steps": 10**400}, "steps of an EvidenceSchedule must be at most 2\\^53"),
         ("schedule", {"steps_per_epoch": 10**400}, "steps_per_epoch of an EvidenceSchedule must be at most 2\\^53"),
         ("position", {"step": 10**30}, "step must be at most 2\\^53"),
