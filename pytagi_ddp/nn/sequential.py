@@ -510,19 +510,15 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         mu_x, variances = moments_of_samples(x, var_x, "x", self.in_shape)
         n = len(mu_x)
         mu, var = np.empty((2, n, self.out_shape.size), np.float32)
-        carried = self.kernels.array.snapshot(self.arena.carried)
         apart = n > 1 and self.arena.carried.size > 0
-        try:
-            with self.passes.in_mode(training=False):
-                for i in range(0, n, batch_size):
-                    rows = slice(i, i + batch_size)
-                    if apart:
-                        self.reset_lstm_states()
-                    out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])
-                    self.kernels.array.copy(out.mu, mu[rows])
-                    self.kernels.array.copy(out.var, var[rows])
-        finally:
-            self.kernels.array.copy(np.asarray(carried), self.arena.carried)  # from a GPU it is an `Arrival`
+        with self.passes.evaluating():
+            for i in range(0, n, batch_size):
+                rows = slice(i, i + batch_size)
+                if apart:
+                    self.reset_lstm_states()
+                out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])
+                self.kernels.array.copy(out.mu, mu[rows])
+                self.kernels.array.copy(out.var, var[rows])
         if self._missing_inputs != "pass":
             check_predictions(mu, var)
         return mu.reshape(n, *one), var.reshape(n, *one)

@@ -700,24 +700,18 @@ class Trainer:
     def _predicting(self) -> Iterator[Callable[[Any, int], tuple[np.ndarray, np.ndarray]]]:
         """The `predict` of batches. A memory goes from batch to batch as in training, and is restored at the end."""
         network = self.network
-        if not network.arena.carried.size or isinstance(self.net, PipelineSequential | DataParallel):
+        if not network.arena.carried.size or isinstance(self.net, DataParallel):
             yield self.net.predict
             return
 
         def predict(x: Any, samples: int) -> tuple[np.ndarray, np.ndarray]:
-            moments = self.net(x)
-            mu, var = (moment.reshape(samples, *(shape.image or shape.sequence or (shape.size,))) for moment in moments)
+            mu, var = (np.asarray(moment).reshape(samples, -1) for moment in self.net(x))
             if network.missing_inputs != "pass":
                 check_predictions(mu, var)
             return mu, var
 
-        array, carried, shape = network.kernels.array, network.arena.carried, network.out_shape
-        before = array.snapshot(carried)
-        try:
-            with network.passes.in_mode(training=False):
-                yield predict
-        finally:
-            array.copy(np.asarray(before), carried)
+        with network.passes.evaluating():
+            yield predict
 
     def predict(self, x: ArrayLike) -> Any:
         """The distribution of observations at x, a `Prediction`: its mean, variance, probabilities, intervals.

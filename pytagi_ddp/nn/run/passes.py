@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.interrupts import held_back
@@ -398,6 +399,17 @@ class Passes(Step):
                 layer._training = not before
             if frozen:
                 self.invalidate(Change.MODES)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode inside the block; afterwards the modes, and what layers carry, are as before."""
+        array, carried = self._kernels.array, self._arena.carried
+        before = array.snapshot(carried)
+        try:
+            with self.in_mode(training=False):
+                yield
+        finally:
+            array.copy(np.asarray(before), carried)  # from a GPU it is an `Arrival`
 
     # -- recording and replaying ------------------------------------------------------------------------------
 
