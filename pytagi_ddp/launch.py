@@ -34,6 +34,7 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
 from pytagi_ddp.distributed.engine.slurm import batch_script, script_name
 from pytagi_ddp.distributed.engine.supervisor import Supervisor
+from pytagi_ddp.text import whole_number
 
 USAGE = """\
 usage: python -m pytagi_ddp.launch -np RANKS [mpirun options] (script.py | -m module) [arguments]
@@ -66,7 +67,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _check_ranks(options: Sequence[str]) -> None:
     """Raises ValueError if -np has no valid number, where MPICH's mpirun starts one rank silently, or none."""
     for name, value in itertools.pairwise([*options, "nothing"]):
-        if name in ("-np", "-n") and not (value.isdecimal() and int(value)):
+        if name in ("-np", "-n") and not whole_number(value):
             raise ValueError(f"{name} takes a number of ranks, got {value}\n{USAGE}")
 
 

@@ -1,4 +1,4 @@
-"""The part of a long text that says what happened."""
+"""What a text of the environment or of another program says."""
 
 
 def first_sentence(text: str) -> str:
@@ -13,3 +13,8 @@ def first_sentence(text: str) -> str:
         elif paragraph:
             break
     return " ".join(paragraph)
+
+
+def whole_number(text: str) -> int | None:
+    """The number of a text such as an environment variable: digits, at most nine; None if it is something else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -278,7 +278,8 @@ def measure(
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
     transform = partial(random_crop_flip, padding=job.shift, flip=job.flip) if job.shift or job.flip else None
-    loader = batches(train, job.batch_size, transform=transform, seed=seed)
+    shuffled = partial(batches, train, job.batch_size, transform=transform, seed=seed)
+    loader = shuffled()
     if method in TORCH:
         torch_classifier()
     shown = {name: batches(images, 500, evaluation=True) for name, images in job.foreign(test).items()}
@@ -290,7 +291,7 @@ def measure(
             used = {"cpu_seconds": time.process_time() - start, "epochs_seen": steps / len(loader)}
             return {method: used | score(predict, evaluated, shown)}
         if job.ranks > 1:
-            of_rank = partial(batches, train, job.batch_size, world_size=job.ranks, transform=transform, seed=seed)
+            of_rank = partial(shuffled, world_size=job.ranks)
             predict, net = train_on_ranks(job, method, lambda rank: of_rank(rank=rank), epochs, seed)
         else:
             predict, net, average = train_tagi(job, method, loader, epochs, seed)

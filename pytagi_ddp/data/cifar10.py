@@ -30,6 +30,7 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 MAX_BYTES = 256 << 20  # of the archive, which has 170 MB
 MAX_MEMBERS = 100  # of the archive, which has 9
+DAMAGED = tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile, OverflowError, RecursionError
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCH_SIZE = 10_000  # images per official file
 PYTHON_MD5 = {  # of the official pickles
@@ -130,15 +131,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                         shutil.copyfileobj(source, file)
         if expected:
             raise ValueError(f"it has no {', '.join(expected)}")
-    except (
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        gzip.BadGzipFile,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (*DAMAGED, ValueError) as error:
         raise ValueError(f"{archive}: not the archive of CIFAR-10: {error}; fetch it again") from error
 
 

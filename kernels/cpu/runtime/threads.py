@@ -22,6 +22,7 @@ from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.quota import cpu_quota
 from pytagi_ddp.kernels.cpu.runtime.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
+from pytagi_ddp.text import whole_number
 from pytagi_ddp.warn import warn
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
@@ -57,8 +58,8 @@ def usable_cores(process: int = 0) -> int:
 def ranks_on_node() -> int:
     """MPI ranks on this node, according to the launcher's environment variables; 1 without them."""
     for name in _RANKS_ON_NODE:
-        if (value := os.environ.get(name, "")).isdecimal() and len(value) < 10:
-            return max(1, int(value))
+        if (ranks := whole_number(os.environ.get(name, ""))) is not None:
+            return max(1, ranks)
     return 1
 
 
@@ -82,10 +83,10 @@ def default_threads() -> int:
     """
     for name in ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS"):
         if value := os.environ.get(name):
-            first = value.split(",")[0].strip()  # OpenMP allows a list: one number per nesting level
-            if not (first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MOST_THREADS):
+            first = whole_number(value.split(",")[0].strip())  # OpenMP allows a list: one number per nesting level
+            if first is None or not 1 <= first <= MOST_THREADS:
                 raise ValueError(f"{name}={value!r:.100}: expected a number of threads from 1 to {MOST_THREADS}")
-            return int(first)
+            return first
     return cores_of_rank()
 
 

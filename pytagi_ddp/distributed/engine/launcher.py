@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.text import whole_number
 
 MPICH = "MPICH"
 OPEN_MPI = "Open MPI"
@@ -63,11 +64,11 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     """
 
     def launch(launcher: str, families: tuple[str, ...], names: Sequence[str], starts_mpi: bool = True) -> Launch:
-        rank, world_size, local_rank, local_world_size = (_number(environ.get(name, "")) for name in names)
+        rank, world_size, local_rank, local_world_size = (whole_number(environ.get(name, "")) for name in names)
         shown = next(name for name in (names[1], names[0]) if name in environ)
         place = (rank or 0, world_size, local_rank or 0, local_world_size)
         strange = [
-            f"{name}={environ[name]!r}" for name in names if environ.get(name) and _number(environ[name]) is None
+            f"{name}={environ[name]!r}" for name in names if environ.get(name) and whole_number(environ[name]) is None
         ]
         return Launch(launcher, *place, families, f"{shown}={environ[shown]}", starts_mpi, "".join(strange[:1]))
 
@@ -75,7 +76,7 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
         return all(environ.get(name) for name in names)
 
     def with_meeting(launcher: str) -> Launch:
-        host, port = environ.get("MASTER_ADDR", ""), _number(environ.get("MASTER_PORT", ""))
+        host, port = environ.get("MASTER_ADDR", ""), whole_number(environ.get("MASTER_PORT", ""))
         there = bool(host) and port is not None and sys.platform == "linux"
         found = launch(launcher, MPICH_LIKE if there else (), _TORCH, starts_mpi=there)
         return replace(found, meeting=(host, port)) if there and port is not None else found
@@ -106,11 +107,6 @@ def detect_launcher(environ: Mapping[str, str] = os.environ) -> Launch | None:
     return None
 
 
-def _number(text: str) -> int | None:
-    """The text of an environment variable as a number; None if it is not a number."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
-
-
 def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | None:
     """The variables, such as ``"RANK=1 and WORLD_SIZE=2"``, by which this process is one of several; or None.
 
@@ -118,10 +114,10 @@ def looks_like_one_of_many(environ: Mapping[str, str] = os.environ) -> str | Non
     """
     if detect_launcher(environ) is not None:
         return None
-    rank, size = (_number(environ.get(name, "")) for name in _TORCH[:2])
+    rank, size = (whole_number(environ.get(name, "")) for name in _TORCH[:2])
     if rank is not None and size is not None and max(rank + 1, size) > 1:
         return f"RANK={rank} and WORLD_SIZE={size}"
-    rank, size = (_number(environ.get(name, "")) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
+    rank, size = (whole_number(environ.get(name, "")) for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if rank and size is not None:  # a batch script, which is one process, has the number 0
         return f"SLURM_PROCID={rank} and SLURM_NTASKS={size}, without SLURM_STEP_NUM_TASKS,"
     return None
