@@ -19,6 +19,8 @@ def checked_weights(weights: Any, samples: int, what: str, each: bool = False) -
         ValueError: another number of weights, or one that is negative or not finite. TypeError: not numbers.
     """
     found = to_numpy(weights, what).astype(np.float64)
+    if each and found.shape == (samples, *[1] * (found.ndim - 1)):
+        found = found.ravel()
     if found.shape != (samples,) and not (each and found.shape[:1] == (samples,) and found.size > samples):
         raise ValueError(f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}")
     bad = ~(np.isfinite(found) & (found >= 0))

@@ -13,6 +13,7 @@ import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,10 +69,7 @@ total, count = 3.0, 4
 def batches(share):
     yield np.array([share[k] for k in range(8)]), np.zeros(8)
 """,
-    "sequences.md": """
-net = nn.Sequential(nn.LSTM(1, 40), nn.Linear(40, 1))
-series = [(np.array([value]), np.array([value])) for value in rng.normal(size=3)]
-""",
+    "sequences.md": "net = nn.Sequential(nn.LSTM(1, 40), nn.Linear(40, 1))",
 }
 
 
@@ -256,6 +254,17 @@ def test_the_page_of_questions_quotes_errors_as_they_are():
     assert len(quoted) == len(raised)
     for text, error in zip(quoted, raised, strict=True):
         assert re.match(re.escape(text).replace(r"\.\.\.", ".*"), error), error
+
+
+def test_the_page_of_questions_quotes_the_results_of_its_program():
+    page = _text(DOCS / "guide/faq.md")
+    program: dict[str, Any] = {}
+    exec(BLOCK.search(page).group(1), program)
+    rows = re.findall(r"^\| `(learn\(.*?\))`.*? \| ([\d.]+) \| (\d+) % \|", page, re.MULTILINE)
+    assert len(rows) == 12
+    for call, error, inside in rows:
+        found = eval(call, program)
+        assert found == (pytest.approx(float(error), rel=0.3, abs=0.01), pytest.approx(float(inside) / 100, abs=0.2)), call
 
 
 # Words that only the authors of this library used, and those of its field.

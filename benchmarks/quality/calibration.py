@@ -30,7 +30,15 @@ from benchmarks.workloads import Head, cifar_cnn, let_deltas_through, mnist_cnn,
 from examples.classifier import HierarchicalHead, RemaxHead
 from examples.options import COUNT, PRIOR_FACTOR
 from pytagi_ddp import metric, nn
-from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist, random_crop_flip, synthetic_images
+from pytagi_ddp.data import (
+    BatchLoader,
+    ImageDataset,
+    load_cifar10,
+    load_mnist,
+    random_affine,
+    random_crop_flip,
+    synthetic_images,
+)
 from pytagi_ddp.distributed import initialize, run_threads
 from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
@@ -57,7 +65,8 @@ class Job(NamedTuple):
     evidence_count, prior_factor, rates, warm_up: `count`, `prior_factor`, `first` and `last`, `warm_up` of the
     `EvidenceSchedule`. ranks, every, merge: ranks (threads of this process) that each learn from batches of
     `batch_size`, and merge their posteriors after so many steps by this rule. shift, flip: training images are shifted
-    by up to so many pixels, and half of them are mirrored.
+    by up to so many pixels, and half of them are mirrored. affine: degrees by which they are turned at most; in
+    hundredths, also by how much they are scaled and shifted.
     """
 
     make: Callable[[Any, Head], Any]
@@ -78,6 +87,7 @@ class Job(NamedTuple):
     merge: str = "damped_product"
     shift: int = 0
     flip: bool = False
+    affine: float = 0.0
 
 
 def mnist_mlp(layers: Any, head: Head) -> Any:
@@ -277,7 +287,10 @@ def measure(
     """
     train, test = data
     batches = partial(BatchLoader, prefetch=0, mean=train.mean(), std=train.std())
-    transform = partial(random_crop_flip, padding=job.shift, flip=job.flip) if job.shift or job.flip else None
+    transform: Any = partial(random_crop_flip, padding=job.shift, flip=job.flip) if job.shift or job.flip else None
+    if job.affine:
+        part = job.affine / 100
+        transform = partial(random_affine, degrees=job.affine, translate=part, scale=(1 - part, 1 + part))
     shuffled = partial(batches, train, job.batch_size, transform=transform, seed=seed)
     loader = shuffled()
     if method in TORCH:
@@ -322,6 +335,7 @@ TRIAL = (  # options
     "merge",
     "shift",
     "flip",
+    "affine",
 )
 
 
@@ -403,6 +417,7 @@ def main(argv: list[str] | None = None) -> None:
     trial.add_argument("--merge", choices=list(MERGES), help="the rule of a merge")
     trial.add_argument("--shift", type=int, metavar="PIXELS", help="shift training images by up to so many pixels")
     trial.add_argument("--flip", action="store_true", default=None, help="mirror half of the training images")
+    trial.add_argument("--affine", type=float, metavar="DEGREES", help="turn, scale and shift training images")
     args = parser.parse_args(argv)
     alone = args.ranks is None and (args.every or args.merge)
     if (args.ranks is not None and (args.ranks < 2 or args.method != [EVIDENCE])) or alone:

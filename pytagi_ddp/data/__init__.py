@@ -6,7 +6,7 @@ for x, labels in loader: ...
 """
 
 from pytagi_ddp.data.array_loader import ArrayLoader
-from pytagi_ddp.data.augment import ShardRandom, random_crop_flip
+from pytagi_ddp.data.augment import ShardRandom, random_affine, random_crop_flip
 from pytagi_ddp.data.cifar10 import download_cifar10, find_cifar10, load_cifar10
 from pytagi_ddp.data.dataset import ImageDataset
 from pytagi_ddp.data.decoding import ImageError, image_workers
@@ -43,6 +43,7 @@ __all__ = [
     "load_cifar10",
     "load_mnist",
     "load_uci",
+    "random_affine",
     "random_crop_flip",
     "synthetic_images",
 ]

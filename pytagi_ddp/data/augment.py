@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -75,14 +76,9 @@ def random_crop_flip(
     Raises:
         ValueError: Not four axes, negative padding, or an `out` of another shape or dtype.
     """
-    if images.ndim != 4:
-        raise ValueError(f"images must have shape (N, C, H, W), got {images.shape}")
+    out = _result(images, out)
     if padding < 0:
         raise ValueError(f"padding must be at least 0, got {padding}")
-    if out is None:
-        out = np.empty_like(images)
-    elif out.shape != images.shape or out.dtype != images.dtype:
-        raise ValueError(f"out is {out.dtype} {out.shape}, images are {images.dtype} {images.shape}")
     count, channels, height, width = images.shape
     padded = np.zeros((count, channels, height + 2 * padding, width + 2 * padding), images.dtype)
     padded[:, :, padding : padding + height, padding : padding + width] = images
@@ -92,4 +88,80 @@ def random_crop_flip(
     for target, source, (y, x), mirrored in zip(out, padded, corners, flips, strict=True):
         window = source[:, y : y + height, x : x + width]
         target[...] = window[:, :, ::-1] if mirrored else window
+    return out
+
+
+def random_affine(
+    images: np.ndarray,
+    rng: np.random.Generator | ShardRandom,
+    degrees: float = 10.0,
+    translate: float = 0.1,
+    scale: tuple[float, float] = (0.9, 1.1),
+    shear: float = 0.0,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Turn, shear, scale and shift each image at random, around its centre.
+
+    The pixel at a place p of the result is that of the image at A^-1 (p - t), between pixels by bilinear interpolation,
+    and 0 outside the image. A = s R(a) S(b) with the scale s, the rotation R by the angle a, and the shear S by b.
+
+    Args:
+        images: Shape (N, C, H, W), any dtype. Numbers of integer dtypes are rounded.
+        rng: Source of random numbers.
+        degrees: Largest angle a in degrees, in either direction.
+        translate: Largest shift t in each direction, as a share of height and of width.
+        scale: Smallest and largest s.
+        shear: Largest angle b in degrees by which vertical lines lean, in either direction.
+        out: Memory of the result, with the shape and dtype of `images`; may be `images` itself.
+
+    Returns:
+        `out`, or a new array.
+
+    Raises:
+        ValueError: Not four axes, a number out of its range, or an `out` of another shape or dtype.
+    """
+    out = _result(images, out)
+    if not (0 <= degrees < inf and 0 <= translate < inf and 0 <= shear < 90):
+        raise ValueError(
+            f"degrees and translate must be at least 0, and shear from 0 to 90, got {degrees}, {translate} and {shear}"
+        )
+    least, most = scale
+    if not 0 < least <= most < inf:
+        raise ValueError(f"scale must be two numbers above 0, the smaller one first, got {scale}")
+    count, channels, height, width = images.shape
+    draws = rng.random((count, 5)).T.astype(np.float32)[..., None, None]
+    turn, lean = np.deg2rad((2 * draws[0] - 1) * degrees), np.tan(np.deg2rad((2 * draws[1] - 1) * shear))
+    size = least + draws[2] * (most - least)
+    y = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2 - (2 * draws[3] - 1) * translate * height
+    x = np.arange(width, dtype=np.float32) - (width - 1) / 2 - (2 * draws[4] - 1) * translate * width
+    cos, sin = np.cos(turn) / size, np.sin(turn) / size
+    y, x = cos * y - sin * x, cos * x + sin * y
+    x = x - lean * y
+    # Between -1 and the size, where the frame of zeros begins that is put around each image.
+    y = np.clip(y + (height - 1) / 2, -1, height).astype(np.float32) + 1
+    x = np.clip(x + (width - 1) / 2, -1, width).astype(np.float32) + 1
+    top, left = np.minimum(y.astype(np.intp), height), np.minimum(x.astype(np.intp), width)
+    y, x = (y - top)[:, None], (x - left)[:, None]
+    framed = np.zeros((count, channels, height + 2, width + 2), images.dtype)
+    framed[:, :, 1:-1, 1:-1] = images
+    flat, corner = framed.reshape(count, channels, -1), (top * (width + 2) + left).reshape(count, 1, -1)
+
+    def pixels(shift: int) -> np.ndarray:
+        return np.take_along_axis(flat, corner + shift, 2).reshape(images.shape)
+
+    upper = (1 - x) * pixels(0) + x * pixels(1)
+    lower = (1 - x) * pixels(width + 2) + x * pixels(width + 3)
+    found = (1 - y) * upper + y * lower
+    np.copyto(out, np.rint(found) if images.dtype.kind in "biu" else found, casting="unsafe")
+    return out
+
+
+def _result(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """`out`, or memory for such images; raises ValueError."""
+    if images.ndim != 4:
+        raise ValueError(f"images must have shape (N, C, H, W), got {images.shape}")
+    if out is None:
+        return np.empty_like(images)
+    if out.shape != images.shape or out.dtype != images.dtype:
+        raise ValueError(f"out is {out.dtype} {out.shape}, images are {images.dtype} {images.shape}")
     return out

@@ -20,10 +20,10 @@ class Joint(Likelihood):
     """Outputs of different kinds: each part takes the next columns of the output, and they are independent given z.
 
         likelihood = Joint(Categorical(3), (Gaussian(0.1), 2), Poisson())  # 3 + 2 + 1 outputs
-        likelihood.observe(net, [labels, numbers, counts])
+        likelihood.observe(net, (labels, numbers, counts))
         labels, numbers, counts = likelihood.predict(net, x).parts
 
-    Observes a list, with the observations of each part; None: none for this part. `weight`: a number, or one
+    Observes a tuple, with the observations of each part; None: none for this part. `weight`: a number, or one
     for each sample, for all parts. `fitted` fits the parts that have noise parameters and are observed; others stay.
 
     Args:

@@ -626,7 +626,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         all units, or all scores, are negative. It says nothing about the function: use the means alone.)
 
         The draws have the mean and variance of `predict` only approximately. With `MixtureReLU`, standard deviations
-        agree to about 10 %. With `ReLU`, those of the draws can be ten times as large: `predict` treats a unit with a
+        agree to about 15 %. With `ReLU`, those of the draws can be 30 times as large: `predict` treats a unit with a
         negative mean as off, but in a draw it may be on. Neither includes the noise of observations.
 
         Running statistics, carried states, settings and device are those of this network, which does not change. The

@@ -1,6 +1,6 @@
 """The training loop for every kind of network, on one process and on many ranks, with callbacks.
 
-    trainer = Trainer(net, Categorical(10), epochs=20, callbacks=[EarlyStopping(patience=3), Log("runs/a")])
+    trainer = Trainer(net, Categorical(10), epochs=20, callbacks=[EarlyStopping(patience=10), Log("runs/a")])
     history = trainer.fit((x, labels), (x_validation, labels_validation))
     trainer.evaluate((x_test, labels_test))
     trainer.predict(x_test).probabilities

@@ -62,7 +62,7 @@ from pytagi_ddp.weights import warn_of_sum
 class Trainer:
     """Trains a network: epochs, evidence, statistics of BatchNorm2d, metrics, and callbacks.
 
-        trainer = Trainer(net, Gaussian(0.1), epochs=20, callbacks=[EarlyStopping(patience=3)])
+        trainer = Trainer(net, Gaussian(0.1), epochs=20, callbacks=[EarlyStopping(patience=10)])
         history = trainer.fit((x, y), (x_validation, y_validation))
         print(history[-1]["val_rmse"], trainer.evaluate((x_test, y_test)))
         low, high = trainer.predict(x_new).interval(0.9)

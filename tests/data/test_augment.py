@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from scipy import ndimage
 
-from pytagi_ddp.data import ShardRandom, random_crop_flip
+from pytagi_ddp.data import ShardRandom, random_affine, random_crop_flip
 
 
 @pytest.mark.parametrize(("dtype", "flips"), [(np.uint8, True), (np.float32, True), (np.uint8, False)])
@@ -32,13 +35,38 @@ def test_about_half_of_the_images_are_mirrored():
     assert 0.45 < flipped.mean() < 0.55
 
 
-def test_writes_into_out_even_in_place():
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_an_affine_map_is_that_of_scipy(dtype):
+    rng = np.random.default_rng(0)
+    images = rng.uniform(0, 255, (30, 2, 7, 10)).astype(dtype)
+    draws = rng.random((30, 5))
+    fixed = SimpleNamespace(random=lambda size: draws.reshape(size))
+    result = random_affine(images, fixed, 40, 0.2, (0.5, 1.6), 20)
+    assert result.dtype == dtype
+    for image, changed, (turn, lean, size, down, right) in zip(images, result, draws, strict=True):
+        a, b, s = np.deg2rad(80 * turn - 40), np.deg2rad(40 * lean - 20), 0.5 + 1.1 * size
+        rotation = np.array([[np.cos(a), np.sin(a)], [-np.sin(a), np.cos(a)]])  # of (y, x)
+        inverse = np.linalg.inv(s * rotation @ np.array([[1, 0], [np.tan(b), 1]]))
+        centre, shift = np.array([3, 4.5]), np.array([7 * (0.4 * down - 0.2), 10 * (0.4 * right - 0.2)])
+        for channel, found in zip(image.astype(float), changed, strict=True):
+            offset = centre - inverse @ (centre + shift)
+            expected = ndimage.affine_transform(channel, inverse, offset, order=1, mode="grid-constant")
+            np.testing.assert_allclose(found, expected, atol=0.51 if dtype == np.uint8 else 2e-3)
+
+
+def test_an_affine_map_of_nothing_changes_nothing():
+    images = np.random.default_rng(0).integers(0, 256, (5, 1, 6, 6), dtype=np.uint8)
+    np.testing.assert_array_equal(random_affine(images, np.random.default_rng(0), 0, 0, (1, 1)), images)
+
+
+@pytest.mark.parametrize("change", [random_crop_flip, random_affine])
+def test_writes_into_out_even_in_place(change):
     images = np.random.default_rng(0).integers(0, 256, (9, 3, 8, 8), dtype=np.uint8)
-    expected = random_crop_flip(images, np.random.default_rng(5))
+    expected = change(images, np.random.default_rng(5))
     out = np.empty_like(images)
-    assert random_crop_flip(images, np.random.default_rng(5), out=out) is out
+    assert change(images, np.random.default_rng(5), out=out) is out
     np.testing.assert_array_equal(out, expected)
-    random_crop_flip(images, np.random.default_rng(5), out=images)
+    change(images, np.random.default_rng(5), out=images)
     np.testing.assert_array_equal(images, expected)
 
 
@@ -54,6 +82,21 @@ def test_writes_into_out_even_in_place():
 def test_bad_arguments_are_named(images, options, message):
     with pytest.raises(ValueError, match=message):
         random_crop_flip(images, np.random.default_rng(0), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"degrees": -1}, "got -1, 0.1 and 0.0"),
+        ({"translate": np.nan}, "got 10.0, nan"),
+        ({"shear": 90}, "and 90"),
+        ({"scale": (1.1, 0.9)}, "smaller one first"),
+        ({"out": np.zeros((1, 3, 8, 9))}, r"\(1, 3, 8, 9\)"),
+    ],
+)
+def test_bad_arguments_of_an_affine_map_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        random_affine(np.zeros((1, 3, 8, 8)), np.random.default_rng(0), **options)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,13 @@ def test_a_weight_of_0_leaves_a_sample_out_also_of_several_outputs():
     assert history[-1]["train_rmse"] < 1
 
 
+def test_a_weight_may_have_the_shape_of_one_output():
+    expected, net = network(1), network(1)
+    expected.fit(X, Y, Gaussian(0.5), EPOCHS, batch_size=6, weight=WEIGHT)
+    net.fit(X, Y[:, None], Gaussian(0.5), EPOCHS, batch_size=6, weight=WEIGHT[:, None])
+    assert state_of(net) == state_of(expected)
+
+
 def test_each_observation_of_a_sample_may_have_a_weight():
     y, weight = np.stack([Y, -Y], 1), np.random.default_rng(0).integers(0, 3, (len(X), 2))
     expected, net = network(2), network(2)
@@ -179,7 +186,6 @@ def test_each_observation_of_a_sample_may_have_a_weight():
     ("weight", "message"),
     [
         (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
-        (np.ones((61, 1)), r"got the shape \(61, 1\)"),
         (2.0, r"got the shape \(\)"),
         (np.full(61, -1.0), "finite numbers of at least 0, got -1.0 in row 0"),
         (np.full(61, np.nan), "finite numbers of at least 0"),
