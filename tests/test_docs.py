@@ -264,7 +264,9 @@ def test_the_page_of_questions_quotes_the_results_of_its_program():
     assert len(rows) == 12
     for call, error, inside in rows:
         found = eval(call, program)
-        assert found == (pytest.approx(float(error), rel=0.3, abs=0.01), pytest.approx(float(inside) / 100, abs=0.2)), call
+        assert found == (pytest.approx(float(error), rel=0.3, abs=0.01), pytest.approx(float(inside) / 100, abs=0.2)), (
+            call
+        )
 
 
 # Words that only the authors of this library used, and those of its field.

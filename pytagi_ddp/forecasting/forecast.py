@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from pytagi_ddp import plot
 from pytagi_ddp.forecasting.counts import CountPrediction
-from pytagi_ddp.forecasting.series import Panel, check_zones, times_of
+from pytagi_ddp.forecasting.series import Panel, check_zones, names_of, times_of
 from pytagi_ddp.forecasting.times import NUMBERS, Times
 from pytagi_ddp.likelihoods.prediction import GaussianPrediction, LogNormalPrediction, Prediction
 
@@ -82,7 +82,10 @@ class Forecast(Prediction):
         return {q: self.quantile(q) for q in self._quantiles}
 
     def _at_steps(self, y: Any) -> Any:
-        """Observations y; raises ValueError if they are a column or table with other times than the steps ahead."""
+        """Observations y; raises ValueError if they have other series, or other times than the steps ahead."""
+        names = None if self._flat else names_of(y)
+        if names not in (None, self.names) and self.names != list(range(len(self.names))):
+            raise ValueError(f"y has the series {names}, and the forecast has {self.names}: give these in their order")
         times = times_of(y, "y")
         if times is None or self._times is None or not times.comparable(self._times):
             return y
@@ -169,19 +172,21 @@ class Forecast(Prediction):
         truth: ArrayLike | None = None,
         *,
         level: float = 0.9,
-        series: int = 0,
+        series: Any = 0,
         past: int | None = None,
     ) -> Axes:
         """Draws the last part of the history, the forecast, and its central interval.
 
         Args:
             ax: axes of matplotlib. truth: observations of the steps, of the shape of `mean`. level: of the interval.
-            series: its number. past: time steps of the history that are shown; None: three horizons.
+            series: its name, or its number. past: time steps of the history that are shown; None: three horizons.
         """
+
+        number = self.names.index(series) if series in self.names else series
 
         def column(values: ArrayLike) -> np.ndarray:
             array = np.asarray(values, np.float64)
-            return array if self._flat else array[:, series]
+            return array if self._flat else array[:, number]
 
         low, high = self.interval(level)
         first = max(self.steps[0] - (SHOWN * len(self.steps) if past is None else past), 0)

@@ -19,7 +19,7 @@ from pytagi_ddp.estimators.inputs import extremes
 from pytagi_ddp.estimators.locks import lock_of
 from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
-from pytagi_ddp.forecasting.model import Kind, Model, Stretch, fit, stretches
+from pytagi_ddp.forecasting.model import Cut, Kind, Model, Stretch, fit, means, stretches
 from pytagi_ddp.forecasting.series import Panel, aligned, continued, read, read_covariates
 from pytagi_ddp.forecasting.windows import Layout, Windows
 from pytagi_ddp.warn import warn
@@ -28,7 +28,7 @@ SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # seasons that a network sees, and l
 HIDDEN, FEW = (50,), 2  # units, and number of past values, that are tried
 SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
 LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
-MOST_COUNTED = 100  # mean of counts up to which their forecasts may be negative binomial
+MOST_COUNTED = 100  # mean of the series of smallest counts up to which forecasts may be negative binomial
 KNOWN = 0.5  # share of windows from which values of a long cycle ago must be known to be tried as inputs
 WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
 
@@ -59,9 +59,9 @@ class Forecaster(BaseEstimator):
     `nn.EvidenceSchedule`, in which each window counts once.
 
     **Missing values** are NaN, in the series and in covariates. In a window they are interpolated between two values of
-    the past, or else replaced by the mean of the input. The error bars include what this costs: for values at the end,
-    the noise is that of forecasts of held-out stretches without as many values at the end; other inputs add the
-    variance of f over their values.
+    the past. At the end they are forecast. Other missing inputs are replaced by their mean. The error bars include what
+    this costs: for values at the end, the noise is that of forecasts of held-out stretches without as many values at
+    the end; other inputs add the variance of f over their values.
 
     **Threads** may share a forecaster; predictions wait for each other.
 
@@ -79,7 +79,7 @@ class Forecaster(BaseEstimator):
         hidden_layer_sizes: units of each hidden layer, () for none; None: chosen from () and (50,).
         transform: "log" learns logarithms of values, which must be above 0. None: values, with Gaussian forecasts.
             "auto" chooses: logarithms of values that are all above 0; or, of whole numbers from 0 on with a mean of at
-            most 100, whether forecasts are negative binomial.
+            most 100 in any series, whether forecasts are negative binomial.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
         epochs: None: 150,000 divided by the number of windows, from 10 to 100, or more if there are less than 200
         windows.
@@ -164,13 +164,12 @@ class Forecaster(BaseEstimator):
             TypeError: data that are not numbers or dates.
 
         Warns:
-            UserWarning: a series with extremes, compared with which most of its values are nearly equal.
+            UserWarning: a series or covariate with extremes, compared with which most of its values are nearly equal.
         """
         self._check()
-        self._learn(*_read(y, known, observed, times))
-        values, names = self._panel.values, self._panel.names
-        for step, k, found in extremes(values, np.nanstd(values, 0)):
-            warn(f"step {step} of {names[k]!r}: {found}, or write NaN instead")
+        panel, covariates = _read(y, known, observed, times)
+        self._learn(panel, covariates)
+        _warn_of_extremes(panel, covariates)
         return self
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
@@ -222,8 +221,8 @@ class Forecaster(BaseEstimator):
 
         Args:
             y, known, observed, times: as in `fit`; y includes the observations after each origin.
-            start: the part of y that is learnt first, between 0 and 1; or, if y has times or numbers, the first one
-                that is forecast.
+            start: the part of y that is learnt first, between 0 and 1; or the first time step that is forecast: its
+                time or number, counted from 0 if y has neither.
             stride: time steps from an origin to the next; None: `horizon`.
             refit: number of origins after which the forecaster is trained again; None: it is trained once.
 
@@ -236,13 +235,16 @@ class Forecaster(BaseEstimator):
         self._check()
         stride = self.horizon if stride is None else _count("stride", stride)
         panel, covariates = _read(y, known, observed, times)
-        part = isinstance(start, Real) and not isinstance(start, Integral)
+        whole = isinstance(start, Integral) and not isinstance(start, bool)
+        part = isinstance(start, Real) and not whole
         if part and 0 < start < 1:
             begin = round(start * panel.steps)
+        elif panel.times is None and whole:
+            begin = int(start)
         elif part or panel.times is None:
             raise ValueError(
-                "start is the part of y that is learnt first, between 0 and 1, or a time, if y has times; got "
-                f"{start!r}"
+                "start is the part of y that is learnt first, between 0 and 1, or the first time step that is "
+                f"forecast, got {start!r}"
             )
         else:
             begin = panel.times.number_before(start)
@@ -257,8 +259,14 @@ class Forecaster(BaseEstimator):
             some = origins[k : k + size]
             seen = int(some[0]) + 1
             past = {name: covariate.first(seen) for name, covariate in covariates.items()}
-            learnt = clone(self)._learn(panel.first(seen), past)
+            try:
+                learnt = clone(self)._learn(panel.first(seen), past)
+            except ValueError as error:
+                raise ValueError(
+                    f"the first {seen} time steps, before an origin: {error}; or set start= later"
+                ) from None
             forecasts += learnt._at(panel, covariates, some)
+        _warn_of_extremes(panel, covariates)
         truth = panel.values[origins[:, None] + np.arange(1, self.horizon + 1)]
         return Backtest(forecasts, truth[..., 0] if panel.flat else truth, learnt.season_)
 
@@ -273,6 +281,8 @@ class Forecaster(BaseEstimator):
             _count("each of hidden_layer_sizes", units)
         if self.transform not in ("auto", "log", None):
             raise ValueError(f'transform must be "auto", "log" or None, got {self.transform!r}')
+        if not isinstance(self.quantiles, Iterable):
+            raise ValueError(f"quantiles must be a sequence of probabilities, got {self.quantiles!r}")
         for q in self.quantiles:
             if not (isinstance(q, Real) and 0 < q < 1):
                 raise ValueError(f"quantiles are probabilities between 0 and 1, got {q!r}")
@@ -294,8 +304,8 @@ class Forecaster(BaseEstimator):
             raise ValueError(self._too_short(panel))
         if self.transform == "log":
             _check_positive(panel)
-        windows = layout.cut(panel, covariates, series, origin)
-        model = self._chosen(windows, panel)
+        cut = partial(layout.cut, panel, covariates)
+        model = self._chosen(cut(series, origin), panel, cut)
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
         self.lags_, self.season_ = layout.lags, self.season or _season(panel)
         self.kind_, self.score_ = model.scaling.kind, model.score
@@ -354,15 +364,15 @@ class Forecaster(BaseEstimator):
                 return tried
         return tried
 
-    def _chosen(self, windows: Windows, panel: Panel) -> Model:
+    def _chosen(self, windows: Windows, panel: Panel, cut: Cut) -> Model:
         """The best model: each choice is tried in turn, and kept if the score improves."""
         automatic = self.transform == "auto"
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
 
-        def trained(kind: Kind, noise: np.ndarray | None, parts: list[Stretch]) -> Model:
+        def trained(kind: Kind, noise: np.ndarray | None, parts: list[Stretch], cut: Cut | None = None) -> Model:
             seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
-            return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run)
+            return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run, cut)
 
         parts, lags = stretches(windows.origin, self.horizon, self.n_folds), windows.past.shape[1]
         best = trained(Kind(lags, self.transform == "log", hidden=self._layers() or ()), None, parts)
@@ -377,7 +387,7 @@ class Forecaster(BaseEstimator):
             kind = best.scaling.kind._replace(**other)
             tried = best if kind.log and kind.counts else trained(kind, best.noise[0], parts)
             best = tried if tried.better_than(best) else best
-        return trained(best.scaling.kind, best.noise[0], stretches(windows.origin, self.horizon, self.n_networks))
+        return trained(best.scaling.kind, best.noise[0], stretches(windows.origin, self.horizon, self.n_networks), cut)
 
     def _run(self, function: Callable[..., Any], tasks: Iterable[tuple]) -> list:
         from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels
@@ -418,9 +428,10 @@ class Forecaster(BaseEstimator):
                     "logarithms: they count as missing; transform=None learns values"
                 )
             past = panel._replace(values=np.where(panel.values > 0, panel.values, np.nan))
-        windows = layout.cut(past, covariates, np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
+        cut = partial(layout.cut, past, covariates)
+        windows = cut(np.tile(np.arange(number), len(origins)), np.repeat(origins, number))
         with lock_of(self):
-            both = model.moments(windows)
+            both = model.moments(windows, cut)
         m, std = (moments.reshape(len(origins), number, -1).swapaxes(1, 2) for moments in both)
         std = np.where(np.isfinite(m), std, np.nan)
         times = None if panel.times is None else panel.times.extended(layout.horizon)
@@ -465,7 +476,18 @@ def _season(panel: Panel) -> int:
 
 def _are_counts(panel: Panel) -> bool:
     known = panel.values[np.isfinite(panel.values)]
-    return bool((known >= 0).all() and (known % 1 == 0).all() and known.mean() <= MOST_COUNTED)
+    return bool((known >= 0).all() and (known % 1 == 0).all() and means(panel.values).min() <= MOST_COUNTED)
+
+
+def _warn_of_extremes(panel: Panel, covariates: dict[str, Panel]) -> None:
+    for what, some in {"y": panel, **covariates}.items():
+        values = some.values.reshape(some.steps, -1)
+        for column in range(values.shape[1]):
+            one = values[:, [column]]
+            if len(np.unique(one[np.isfinite(one)])) > 2:
+                for step, _, found in extremes(one, np.nanstd(one, 0), what):
+                    name = some.names[column % some.width]
+                    warn(f"step {step} of {name!r}: {found}, or write NaN instead")
 
 
 def _check_positive(panel: Panel) -> None:

@@ -25,6 +25,7 @@ DRAWN = 250  # and by which the variance that missing inputs cause is
 FEWEST = 8  # least number of windows in training
 BATCH = 16
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]
+Cut = Callable[[np.ndarray, np.ndarray], Windows]  # the windows of these series at these origins
 
 
 class Kind(NamedTuple):
@@ -59,7 +60,8 @@ class Scaling:
     uncorrelated inputs.
 
     Attributes:
-        kind: as chosen. series: (4, series) mean, standard deviation, that of the differences, and half of the range.
+        kind: as chosen. series: (6, series) mean, standard deviation, that of the differences, half of the range, and
+            the smallest and the largest value at an origin.
         center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
         axes: (inputs, k) principal axes of the standardised inputs. spreads: (k,) standard deviations along them.
     """
@@ -75,15 +77,16 @@ class Scaling:
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
         """The scaling of these windows of `number` series."""
         none = np.empty((2, 0)), np.empty((0, 0)), np.empty(0)
-        raw = cls(kind, np.ones((4, number)), np.zeros(windows.future.shape[1]), *none)
-        past, differences = raw._values(windows.past), raw._differences(windows)
+        raw = cls(kind, np.ones((6, number)), np.zeros(windows.future.shape[1]), *none)
+        past, last, differences = raw._values(windows.past), raw._last(windows), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
             mean = means(past[rows].ravel())
             std = spread(past[rows], abs(mean) or 1.0)
             known = raw._values(np.concatenate([windows.past[rows], windows.future[rows]], 1))
             half = float(np.nanmax(known) - np.nanmin(known)) / 2
-            raw.series[:, k] = mean, std, spread(differences[rows], std), half or np.inf
+            limits = np.nanmin(last[rows]), np.nanmax(last[rows])
+            raw.series[:, k] = mean, std, spread(differences[rows], std), half or np.inf, *limits
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
         inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
@@ -111,7 +114,8 @@ class Scaling:
         parts = [(past[:, -self.kind.past :] - last) / scale, windows.more]
         parts += [windows.earlier] if self.kind.earlier else []
         parts += [(again - last) / scale] if self.kind.again else []
-        parts += [(last - mean) / std] if self.kind.level else []
+        if self.kind.level:  # beyond the levels that were learnt, a pull back to them would grow without limit
+            parts += [(np.clip(last, *self.series[4:, windows.series, None]) - mean) / std]
         return np.concatenate(parts, 1)
 
     def x(self, windows: Windows) -> np.ndarray:
@@ -162,6 +166,11 @@ class Scaling:
         std = np.sqrt(np.minimum(v, most) + noise) * scale
         return (m + self.center) * scale + self._last(windows), std
 
+    def ahead(self, windows: Windows, m: np.ndarray) -> np.ndarray:
+        """(n, horizon) values (of logarithms the medians) from means of targets."""
+        found, _ = self.back(windows, m, np.zeros(1), np.zeros(1))
+        return np.exp(found) if self.kind.log else found
+
 
 @dataclass(frozen=True)
 class Model:
@@ -194,11 +203,16 @@ class Model:
         """Whether it is better on average, and in the last stretch of time, which is most like the future."""
         return self.score < other.score and bool(self.scores[-1] < other.scores[-1])
 
-    def moments(self, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self, windows: Windows, cut: Cut) -> tuple[np.ndarray, np.ndarray]:
         """(n, horizon) means and standard deviations of observations, or of their logarithms."""
+
+        def ahead(some: Windows, rows: np.ndarray) -> np.ndarray:
+            return self.scaling.ahead(some, mixture(self.networks, self.scaling.x(some))[0])
+
+        place = np.interp(windows.age, ages(windows), np.arange(len(self.noise)))
+        windows = filled(windows, cut, ahead)
         m, v = mixture(self.networks, self.scaling.x(windows))
         v = v + np.maximum(by_missing(self.networks, self.scaling, windows) - self.usual, 0)
-        place = np.interp(windows.age, ages(windows), np.arange(len(self.noise)))
         low, high, part = np.floor(place).astype(int), np.ceil(place).astype(int), (place % 1)[:, None]
         factor, noise = (
             (1 - part) * values[low, windows.series] + part * values[high, windows.series]
@@ -240,12 +254,14 @@ def fit(
     epochs: int,
     seeds: list[int],
     run: Run,
+    cut: Cut | None = None,
 ) -> Model:
     """Trains one network without each stretch of time, and forecasts the stretch by it.
 
     Args:
         number: number of series. noise: (series, horizon) variances in training; None: a first guess.
-        seeds: of the networks. run: calls a function with each tuple of arguments.
+        seeds: of the networks. run: calls a function with each tuple of arguments. cut: makes windows of the same
+            series; None: the noise after missing values is not estimated.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
@@ -269,13 +285,18 @@ def fit(
     residuals = y - m
     squares = [squares_of_series(residuals, windows.series, number)]
     within = [means_of_series(v, windows.series, number)]
-    tested = evenly(len(y), TESTED)
-    for age in ages(windows)[1:]:
-        older = windows.some(tested).without_last(age)
-        mean, variance = forecast(older, tested)
-        errors = squares_of_series(scaling.targets(older) - mean, older.series, number)
-        squares.append(np.maximum(errors, squares[-1]))
-        within.append(means_of_series(variance, older.series, number))
+    if cut is not None:
+        for age in ages(windows)[1:]:
+            tested = evenly(len(y), max(TESTED // (1 + age // y.shape[1]), DRAWN))
+
+            def ahead(some: Windows, rows: np.ndarray, tested: np.ndarray = tested) -> np.ndarray:
+                return scaling.ahead(some, forecast(some, tested[rows])[0])
+
+            older = filled(windows.some(tested).without_last(age), cut, ahead)
+            mean, variance = forecast(older, tested)
+            errors = squares_of_series(scaling.targets(older) - mean, older.series, number)
+            squares.append(np.maximum(errors, squares[-1]))
+            within.append(means_of_series(variance, older.series, number))
     most, inside = np.array(squares), np.array(within)
     found = np.maximum(most - inside, LEAST_NOISE * most) + NO_NOISE
     factor = np.minimum(most / (inside + found), 1)
@@ -313,6 +334,26 @@ def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.n
     mu, var = zip(*(net.predict(x, PREDICTED) for net in networks), strict=True)
     each, within = np.array(mu, np.float64), np.array(var, np.float64).mean(0)
     return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
+
+
+def filled(windows: Windows, cut: Cut, ahead: Callable[[Windows, np.ndarray], np.ndarray]) -> Windows:
+    """The windows with forecasts in place of the values after the last known one, a horizon at a time.
+
+    Args:
+        ahead: returns (n, horizon) values after windows, which have these numbers among `windows`.
+    """
+    past, left = windows.past.copy(), windows.age
+    lags, horizon = past.shape[1], windows.future.shape[1]
+    while len(rows := np.flatnonzero(left)):
+        gap = left[rows, None]
+        some = cut(windows.series[rows], windows.origin[rows] - left[rows])
+        column = np.arange(lags) - gap
+        own = np.take_along_axis(past[rows], np.maximum(column, 0), 1)
+        found = ahead(some._replace(past=np.where(column < 0, some.past, own)), rows)
+        row, step = np.nonzero(np.arange(horizon) < gap)
+        past[rows[row], (lags - gap + np.arange(horizon))[row, step]] = found[row, step]
+        left[rows] = np.maximum(left[rows] - horizon, 0)
+    return windows._replace(past=past)
 
 
 def by_missing(networks: list[Sequential], scaling: Scaling, windows: Windows) -> np.ndarray:

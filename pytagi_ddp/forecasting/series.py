@@ -63,14 +63,19 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     if isinstance(data, Mapping):
         values, index = _from_mapping(data, what)
         names, flat, named = list(data), False, True
+    elif isinstance(data, list | tuple) and any(hasattr(one, "to_frame") for one in data):
+        raise TypeError(
+            f"{what} is a {type(data).__name__} of columns: give a mapping from their names, {{'a': column}}"
+        )
     else:
         values, index = _numbers(data, what), _index(data)
         flat = values.ndim == 1
         if values.ndim not in (1, 2):
-            raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}")
+            horizon = ". The number of time steps is the argument horizon of Forecaster" if values.ndim == 0 else ""
+            raise ValueError(f"{what} must have the shape (steps,) or (steps, columns), got {values.shape}{horizon}")
         values = values[:, None] if flat else values
-        columns = getattr(data, "columns", range(values.shape[1]))
-        names, named = list(columns), not hasattr(columns, "stop")  # also of the numbers that pandas gives to columns
+        given = names_of(data)
+        names, named = list(range(values.shape[1])) if given is None else given, given is not None
         if flat and (name := getattr(data, "name", None)) is not None:
             names, named = [name], True
     if not values.size:
@@ -83,16 +88,34 @@ def read(data: Any, what: str, times: Any = None) -> Panel:
     return Panel(values, names, flat, _times_of(index, what), named)
 
 
+def names_of(data: Any) -> list[Any] | None:
+    """The names of the columns of a table; None: there are none, or they are the numbers that pandas gives them."""
+    columns = getattr(data, "columns", None)
+    if columns is None:
+        return None
+    numbered = hasattr(columns, "stop") and columns.name is None and list(columns) == list(range(len(columns)))
+    return None if numbered else list(columns)
+
+
 def read_covariates(data: Any, what: str, series: Panel) -> Panel:
     """Covariates of all series, or of each for itself: a mapping from their names, or a table with their columns.
 
     Raises:
-        TypeError, ValueError: as `read`; or series that have different columns or numbers of them.
+        TypeError, ValueError: as `read`; series that have different columns or numbers of them; or only some of the
+            series.
     """
     names = series.names
-    if not series.named or not isinstance(data, Mapping) or set(data) != set(names):
+    if not isinstance(data, Mapping) or set(data) != set(names):
         found = read(data, what)
-        if not series.named or not found.named or found.flat or set(found.names) != set(names):
+        if not series.named or not found.named or found.flat:
+            return found
+        if set(found.names) != set(names):
+            if len(names) > 1 and set(found.names) < set(names):
+                missing = next(name for name in names if name not in found.names)
+                raise ValueError(
+                    f"{what} has the series {found.names}, and not {missing!r}: give each series its own, with NaN "
+                    "where nothing is known, or rename the columns if they are for all series"
+                )
             return found
         order = [found.names.index(name) for name in names]
         return found._replace(values=found.values[:, order, None], names=[what])
@@ -130,7 +153,8 @@ def _numbers(data: Any, what: str) -> np.ndarray:
             raise
         raise TypeError(
             f"{error}. Dates are the index, as {what}.set_index('ds')['y'], or are passed as times=; many series are "
-            f"the columns of {what}.pivot(index='ds', columns='unique_id', values='y')"
+            f"the columns of {what}.pivot(index='ds', columns='unique_id', values='y'); categories are columns of "
+            f"numbers, as pd.get_dummies({what}, dtype=float)"
         ) from None
 
 

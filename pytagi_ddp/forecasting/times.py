@@ -327,7 +327,10 @@ def _irregular(values: np.ndarray, local: np.ndarray, what: str) -> str:
     usual = kinds[counts.argmax()]
     k = int(np.flatnonzero(between != usual)[0])
     apart, most = (f"{step}{unit}{'s' if step != 1 else ''}" if unit else _words(step) for step in (between[k], usual))
-    if not np.ptp(months) and months[0]:
+    shifted = np.unique(np.abs(between - usual)) if not unit else np.empty(0)
+    if len(shifted) == 2 and shifted[1] == np.timedelta64(1, "h") < usual:
+        advice = "If they are of a place that changes its clocks, convert them to its time zone: tz_convert"
+    elif not np.ptp(months) and months[0]:
         advice = "Give the months themselves, as y.set_axis(y.index.to_period('M'))"
     elif not unit and np.median(np.diff(day)) > np.timedelta64(7, "D"):
         advice = "Insert the missing ones, with NaN as their values, or take means of months: y.resample('MS').mean()"

@@ -114,25 +114,24 @@ class Layout(NamedTuple):
         return series[some], origins[place[some]]
 
     def cut(self, panel: Panel, covariates: dict[str, Panel], series: np.ndarray, origin: np.ndarray) -> Windows:
-        """The windows at these origins; their future is NaN after the end of the series."""
+        """The windows at these origins; values before the first time step and after the last one are NaN."""
         before, ahead = origin[:, None] + np.arange(1 - self.lags, 1), origin[:, None] + np.arange(1, self.horizon + 1)
         more, earlier = [self._calendar(panel)[origin]], [np.empty((len(origin), 0))]
         for name, covariate in covariates.items():
             steps = np.concatenate([before, ahead], 1) if name == "known" else before
-            found = covariate.values[steps, series[:, None]] if name in self.own else covariate.values[steps]
+            found = at_steps(covariate.values, steps, series if name in self.own else None)
             more.append(found[:, self.lags - 1 :].reshape(len(origin), -1))
             earlier.append(found[:, : self.lags - 1].reshape(len(origin), -1))
         if len(self.names) > 1:
             more.append(np.eye(len(self.names))[series])
-        future = panel.values[np.minimum(ahead, panel.steps - 1), series[:, None]]
         return Windows(
-            panel.values[before, series[:, None]],
+            at_steps(panel.values, before, series),
             np.concatenate(more, 1),
             np.concatenate(earlier, 1),
             self._again(panel, series, ahead),
             series,
             origin,
-            np.where(ahead < panel.steps, future, np.nan),
+            at_steps(panel.values, ahead, series),
         )
 
     def _again(self, panel: Panel, series: np.ndarray, ahead: np.ndarray) -> np.ndarray:
@@ -140,8 +139,7 @@ class Layout(NamedTuple):
         found = [np.empty((len(series), 0))]
         for steps in self.long_cycles:
             back = steps * -(-np.arange(1, self.horizon + 1) // steps)
-            at = ahead - back
-            found.append(np.where(at < 0, np.nan, panel.values[np.maximum(at, 0), series[:, None]]))
+            found.append(at_steps(panel.values, ahead - back, series))
         return np.concatenate(found, 1)
 
     @property
@@ -159,3 +157,11 @@ class Layout(NamedTuple):
             columns = [wave for name, steps in self.cycles.items() for wave in waves(phases[name], steps)]
         columns += waves(numbers / self.season, self.season)
         return np.stack(columns, 1) if columns else np.empty((panel.steps, 0))
+
+
+def at_steps(values: np.ndarray, steps: np.ndarray, series: np.ndarray | None = None) -> np.ndarray:
+    """The values of (n, k) time steps, of one series for each of the n; NaN where there is no such step."""
+    near = np.clip(steps, 0, len(values) - 1)
+    found = values[near] if series is None else values[near, series[:, None]]
+    there = near == steps
+    return np.where(there.reshape(there.shape + (1,) * (found.ndim - 2)), found, np.nan)

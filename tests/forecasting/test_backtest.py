@@ -147,15 +147,21 @@ def test_a_forecaster_is_not_changed():
     np.testing.assert_array_equal(forecaster.predict().mean, before)
 
 
+def test_a_backtest_of_an_array_begins_at_a_number():
+    found = quick().backtest(Y, start=140)
+    assert found.forecasts[0].steps[0] == 140
+    np.testing.assert_array_equal(found.forecasts[0].mean, quick().backtest(Y, start=140 / 160).forecasts[0].mean)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1, or a time, .* got 1.5"),
-        ({"start": 140}, "start is the part of y .*, or a time, if y has times; got 140"),
+        ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1, or .* step .* got 1.5"),
+        ({"start": "2020-01-01"}, "start is the part of y .* step that is forecast, got '2020-01-01'"),
         ({"start": 0.99}, "no forecast of 4 steps fits after the first 158 of 160 time steps"),
         ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
         ({"refit": 0}, "refit must be a whole number of at least 1, got 0"),
-        ({"start": 0.05}, "y is too short"),
+        ({"start": 0.05}, "the first 8 time steps, before an origin: y is too short.*; or set start= later"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

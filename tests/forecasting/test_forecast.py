@@ -146,6 +146,10 @@ def test_a_picture():
     assert [text.get_text() for text in ax.legend().get_texts()] == ["past", "forecast", "80% interval", "observed"]
     with pytest.raises(ValueError, match=r"forecast needs as many steps, .* got \[3, 3, 3, 3, 2\]"):
         found.plot(ax, truth=M[:2])
+    named = plot.figure().add_subplot()
+    found.names = ["here", "there"]
+    found.plot(named, series="there")
+    np.testing.assert_array_equal(named.lines[1].get_ydata(), M[:, 1])
 
 
 def test_a_picture_has_the_times():

@@ -164,12 +164,41 @@ def test_gaps_cost_little():
     assert np.sqrt(np.mean(errors**2)) < 1.4
 
 
+def test_values_that_are_missing_at_the_end_are_forecast():
+    week = np.array([0, 5, 10, 20, 60, 90, 40])
+    y = 200 + week[np.arange(520) % 7] + 3 * np.random.default_rng(0).normal(size=520)
+    forecaster, ends = quick(7, season=7).fit(y[:400]), range(400, 510, 5)
+    truth = np.array([y[end : end + 7] for end in ends])
+
+    def forecasts(missing, first=0):
+        gappy = [np.where(np.arange(first, end) < end - missing, y[first:end], np.nan) for end in ends]
+        return [forecaster.predict(past) for past in gappy]
+
+    for missing in (0, 1, 3, 5, 7, 12):
+        found = forecasts(missing)
+        assert np.sqrt(np.mean((np.array([one.mean for one in found]) - truth) ** 2)) < 3.6
+        assert 0.8 < np.mean([one.coverage(y, 0.9) for one, y in zip(found, truth, strict=True)]) < 1
+    past = np.where(np.arange(forecaster.lags_) < forecaster.lags_ - 3, y[7 : 7 + forecaster.lags_], np.nan)
+    short = forecaster.predict(past)  # as long as a window: what is before the last known value is cut off
+    np.testing.assert_allclose(short.mean, 200 + week[(7 + forecaster.lags_ + np.arange(7)) % 7], atol=6)
+
+
 def test_a_missing_value_is_that_of_the_line_between_its_neighbours():
     y = np.cumsum(np.cumsum(np.random.default_rng(0).normal(size=300)))
     forecaster = quick(3, lags=4).fit(y[:297])
     gappy = np.where(np.arange(297) == 295, np.nan, y[:297])
     by_hand = np.where(np.isnan(gappy), (y[294] + y[296]) / 2, gappy)
     np.testing.assert_allclose(forecaster.predict(gappy).mean, forecaster.predict(by_hand).mean, rtol=1e-5)
+
+
+def test_the_pull_back_to_the_mean_is_limited_to_the_levels_that_were_learnt():
+    rng, y = np.random.default_rng(0), np.zeros(400)
+    for k in range(1, 400):
+        y[k] = 0.8 * y[k - 1] + rng.normal()
+    forecaster = quick(5).fit(y)
+    assert forecaster.kind_.level
+    back = [forecaster.predict(y + level).mean[-1] - (y[-1] + level) for level in (3, 50, 500)]
+    assert back[0] > back[1] == pytest.approx(back[2], rel=1e-3)
 
 
 def test_forecasts_stay_near_a_new_level():
@@ -276,6 +305,31 @@ def test_each_series_has_covariates_of_its_own():
             forecaster.predict(known=known)
 
 
+def test_series_may_be_named_by_whole_numbers():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    promotion = pd.DataFrame({store: (rng.random(207) < 0.3).astype(float) for store in (1, 2, 3)})
+    sales = 20 * promotion + rng.normal(size=(207, 3))
+    forecaster = quick(7).fit(sales[:200], known=promotion)
+    assert forecaster._layout.own == {"known"}
+    forecast = forecaster.predict()
+    np.testing.assert_array_equal(quick(7).fit(sales[:200], known=dict(promotion)).predict().mean, forecast.mean)
+    numbered = {store - 1: column for store, column in promotion.items()}  # of an array
+    assert quick(7).fit(sales[:200].to_numpy(), known=numbered)._layout.own == {"known"}
+    with pytest.raises(ValueError, match=r"known has the series \[1, 2\], and not 3: .* rename the columns"):
+        quick(7).fit(sales[:200], known=promotion[[1, 2]])
+    forecast.crps(sales[200:])
+    for score in (forecast.crps, forecast.log_prob, forecast.cdf):
+        with pytest.raises(ValueError, match=r"y has the series \[3, 2, 1\], and the forecast has \[1, 2, 3\]"):
+            score(sales[200:][[3, 2, 1]])
+
+
+def test_known_covariates_may_end_with_a_short_series():
+    known = np.random.default_rng(0).normal(size=(40, 2))
+    forecaster = quick(12, season=12).fit(seasonal(40), known=known)
+    assert np.isfinite(forecaster.predict(known=known[:12]).mean).all()
+
+
 def test_values_of_a_longer_cycle_ago_help():
     """A pattern of 200 steps, of which a network would see 40, and waves show little."""
     rng, pattern = np.random.default_rng(0), np.random.default_rng(1).normal(size=200)
@@ -339,6 +393,13 @@ def test_extremes_of_a_series_are_named():
     with pytest.warns(UserWarning, match="step 60 of 'bad': y has -999999, and four of five .*write NaN") as found:
         quick(2).fit(both)
     assert len(found) == 1
+    covariates = np.random.default_rng(0).normal(size=(120, 2))
+    covariates[30, 1] = -999999
+    holidays = (np.arange(120) == 60).astype(float)  # of two values, which are none
+    for learn in (quick(2).fit, quick(2).backtest):
+        with pytest.warns(UserWarning, match="step 30 of 1: observed has -999999") as found:
+            learn(5 + seasonal(120), observed=covariates, known=holidays)
+        assert len(found) == 1
     both["bad"] = np.where(np.arange(120) % 60 == 5, -9999, 100 * y)
     with pytest.warns(UserWarning, match="step 5 of 'bad': y has -9999 in 2 rows.*write NaN") as found:
         quick(2).fit(both)
@@ -445,6 +506,8 @@ REFUSED = [
     ({"hidden_layer_sizes": (0,)}, (Y,), {}, "each of hidden_layer_sizes must be a whole number"),
     ({"transform": "sqrt"}, (Y,), {}, 'transform must be "auto", "log" or None'),
     ({"quantiles": [0.5, 1]}, (Y,), {}, "quantiles are probabilities between 0 and 1, got 1"),
+    ({"quantiles": 0.5}, (Y,), {}, "quantiles must be a sequence of probabilities, got 0.5"),
+    ({}, (6,), {}, r"y must have the shape \(steps,\) or .* got \(\). The number of time steps is .* horizon"),
 ]
 
 

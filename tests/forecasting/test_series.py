@@ -101,6 +101,7 @@ def test_arrays_of_xarray_bring_their_times():
             ValueError,
             r"levels \['store', 'month'\], .* \(y.unstack\(level\)\), or pass times=",
         ),
+        ([pd.Series([1, 2]), pd.Series([3, 4])], TypeError, "y is a list of columns: give a mapping from their names"),
     ],
 )
 def test_others_are_refused(data, error, message):

@@ -180,6 +180,11 @@ DAYS = pd.date_range("2020-01-01", periods=20, freq="D")
         (pd.date_range("2020", periods=20, freq="SME"), ValueError, r"means of months: y.resample\('MS'\).mean\(\)$"),
         (pd.date_range("2020", periods=20, freq="WOM-3FRI"), ValueError, r"index.to_period\('M'\)\)$"),
         (DAYS.delete(7).append(DAYS[-1:] + pd.Timedelta("1D")), ValueError, "2 days, 0:00:00 apart, .* pandas$"),
+        (
+            pd.date_range("2020-03-20", periods=20, tz="Europe/Paris").tz_convert("UTC"),
+            ValueError,
+            "23:00:00 apart, .* changes its clocks, convert them to its time zone: tz_convert$",
+        ),
         (DAYS.where(DAYS[3] != DAYS), ValueError, "no date at step 3"),
         (pd.bdate_range("2020-01-01", periods=21).delete(5), ValueError, r"asfreq\('B'\)"),  # a holiday
     ],
