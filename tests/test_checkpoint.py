@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import pytagi_ddp
+from pytagi_ddp import files
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition, manifest
 from pytagi_ddp.checkpoint.content import describe, metadata
 from pytagi_ddp.data import BatchLoader, ImageDataset
@@ -68,6 +69,24 @@ def manager(tmp_path):
 def two(manager):
     """A folder with two checkpoints, of values 1 and 2."""
     return manager, *(manager.save(network(value=k), at(k), SETTINGS) for k in (1, 2))
+
+
+@pytest.mark.parametrize("keep_last", [1, 3])
+def test_an_interruption_after_the_manifest_keeps_what_it_lists(tmp_path, monkeypatch, keep_last):
+    manager = CheckpointManager(tmp_path, keep_last=keep_last)
+    manager.save(network(value=1), at(1))
+    sync, calls = files._sync_folder, []
+
+    def interrupted(folder):
+        calls.append(folder)
+        if len(calls) == 2:  # of the manifest
+            raise KeyboardInterrupt
+        sync(folder)
+
+    monkeypatch.setattr(files, "_sync_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(network(value=2), at(2))
+    assert manager.load(network()).position == at(2)
 
 
 def test_everything_comes_back(manager):

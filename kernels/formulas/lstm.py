@@ -26,7 +26,8 @@ def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c
 
     Args:
         z_f, s_f, ...: moments of the gates before their activation.
-        ic, fo, io, co: covariances of the gates before their activation, due to their common input.
+        ic, fo, io, co: covariances of the gates before their activation, due to what they have in common: for ic the
+            input and the previous h, for the others the input.
         c_mu, c_var: moments of C', the cell state of the previous step.
 
     Returns:

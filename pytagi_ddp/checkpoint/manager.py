@@ -25,6 +25,7 @@ from pytagi_ddp.checkpoint.manifest import (
     NAME,
     Entry,
     checksum,
+    is_listed,
     one_at_a_time,
     read_manifest,
     write_manifest,
@@ -185,7 +186,9 @@ class CheckpointManager:
                 kept = [*old, entry][-(self.keep_last or 0) :]
                 write_manifest(self.folder, kept)
             except BaseException:
-                if not known:
+                if not known and not is_listed(
+                    self.folder, entry.file
+                ):  # it is, after an interruption in the last moment
                     _delete(self.folder, entry)
                 raise
             for other in old:

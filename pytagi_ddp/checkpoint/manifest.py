@@ -73,6 +73,13 @@ def read_manifest(folder: Path) -> list[Entry]:
         ) from error
 
 
+def is_listed(folder: Path, name: str) -> bool:
+    """Whether the manifest of the folder can be read, and has a checkpoint of this name."""
+    with suppress(DamagedCheckpointError):
+        return any(entry.file == name for entry in read_manifest(folder))
+    return False
+
+
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Inside the block, one process at a time changes a manifest. Without locks, or after a second, it continues."""

@@ -192,7 +192,7 @@ class Categories:
         columns = _columns_of(X, asked)
         if not columns:
             return cls()
-        X = _indexable(X)
+        X = indexable(X)
         known: dict[int, list[Hashable]] = {}
         others: dict[int, set[Hashable]] = {}
         for k in columns:
@@ -213,7 +213,7 @@ class Categories:
         Warns:
             UserWarning: most values of a column are unknown, and it has at least five, or they are of another type.
         """
-        X, parts = _indexable(X), []
+        X, parts = indexable(X), []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
             place |= dict.fromkeys(self.others.get(k, ()), len(categories))
@@ -350,9 +350,19 @@ def _columns_of(X: Any, asked: Any) -> list[int]:
     return sorted({k % features for k in found})
 
 
-def _indexable(X: Any) -> Any:
-    """Converts lists of rows to an array that keeps the types of their values; returns anything else unchanged."""
-    return X if hasattr(X, "shape") else np.asarray(X, object)
+def indexable(X: Any) -> Any:
+    """Converts lists of rows to an array that keeps the types of their values; returns tables and arrays unchanged.
+
+    Raises:
+        ValueError: no rows and columns.
+    """
+    found = X if hasattr(X, "shape") else np.asarray(X, object)
+    if len(found.shape) != 2:
+        raise ValueError(
+            f"X must have rows and columns, got {type(X).__name__} of the shape {found.shape}: one sample is a table "
+            "of one row, such as pandas.DataFrame([record])"
+        )
+    return found
 
 
 def _column(X: Any, k: int) -> Any:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
-from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of
+from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of, indexable
 from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
 from pytagi_ddp.estimators.inputs import checked_groups, codes, dense, explained, header_of, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
@@ -263,6 +263,7 @@ class EnsembleEstimator(BaseEstimator):
             self._categories = Categories.of(X, self.categorical_features)
         check_header = partial(validate_data, self, header_of(X), "no_validation", reset=reset, skip_check_array=True)
         if self._categories.known:
+            X = indexable(X)
             check_header()
             numbers, categories = self._categories.split(X)
             parts = [categories] if numbers is None else [self._checked(numbers), categories]

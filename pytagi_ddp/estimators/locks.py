@@ -5,6 +5,7 @@ each thread would cost 10 ms, many times a prediction, and memory. The kernels u
 """
 
 import os
+import sys
 import threading
 from contextlib import AbstractContextManager
 from typing import Any
@@ -25,12 +26,14 @@ def lock_of(estimator: object) -> AbstractContextManager[Any]:
 
 
 # A forked process has copies of locks and networks, but no other thread. So a fork first waits until no thread holds a
-# lock.
+# lock, or compiles.
 
 
 def _before_fork() -> None:
     with _guard:
         locks = list(_locks.values())
+    if compiler := sys.modules.get("numba.core.compiler_lock"):
+        locks.append(compiler.global_compiler_lock)
     for lock in locks:
         lock.acquire()
     _guard.acquire()

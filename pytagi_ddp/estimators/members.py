@@ -123,9 +123,16 @@ def observe_values(net: Sequential, updater: OutputUpdater, y: np.ndarray, varia
 
 
 def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of the outputs, (n, outputs) float64."""
+    """Means and variances of the outputs, (n, outputs) float64.
+
+    The last batch has a power of two as its size: networks record their calls for each size, and drop all recordings if
+    there are many.
+    """
+    count, last = len(x), len(x) % PREDICTED
+    if more := (1 << max(last - 1, 0).bit_length()) - last if last else 0:
+        x = np.concatenate([x, np.zeros((more, x.shape[1]), x.dtype)])
     mu, var = net.predict(x, PREDICTED)
-    return mu.astype(np.float64), var.astype(np.float64)
+    return mu[:count].astype(np.float64), var[:count].astype(np.float64)
 
 
 def relevance(net: Sequential, x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,22 +81,22 @@ class Moments:
     def networks(self) -> int:
         return len(self.mus)
 
-    @cached_property
+    @property
     def mu(self) -> np.ndarray:
         """Mean of the networks' means."""
         return self.mus.mean(0)
 
-    @cached_property
+    @property
     def spread(self) -> np.ndarray:
         """Variance of the networks' means."""
         return self.mus.var(0, ddof=1) if self.networks > 1 else np.zeros(self.mu.shape)
 
-    @cached_property
+    @property
     def var(self) -> np.ndarray:
         """Mean of the networks' variances, as if no input were missing."""
         return self.variances.mean(0)
 
-    @cached_property
+    @property
     def missing(self) -> np.ndarray:
         """Variance that missing inputs add to `var`."""
         return self.added.mean(0)

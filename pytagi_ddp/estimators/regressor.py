@@ -142,7 +142,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     Any number of threads may predict with a fitted estimator, also while one thread is in `partial_fit` (but not in
     `fit`); calls wait for each other. In batches of different sizes, predictions of a sample differ by rounding: by
-    about 1e-6 of its standard deviation, and by less than 1e-5.
+    about 1e-6 of the standard deviation of y.
 
     Example:
         >>> regressor = TAGIRegressor(random_state=0).fit(X, y)

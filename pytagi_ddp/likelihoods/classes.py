@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TURNS, SMALL = 100, 1e-9  # most steps to expected probabilities, and the change that ends them
 LEAST = 1e-300  # probability
+MOST_GROWTH = 700.0  # of the logarithm of a probability in a step
 AT_ONCE = 1 << 16  # probabilities that are computed together: more do not fit a cache
 LEAST_DISTANCE = 1e-3  # of cut points that are estimated
 
@@ -246,7 +247,7 @@ def _fixed_point(m: np.ndarray, s: np.ndarray) -> np.ndarray:
         r = m[rows] + s[rows] * (0.5 - old) - np.log(old)
         c = (old * v * r).sum(1, keepdims=True) / (old * v).sum(1, keepdims=True)
         d = v * (r - c)
-        new = old * np.where(d > 0, 1 + d, 1 / (1 - np.minimum(d, 0)))
+        new = np.minimum(old * np.exp(np.minimum(d, MOST_GROWTH)), 1)
         p[rows] = np.maximum(new / new.sum(1, keepdims=True), LEAST)
         rows = rows[(np.abs(p[rows] - old).max(1) > SMALL) | (d.max(1) > 1)]
         if not rows.size:

@@ -16,6 +16,7 @@ ROUNDS, COARSE, FINE = 15, 33, 193  # of `log_expectation`: most rounds, and poi
 WIDER = 4 * COARSE  # points by which a grid becomes wider that does not hold the integrand
 NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is negligible
 BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
+MOST_NODES = 1001  # of a distribution function between -8 and 8 standard deviations of z
 AT_ONCE = 1 << 18  # values of a distribution function that are computed together
 FAR = 1e100  # its square is finite
 SCORE = "Continuous ranked probability score of each observation, as `Prediction.crps`, in closed form."
@@ -320,17 +321,24 @@ class LinkedPrediction(PredictionOfMoments):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         values, m, s = np.broadcast_arrays(observed_as(y, self._m), self._m, self._s)
         values = np.floor(values) if self.discrete else values
-        safe = np.where(values >= 0, values, 0.0)
+        safe = np.where((values >= 0) & np.isfinite(values), values, 0.0)
         sd = np.sqrt(s)
+        width = self._width(safe)
         with np.errstate(invalid="ignore"):
-            needed = 24 * np.max(sd / self._width(safe), initial=0)
-        n = int(np.clip(needed, 41, 1001)) | 1
+            needed = np.nan_to_num(24 * sd / width)
+        steep = needed > MOST_NODES
+        n = int(np.clip(np.max(needed, where=~steep, initial=0), 41, MOST_NODES)) | 1
         u = np.linspace(-8, 8, n)
         w = np.exp(-0.5 * u * u)
         total, parts = np.zeros(m.shape), 1 + n * m.size // AT_ONCE
         for nodes, weights in zip(np.array_split(u, parts), np.array_split(w / w.sum(), parts), strict=True):
             z = m + sd * nodes.reshape(-1, *[1] * m.ndim)
             total += np.tensordot(weights, self._cumulative(safe, z), 1)
+        if steep.any():  # a step at z = ln y, as wide as a Gaussian
+            with np.errstate(divide="ignore"):
+                far = (np.log(safe + 0.5 * self.discrete) - m) / np.sqrt(np.where(steep, s + width**2, 1))
+            total = np.where(steep, special().ndtr(far), total)
+        total = np.where(values == np.inf, 1, total)
         return np.where(np.isnan(values), np.nan, np.where(values >= 0, np.minimum(total, 1), 0.0))
 
     def quantile(self, q: float) -> np.ndarray:
@@ -353,7 +361,10 @@ class LinkedPrediction(PredictionOfMoments):
 
 
 class ClassPrediction(Prediction):
-    """Probabilities of classes: (..., classes). Observations have the shape (...)."""
+    """Probabilities of classes: (..., classes). Observations have the shape (...).
+
+    Probabilities below 1e-300 count as 1e-300 in `log_prob`.
+    """
 
     discrete = True
 

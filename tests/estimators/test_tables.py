@@ -208,6 +208,18 @@ def test_categories_may_be_of_any_type():
         model.fit(pandas.DataFrame({"q": [[1], [2]] * 12}), codes)
 
 
+@pytest.mark.parametrize("sample", [{"a": 1.0, "b": "u"}, [{"a": 1.0, "b": "u"}], [[1.0, "u"], [2.0]], None])
+def test_samples_without_rows_and_columns_are_refused(sample):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": np.arange(40.0), "b": ["u", "v"] * 20})
+    fitted = TAGIRegressor(**QUICK).fit(table, table["a"])
+    for X in (sample, table.iloc[0]):
+        with pytest.raises(
+            ValueError, match=r"X must have rows and columns, .* such as pandas.DataFrame\(\[record\]\)"
+        ):
+            fitted.predict(X)
+
+
 def test_lists_of_rows_may_hold_categories():
     rows = [["red" if k % 2 else "blue", k / 40] for k in range(40)]
     y = [float(k % 2) for k in range(40)]

@@ -300,6 +300,33 @@ def test_a_share_has_the_mean_score_of_its_observations():
     np.testing.assert_allclose(one, np.log(yes_or_no.probabilities))
 
 
+@pytest.mark.parametrize(
+    ("mu", "var"),
+    [([800, 0], [1700, 0.1]), ([1478.7, 831.8], [1374.1, 0.4]), ([1e4, 0, -1e4], [0, 1e5, 1]), ([3, 1, 0], [0, 0, 50])],
+)
+def test_expected_probabilities_are_the_fixed_point_however_uncertain(mu, var):
+    m, s = np.array([mu], float), np.array([var], float)
+    p = lk.Categorical(len(mu)).prediction(m, s).probabilities
+    z = m + s * (0.5 - p)
+    again = np.exp(z - z.max())
+    np.testing.assert_allclose(p, again / again.sum(), rtol=1e-6, atol=1e-200)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "m", "s", "y", "expected"),
+    [  # by quadrature of 60 digits
+        (lk.Poisson(), 14, 1, 1e6, 0.42681),
+        (lk.Poisson(), 14, 4, 1e6, 0.46325),
+        (lk.Poisson(), 0, 0, np.inf, 1),
+        (lk.Gamma(1e4), 3, 1, np.exp(3), 0.5),
+    ],
+)
+def test_steep_steps_are_not_lost_between_nodes(likelihood, m, s, y, expected):
+    prediction = likelihood.prediction([[m]], [[s]])
+    assert prediction.cdf([[y]]) == pytest.approx(expected, abs=2e-5)
+    assert prediction.cdf([[1.001 * y]]) - prediction.cdf([[y]]) > 1e-4 or y == np.inf
+
+
 def test_impossible_observations():
     for counts in (lk.Poisson(), lk.NegativeBinomial()):
         assert (counts.prediction(M, S).log_prob([1.5, np.inf, -2]) == -np.inf).all()

@@ -56,6 +56,22 @@ def test_large_means_do_not_cancel():
     np.testing.assert_allclose(var, x.astype(float).var(0, ddof=1), rtol=1e-4)
 
 
+def test_statistics_of_many_pixels_are_exact():
+    x = np.full((1, 3 * 224 * 224), 0.7, np.float32)
+    assert np.abs(nn.Sequential(nn.LayerNorm([3, 224, 224]))(x)[0]).max() < 0.003
+    np.testing.assert_allclose(nn.Sequential(nn.RMSNorm(x.size))(x)[0], 1, rtol=1e-5)
+
+
+def test_batch_sums_of_many_samples_are_exact():
+    net, n = nn.Sequential(nn.LayerNorm([2])), 1_000_000
+    net(np.tile(np.float32([[1, 2]]), (n, 1)))
+    net.set_delta_z(np.full(2 * n, 0.07, np.float32), np.full(2 * n, -0.1, np.float32))
+    net.backward()
+    change = net.layers[0].delta_mu_b, net.layers[0].delta_var_b  # sums times the variance, and its square
+    var = net.layers[0].var_b
+    np.testing.assert_allclose(change, [var * n * np.float32(0.07), var**2 * n * np.float32(-0.1)], rtol=2e-4)
+
+
 def test_running_variances_are_never_negative():
     """However far the first batches lie from the running means, of which float32 leaves no digit of their spread."""
     net = nn.Sequential(nn.BatchNorm2d(3))

@@ -7,15 +7,20 @@ from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 ZERO = np.float32(0)
+PARTS = 256  # partial sums that are added together first, for accurate float32 sums
 
 
 @loop("2kf _ g g", lambda n: n.g in (0, n.f))
 def _add_partials(partial, accumulate, g, h):
     for c in prange(g.size):
         g_c, h_c = (g[c], h[c]) if accumulate else (ZERO, ZERO)
-        for k in range(partial.shape[1]):
-            g_c += partial[0, k, c]
-            h_c += partial[1, k, c]
+        for first in range(0, partial.shape[1], PARTS):
+            g_part = h_part = ZERO
+            for k in range(first, min(partial.shape[1], first + PARTS)):
+                g_part += partial[0, k, c]
+                h_part += partial[1, k, c]
+            g_c += g_part
+            h_c += h_part
         g[c], h[c] = g_c, h_c
 
 

@@ -14,43 +14,43 @@ from pytagi_ddp.kernels.formulas.normalize import (
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
 ZERO, ONE = np.float32(0), np.float32(1)
+PART = 1024  # numbers of one partial sum: float32 sums of many numbers lose digits
 
 
-@loop("bpf bpf _ b b")
+@loop("bn bn _ b b")
 def _moments(mu, var, eps, mean, r):
-    batch, positions, features = mu.shape
-    n = np.float32(positions * features)
+    batch, n = mu.shape
     for b in prange(batch):
         total = ZERO
-        for p in range(positions):
+        for first in range(0, n, PART):
             part = ZERO
-            for c in range(features):
-                part += mu[b, p, c]
+            for i in range(first, min(n, first + PART)):
+                part += mu[b, i]
             total += part
-        m = total / n
+        m = total / np.float32(n)
         total = ZERO
-        for p in range(positions):
+        for first in range(0, n, PART):
             part = ZERO
-            for c in range(features):
-                d = mu[b, p, c] - m
-                part += d * d + var[b, p, c]
+            for i in range(first, min(n, first + PART)):
+                d = mu[b, i] - m
+                part += d * d + var[b, i]
             total += part
         mean[b] = m
-        r[b] = reciprocal_deviation(total, n - ONE, eps)
+        r[b] = reciprocal_deviation(total, np.float32(n) - ONE, eps)
 
 
-@loop("bpf bpf _ b b")
+@loop("bn bn _ b b")
 def _mean_squares(mu, var, eps, mean, r):
-    batch, positions, features = mu.shape
+    batch, n = mu.shape
     for b in prange(batch):
         total = ZERO
-        for p in range(positions):
+        for first in range(0, n, PART):
             part = ZERO
-            for c in range(features):
-                part += mu[b, p, c] * mu[b, p, c] + var[b, p, c]
+            for i in range(first, min(n, first + PART)):
+                part += mu[b, i] * mu[b, i] + var[b, i]
             total += part
         mean[b] = ZERO
-        r[b] = reciprocal_deviation(total, np.float32(positions * features), eps)
+        r[b] = reciprocal_deviation(total, np.float32(n), eps)
 
 
 @loop("bpf bpf b b f f f f bpf bpf")
@@ -82,14 +82,18 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
                 delta_mu[b, p, c], delta_var[b, p, c] = input_deltas(r[b], w_mu[c], dm, ds)
 
 
+def _rows(x: State, samples: int) -> tuple[Array, Array]:
+    return x.mu.reshape(samples, -1), x.var.reshape(samples, -1)
+
+
 def moments(x: State, eps: float, mean: Array, r: Array) -> None:
     """Per sample: mean over all positions and features, r = 1/sqrt(variance + eps) with n - 1 in the denominator."""
-    _moments(x.mu, x.var, np.float32(eps), mean, r)
+    _moments(*_rows(x, mean.size), np.float32(eps), mean, r)
 
 
 def mean_squares(x: State, eps: float, mean: Array, r: Array) -> None:
     """Per sample: mean 0, r = 1/sqrt(E[a^2] + eps) with the mean of a^2 over all positions and features."""
-    _mean_squares(x.mu, x.var, np.float32(eps), mean, r)
+    _mean_squares(*_rows(x, mean.size), np.float32(eps), mean, r)
 
 
 def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:

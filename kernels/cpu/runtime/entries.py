@@ -44,7 +44,8 @@ def entry_of(loop: Any, arguments: tuple) -> tuple[int, list[int]] | None:
     function_type = convention.get_function_type(types.none, signature)
     if len(function_type.args) != len(words) + 2:  # the result and an exception come first
         return None
-    target = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    with global_compiler_lock:  # so that no fork leaves LLVM locked
+        target = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return _entry(compiled.target_context, function_type), [target, *words]
 
 

@@ -45,7 +45,7 @@ def parse(model: Network, data: bytes, what: str) -> dict:
         if found != header:
             raise ValueError(
                 f"{what} is not a file of this architecture: expected {leaf.get_layer_info()!r} ({key}) at byte "
-                f"{position}, found {found[8:]!r}"
+                f"{position}, found {found!r}"
             )
         position += len(header)
         values += [(spec, take(spec.size, key)) for spec in tensors[key]]

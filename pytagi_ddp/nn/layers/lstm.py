@@ -26,8 +26,8 @@ class LSTM(SizesView, BaseLayer):
         C = f C before + i c                                h = o tanh(C)
 
     with the moments of `Linear`, of linearised activations and of products of Gaussians. The moments include the
-    covariances of i with c, and of o with tanh(C), due to the input. They treat gates and earlier states as
-    independent, and so the uses of a weight at different time steps. Deltas are propagated through h and C to the
+    covariance of i with c due to x, and that of o with tanh(C) due to the input alone, without h before. They treat
+    gates and earlier states as independent, and so the uses of a weight at different time steps. Deltas are propagated through h and C to the
     gates, the inputs and the earlier time steps. Batch sums are over samples and time steps; the cap
     (`Sequential.step`) counts samples.
 
