@@ -1,10 +1,12 @@
 """Norms of (batch, positions, features): statistics per sample, affine map per feature."""
 
+from functools import partial
+
 import numpy as np
 from numba import prange
 
 from pytagi_ddp.kernels.cpu.layers.columns import add_partials
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, inner, loop
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     normalized_moments,
@@ -14,43 +16,51 @@ from pytagi_ddp.kernels.formulas.normalize import (
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
 ZERO, ONE = np.float32(0), np.float32(1)
-PART = 1024  # numbers of one partial sum: float32 sums of many numbers lose digits
+summing = partial(inner, fastmath=FASTMATH | {"reassoc"})  # sums only vectorise if they may be reordered
+PART = 64  # numbers of a partial sum, and partial sums of a larger one: long float32 sums lose digits
+
+
+@summing
+def _sum(x):
+    total = middle = ZERO
+    for first in range(0, x.size, PART):
+        part = ZERO
+        for value in x[first : first + PART]:
+            part += value
+        middle += part
+        if (first + PART) % (PART * PART) == 0:
+            total, middle = total + middle, ZERO
+    return total + middle
+
+
+@summing
+def _sum_of_squares(x, mean, var):
+    total = middle = ZERO
+    for first in range(0, x.size, PART):
+        part, some, v = ZERO, x[first : first + PART], var[first : first + PART]
+        for i in range(some.size):
+            d = some[i] - mean
+            part += d * d + v[i]
+        middle += part
+        if (first + PART) % (PART * PART) == 0:
+            total, middle = total + middle, ZERO
+    return total + middle
 
 
 @loop("bn bn _ b b")
 def _moments(mu, var, eps, mean, r):
     batch, n = mu.shape
     for b in prange(batch):
-        total = ZERO
-        for first in range(0, n, PART):
-            part = ZERO
-            for i in range(first, min(n, first + PART)):
-                part += mu[b, i]
-            total += part
-        m = total / np.float32(n)
-        total = ZERO
-        for first in range(0, n, PART):
-            part = ZERO
-            for i in range(first, min(n, first + PART)):
-                d = mu[b, i] - m
-                part += d * d + var[b, i]
-            total += part
-        mean[b] = m
-        r[b] = reciprocal_deviation(total, np.float32(n) - ONE, eps)
+        mean[b] = _sum(mu[b]) / np.float32(n)
+        r[b] = reciprocal_deviation(_sum_of_squares(mu[b], mean[b], var[b]), np.float32(n) - ONE, eps)
 
 
 @loop("bn bn _ b b")
 def _mean_squares(mu, var, eps, mean, r):
     batch, n = mu.shape
     for b in prange(batch):
-        total = ZERO
-        for first in range(0, n, PART):
-            part = ZERO
-            for i in range(first, min(n, first + PART)):
-                part += mu[b, i] * mu[b, i] + var[b, i]
-            total += part
         mean[b] = ZERO
-        r[b] = reciprocal_deviation(total, np.float32(n), eps)
+        r[b] = reciprocal_deviation(_sum_of_squares(mu[b], ZERO, var[b]), np.float32(n), eps)
 
 
 @loop("bpf bpf b b f f f f bpf bpf")
