@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+LEAST_SCALE = 0.01  # of `random_affine`
+
 
 class ShardRandom:
     """Random numbers for one rank's part of a global batch.
@@ -106,7 +108,7 @@ def random_affine(
     and 0 outside the image. A = s R(a) S(b) with the scale s, the rotation R by the angle a, and the shear S by b.
 
     Args:
-        images: Shape (N, C, H, W), any dtype. Numbers of integer dtypes are rounded.
+        images: Shape (N, C, H, W), any dtype of up to 32 bits. Numbers of integer dtypes are rounded.
         rng: Source of random numbers.
         degrees: Largest angle a in degrees, in either direction.
         translate: Largest shift t in each direction, as a share of height and of width.
@@ -125,9 +127,9 @@ def random_affine(
         raise ValueError(
             f"degrees and translate must be at least 0, and shear from 0 to 90, got {degrees}, {translate} and {shear}"
         )
+    if np.shape(scale) != (2,) or not LEAST_SCALE <= scale[0] <= scale[1] < inf:
+        raise ValueError(f"scale must be two numbers from {LEAST_SCALE} on, the smaller one first, got {scale}")
     least, most = scale
-    if not 0 < least <= most < inf:
-        raise ValueError(f"scale must be two numbers above 0, the smaller one first, got {scale}")
     count, channels, height, width = images.shape
     draws = rng.random((count, 5)).T.astype(np.float32)[..., None, None]
     turn, lean = np.deg2rad((2 * draws[0] - 1) * degrees), np.tan(np.deg2rad((2 * draws[1] - 1) * shear))
@@ -144,7 +146,8 @@ def random_affine(
     y, x = (y - top)[:, None], (x - left)[:, None]
     framed = np.zeros((count, channels, height + 2, width + 2), images.dtype)
     framed[:, :, 1:-1, 1:-1] = images
-    flat, corner = framed.reshape(count, channels, -1), (top * (width + 2) + left).reshape(count, 1, -1)
+    flat = framed.reshape(count, channels, (height + 2) * (width + 2))
+    corner = (top * (width + 2) + left).reshape(count, 1, height * width)
 
     def pixels(shift: int) -> np.ndarray:
         return np.take_along_axis(flat, corner + shift, 2).reshape(images.shape)

@@ -151,12 +151,12 @@ def _place(values: Any, columns: Sequence[int] | None, row: int, column: int | N
     return f"row {row}, column {column if names is None else repr(list(names)[column])}"
 
 
-def extremes(y: np.ndarray, std: np.ndarray, what: str = "y") -> Iterator[tuple[int, int, str]]:
+def extremes(y: np.ndarray, std: np.ndarray) -> Iterator[tuple[int, int, str]]:
     """Extremes, compared with which most numbers of a target are nearly equal, or which may mean that one is missing:
     (row, target, beginning of a warning).
 
     Args:
-        y: (n, targets); NaN is ignored. std: the standard deviation of each. what: the name of y.
+        y: (n, targets); NaN is ignored. std: the standard deviation of each.
     """
     low, median, high = np.nanquantile(y, (0.1, 0.5, 0.9), axis=0)
     narrow = (low < high) & (high - low < NARROW * std)
@@ -164,7 +164,7 @@ def extremes(y: np.ndarray, std: np.ndarray, what: str = "y") -> Iterator[tuple[
         yield (
             int(np.flatnonzero(y[:, k] == value)[0]),
             k,
-            f"{what} has {value:.6g} in {times} rows, and all other numbers are far from it: such a code for missing "
+            f"y has {value:.6g} in {times} rows, and all other numbers are far from it: such a code for missing "
             "values changes all predictions. Correct the extremes",
         )
     for k in np.flatnonzero(narrow).tolist():
@@ -172,7 +172,7 @@ def extremes(y: np.ndarray, std: np.ndarray, what: str = "y") -> Iterator[tuple[
         yield (
             row,
             k,
-            f"{what} has {y[row, k]:.6g}, and four of five of its numbers are between {low[k]:.6g} and {high[k]:.6g}: "
+            f"y has {y[row, k]:.6g}, and four of five of its numbers are between {low[k]:.6g} and {high[k]:.6g}: "
             "networks can hardly tell these apart. Correct the extremes",
         )
 

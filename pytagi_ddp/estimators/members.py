@@ -125,14 +125,17 @@ def observe_values(net: Sequential, updater: OutputUpdater, y: np.ndarray, varia
 def moments(net: Sequential, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of the outputs, (n, outputs) float64.
 
-    The last batch has a power of two as its size: networks record their calls for each size, and drop all recordings if
-    there are many.
+    The last batch has one of few sizes, eight between two powers of two: networks record their calls for each size, and
+    drop all recordings if there are many.
     """
-    count, last = len(x), len(x) % PREDICTED
-    if more := (1 << max(last - 1, 0).bit_length()) - last if last else 0:
-        x = np.concatenate([x, np.zeros((more, x.shape[1]), x.dtype)])
-    mu, var = net.predict(x, PREDICTED)
-    return mu[:count].astype(np.float64), var[:count].astype(np.float64)
+    last = len(x) % PREDICTED
+    more = -last % max(1 << last.bit_length() >> 4, 1)
+    batches = [x]
+    if more:
+        batches = [x[: len(x) - last], np.concatenate([x[len(x) - last :], np.zeros((more, x.shape[1]), x.dtype)])]
+    found = [net.predict(batch, PREDICTED) for batch in batches if len(batch) or not more]
+    mu, var = (np.concatenate(values)[: len(x)].astype(np.float64) for values in zip(*found, strict=True))
+    return mu, var
 
 
 def relevance(net: Sequential, x: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epoc
 LEAST_SEEN = 20_000  # or in more epochs, so that it sees at least this number
 MOST_COUNTED = 100  # mean of the series of smallest counts up to which forecasts may be negative binomial
 KNOWN = 0.5  # share of windows from which values of a long cycle ago must be known to be tried as inputs
+BEYOND = 1000  # times the range of four fifths of a covariate, from which a number is likely to be a code
 WINDOWS = 20_000  # largest number of windows that a model learns; they are spread evenly
 
 
@@ -59,9 +60,9 @@ class Forecaster(BaseEstimator):
     `nn.EvidenceSchedule`, in which each window counts once.
 
     **Missing values** are NaN, in the series and in covariates. In a window they are interpolated between two values of
-    the past. At the end they are forecast. Other missing inputs are replaced by their mean. The error bars include what
-    this costs: for values at the end, the noise is that of forecasts of held-out stretches without as many values at
-    the end; other inputs add the variance of f over their values.
+    the past. At the end they are forecast, if this is better. Other missing inputs are replaced by their mean. The
+    error bars include what this costs: for values at the end, the noise is that of forecasts of held-out stretches
+    without as many values at the end; other inputs add the variance of f over their values.
 
     **Threads** may share a forecaster; predictions wait for each other.
 
@@ -239,7 +240,7 @@ class Forecaster(BaseEstimator):
         part = isinstance(start, Real) and not whole
         if part and 0 < start < 1:
             begin = round(start * panel.steps)
-        elif panel.times is None and whole:
+        elif panel.times is None and whole and start > 0:
             begin = int(start)
         elif part or panel.times is None:
             raise ValueError(
@@ -259,12 +260,9 @@ class Forecaster(BaseEstimator):
             some = origins[k : k + size]
             seen = int(some[0]) + 1
             past = {name: covariate.first(seen) for name, covariate in covariates.items()}
-            try:
-                learnt = clone(self)._learn(panel.first(seen), past)
-            except ValueError as error:
-                raise ValueError(
-                    f"the first {seen} time steps, before an origin: {error}; or set start= later"
-                ) from None
+            learnt = clone(self)._learn(
+                panel.first(seen), past, f"before an origin (start=), after {seen} time steps, "
+            )
             forecasts += learnt._at(panel, covariates, some)
         _warn_of_extremes(panel, covariates)
         truth = panel.values[origins[:, None] + np.arange(1, self.horizon + 1)]
@@ -291,17 +289,18 @@ class Forecaster(BaseEstimator):
         sizes = self.hidden_layer_sizes
         return None if sizes is None else tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
-    def _learn(self, panel: Panel, covariates: dict[str, Panel]) -> Forecaster:
+    def _learn(self, panel: Panel, covariates: dict[str, Panel], when: str = "") -> Forecaster:
+        """when: where messages begin that say that something is too short."""
         layout = self._layout_of(panel, covariates)
         series, origin = layout.to_learn(panel, WINDOWS)
         for k, name in enumerate(panel.names):
             if panel.steps >= layout.lags + self.horizon and k not in series:
                 raise ValueError(
-                    f"series {name!r} has no value that is followed by another one within {self.horizon} time steps, "
-                    f"and lies {self.horizon} steps or more before the end"
+                    f"{when}series {name!r} has no value that is followed by another one within {self.horizon} time "
+                    f"steps, and lies {self.horizon} steps or more before the end"
                 )
         if not self._long_enough(panel, layout):
-            raise ValueError(self._too_short(panel))
+            raise ValueError(when + self._too_short(panel))
         if self.transform == "log":
             _check_positive(panel)
         cut = partial(layout.cut, panel, covariates)
@@ -480,14 +479,19 @@ def _are_counts(panel: Panel) -> bool:
 
 
 def _warn_of_extremes(panel: Panel, covariates: dict[str, Panel]) -> None:
-    for what, some in {"y": panel, **covariates}.items():
-        values = some.values.reshape(some.steps, -1)
-        for column in range(values.shape[1]):
-            one = values[:, [column]]
-            if len(np.unique(one[np.isfinite(one)])) > 2:
-                for step, _, found in extremes(one, np.nanstd(one, 0), what):
-                    name = some.names[column % some.width]
-                    warn(f"step {step} of {name!r}: {found}, or write NaN instead")
+    for step, k, found in extremes(panel.values, np.nanstd(panel.values, 0)):
+        warn(f"step {step} of {panel.names[k]!r}: {found}, or write NaN instead")
+    for what, some in covariates.items():
+        for k, values in enumerate(some.values.reshape(some.steps, -1).T):
+            if not np.isfinite(values).any():
+                continue
+            low, median, high = np.nanquantile(values, (0.1, 0.5, 0.9))
+            step = int(np.nanargmax(np.abs(values - median)))
+            if 0 < BEYOND * (high - low) < np.abs(values[step] - median):
+                warn(
+                    f"step {step} of {some.names[k % some.width]!r}: {what} has {values[step]:.6g}, and four of five "
+                    f"of its numbers are between {low:.6g} and {high:.6g}: write NaN if it means that one is missing"
+                )
 
 
 def _check_positive(panel: Panel) -> None:

@@ -60,8 +60,8 @@ class Scaling:
     uncorrelated inputs.
 
     Attributes:
-        kind: as chosen. series: (6, series) mean, standard deviation, that of the differences, half of the range, and
-            the smallest and the largest value at an origin.
+        kind: as chosen. series: (5, series) mean, standard deviation, that of the differences, smallest and largest
+            value.
         center: (horizon,) means of the differences. inputs: (2, inputs) mean and standard deviation.
         axes: (inputs, k) principal axes of the standardised inputs. spreads: (k,) standard deviations along them.
     """
@@ -77,16 +77,14 @@ class Scaling:
     def of(cls, kind: Kind, windows: Windows, number: int) -> Scaling:
         """The scaling of these windows of `number` series."""
         none = np.empty((2, 0)), np.empty((0, 0)), np.empty(0)
-        raw = cls(kind, np.ones((6, number)), np.zeros(windows.future.shape[1]), *none)
-        past, last, differences = raw._values(windows.past), raw._last(windows), raw._differences(windows)
+        raw = cls(kind, np.ones((5, number)), np.zeros(windows.future.shape[1]), *none)
+        past, differences = raw._values(windows.past), raw._differences(windows)
         for k in range(number):
             rows = windows.series == k
             mean = means(past[rows].ravel())
             std = spread(past[rows], abs(mean) or 1.0)
             known = raw._values(np.concatenate([windows.past[rows], windows.future[rows]], 1))
-            half = float(np.nanmax(known) - np.nanmin(known)) / 2
-            limits = np.nanmin(last[rows]), np.nanmax(last[rows])
-            raw.series[:, k] = mean, std, spread(differences[rows], std), half or np.inf, *limits
+            raw.series[:, k] = mean, std, spread(differences[rows], std), np.nanmin(known), np.nanmax(known)
         center = means(differences / raw.series[2, windows.series][:, None])
         x = raw._inputs(windows)
         inputs = np.stack([means(x), [spread(column, 1.0) for column in x.T]])
@@ -115,7 +113,7 @@ class Scaling:
         parts += [windows.earlier] if self.kind.earlier else []
         parts += [(again - last) / scale] if self.kind.again else []
         if self.kind.level:  # beyond the levels that were learnt, a pull back to them would grow without limit
-            parts += [(np.clip(last, *self.series[4:, windows.series, None]) - mean) / std]
+            parts += [(np.clip(last, *self.series[3:, windows.series, None]) - mean) / std]
         return np.concatenate(parts, 1)
 
     def x(self, windows: Windows) -> np.ndarray:
@@ -162,13 +160,19 @@ class Scaling:
         learnt: the square of half of this range (Popoviciu's inequality). The noise is added to it.
         """
         scale = self.scale(windows)
-        most = (self.series[3, windows.series, None] / scale) ** 2 if self.kind.log else np.inf
+        low, high = self.series[3:, windows.series, None]
+        most = np.where(high > low, ((high - low) / 2 / scale) ** 2, np.inf) if self.kind.log else np.inf
         std = np.sqrt(np.minimum(v, most) + noise) * scale
         return (m + self.center) * scale + self._last(windows), std
 
     def ahead(self, windows: Windows, m: np.ndarray) -> np.ndarray:
-        """(n, horizon) values (of logarithms the medians) from means of targets."""
+        """(n, horizon) values (of logarithms the medians) from means of targets.
+
+        They are at most the range of the values that were learnt below or above it.
+        """
         found, _ = self.back(windows, m, np.zeros(1), np.zeros(1))
+        low, high = self.series[3:, windows.series, None]
+        found = np.clip(found, 2 * low - high, 2 * high - low)
         return np.exp(found) if self.kind.log else found
 
 
@@ -180,6 +184,7 @@ class Model:
         noise: (ages, series, horizon) variances of standardised targets, for each of the `ages` of the last known
             value. factor: (ages, series, horizon) on variances of the networks, below 1 if they are larger than the
             squared errors in held-out stretches.
+        longest: the largest age up to which forecasts are better if the values after the last known one are forecast.
         usual: (horizon,) mean variances that missing inputs cause in the windows that were learnt; the noise includes
             them.
         correlation: (horizon, horizon) of the errors of the steps.
@@ -191,6 +196,7 @@ class Model:
     networks: list[Sequential]
     noise: np.ndarray
     factor: np.ndarray
+    longest: int
     usual: np.ndarray
     correlation: np.ndarray
     scores: np.ndarray
@@ -210,7 +216,7 @@ class Model:
             return self.scaling.ahead(some, mixture(self.networks, self.scaling.x(some))[0])
 
         place = np.interp(windows.age, ages(windows), np.arange(len(self.noise)))
-        windows = filled(windows, cut, ahead)
+        windows = filled(windows, self.longest, cut, ahead)
         m, v = mixture(self.networks, self.scaling.x(windows))
         v = v + np.maximum(by_missing(self.networks, self.scaling, windows) - self.usual, 0)
         low, high, part = np.floor(place).astype(int), np.ceil(place).astype(int), (place % 1)[:, None]
@@ -281,10 +287,16 @@ def fit(
             m[held_out], v[held_out] = mixture([network], scaling.x(windows.some(held_out)))
         return m, v
 
+    def tried(older: Windows, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(series, horizon) mean squared errors of forecasts, and their variances."""
+        mean, variance = forecast(older, rows)
+        return squares_of_series(scaling.targets(older) - mean, older.series, number), variance
+
     m, v = forecast(windows)
     residuals = y - m
     squares = [squares_of_series(residuals, windows.series, number)]
     within = [means_of_series(v, windows.series, number)]
+    longest, filling = 0, True
     if cut is not None:
         for age in ages(windows)[1:]:
             tested = evenly(len(y), max(TESTED // (1 + age // y.shape[1]), DRAWN))
@@ -292,9 +304,12 @@ def fit(
             def ahead(some: Windows, rows: np.ndarray, tested: np.ndarray = tested) -> np.ndarray:
                 return scaling.ahead(some, forecast(some, tested[rows])[0])
 
-            older = filled(windows.some(tested).without_last(age), cut, ahead)
-            mean, variance = forecast(older, tested)
-            errors = squares_of_series(scaling.targets(older) - mean, older.series, number)
+            older = windows.some(tested).without_last(age)
+            errors, variance = tried(older, tested)
+            if filling:
+                other, its_variance = tried(filled(older, age, cut, ahead), tested)
+                if filling := bool(other.mean() <= errors.mean()):
+                    errors, variance, longest = other, its_variance, int(age)
             squares.append(np.maximum(errors, squares[-1]))
             within.append(means_of_series(variance, older.series, number))
     most, inside = np.array(squares), np.array(within)
@@ -307,7 +322,7 @@ def fit(
         scores[rows] /= spread(windows.future[rows], 1.0)
     by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
     usual = by_missing(networks, scaling, windows.some(evenly(len(y), DRAWN))).mean(0)
-    return Model(scaling, networks, found, factor, usual, correlations(residuals), by_stretch)
+    return Model(scaling, networks, found, factor, longest, usual, correlations(residuals), by_stretch)
 
 
 def train(
@@ -336,13 +351,14 @@ def mixture(networks: list[Sequential], x: np.ndarray) -> tuple[np.ndarray, np.n
     return each.mean(0), within + each.var(0, ddof=1) if len(each) > 1 else within
 
 
-def filled(windows: Windows, cut: Cut, ahead: Callable[[Windows, np.ndarray], np.ndarray]) -> Windows:
+def filled(windows: Windows, longest: int, cut: Cut, ahead: Callable[[Windows, np.ndarray], np.ndarray]) -> Windows:
     """The windows with forecasts in place of the values after the last known one, a horizon at a time.
 
     Args:
+        longest: the largest number of such values; where there are more, they stay missing.
         ahead: returns (n, horizon) values after windows, which have these numbers among `windows`.
     """
-    past, left = windows.past.copy(), windows.age
+    past, left = windows.past.copy(), np.where(windows.age <= longest, windows.age, 0)
     lags, horizon = past.shape[1], windows.future.shape[1]
     while len(rows := np.flatnonzero(left)):
         gap = left[rows, None]

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.forecasting.times import NUMBERS, Times
+from pytagi_ddp.warn import warn
 
 
 class Panel(NamedTuple):
@@ -101,20 +102,22 @@ def read_covariates(data: Any, what: str, series: Panel) -> Panel:
     """Covariates of all series, or of each for itself: a mapping from their names, or a table with their columns.
 
     Raises:
-        TypeError, ValueError: as `read`; series that have different columns or numbers of them; or only some of the
-            series.
+        TypeError, ValueError: as `read`; or series that have different columns or numbers of them.
+
+    Warns:
+        UserWarning: columns with the names of some series only, which are for all series.
     """
     names = series.names
-    if not isinstance(data, Mapping) or set(data) != set(names):
+    if not series.named or not isinstance(data, Mapping) or set(data) != set(names):
         found = read(data, what)
         if not series.named or not found.named or found.flat:
             return found
         if set(found.names) != set(names):
-            if len(names) > 1 and set(found.names) < set(names):
+            if len(found.names) > 1 and set(found.names) < set(names):
                 missing = next(name for name in names if name not in found.names)
-                raise ValueError(
-                    f"{what} has the series {found.names}, and not {missing!r}: give each series its own, with NaN "
-                    "where nothing is known, or rename the columns if they are for all series"
+                warn(
+                    f"{what} has the series {found.names}, and not {missing!r}: so these are covariates of all series. "
+                    "If each series has its own, add a column of NaN where nothing is known"
                 )
             return found
         order = [found.names.index(name) for name in names]

@@ -55,6 +55,7 @@ def test_an_affine_map_is_that_of_scipy(dtype):
 
 
 def test_an_affine_map_of_nothing_changes_nothing():
+    assert random_affine(np.zeros((0, 3, 5, 5)), np.random.default_rng(0)).shape == (0, 3, 5, 5)
     images = np.random.default_rng(0).integers(0, 256, (5, 1, 6, 6), dtype=np.uint8)
     np.testing.assert_array_equal(random_affine(images, np.random.default_rng(0), 0, 0, (1, 1)), images)
 
@@ -91,6 +92,7 @@ def test_bad_arguments_are_named(images, options, message):
         ({"translate": np.nan}, "got 10.0, nan"),
         ({"shear": 90}, "and 90"),
         ({"scale": (1.1, 0.9)}, "smaller one first"),
+        ({"scale": 0.9}, r"two numbers .* got 0\.9"),
         ({"out": np.zeros((1, 3, 8, 9))}, r"\(1, 3, 8, 9\)"),
     ],
 )

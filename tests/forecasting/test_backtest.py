@@ -157,11 +157,12 @@ def test_a_backtest_of_an_array_begins_at_a_number():
     ("options", "message"),
     [
         ({"start": 1.5}, "start is the part of y that is learnt first, between 0 and 1, or .* step .* got 1.5"),
+        ({"start": 0}, "start is the part of y .* step that is forecast, got 0"),
         ({"start": "2020-01-01"}, "start is the part of y .* step that is forecast, got '2020-01-01'"),
         ({"start": 0.99}, "no forecast of 4 steps fits after the first 158 of 160 time steps"),
         ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
         ({"refit": 0}, "refit must be a whole number of at least 1, got 0"),
-        ({"start": 0.05}, "the first 8 time steps, before an origin: y is too short.*; or set start= later"),
+        ({"start": 0.05}, r"before an origin \(start=\), after 8 time steps, y is too short"),
     ],
 )
 def test_wrong_options_are_refused(options, message):

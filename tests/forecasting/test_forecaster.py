@@ -183,6 +183,16 @@ def test_values_that_are_missing_at_the_end_are_forecast():
     np.testing.assert_allclose(short.mean, 200 + week[(7 + forecaster.lags_ + np.arange(7)) % 7], atol=6)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_long_gaps_at_the_end_of_a_walk_do_not_explode(seed):
+    y = np.exp(0.1 * np.cumsum(np.random.default_rng(seed).normal(size=500)))
+    forecaster = quick(1, lags=64, epochs=10).fit(y)
+    for missing in (20, 60):
+        forecast = forecaster.predict(np.where(np.arange(500) < 500 - missing, y, np.nan))
+        last = y[499 - missing]
+        assert last / 5 < forecast.mean[0] < 5 * last and forecast.quantile(0.95)[0] < 30 * last
+
+
 def test_a_missing_value_is_that_of_the_line_between_its_neighbours():
     y = np.cumsum(np.cumsum(np.random.default_rng(0).normal(size=300)))
     forecaster = quick(3, lags=4).fit(y[:297])
@@ -314,10 +324,11 @@ def test_series_may_be_named_by_whole_numbers():
     assert forecaster._layout.own == {"known"}
     forecast = forecaster.predict()
     np.testing.assert_array_equal(quick(7).fit(sales[:200], known=dict(promotion)).predict().mean, forecast.mean)
-    numbered = {store - 1: column for store, column in promotion.items()}  # of an array
-    assert quick(7).fit(sales[:200].to_numpy(), known=numbered)._layout.own == {"known"}
-    with pytest.raises(ValueError, match=r"known has the series \[1, 2\], and not 3: .* rename the columns"):
-        quick(7).fit(sales[:200], known=promotion[[1, 2]])
+    numbered = {store - 1: column for store, column in promotion.items()}  # an array has no names
+    assert not quick(7).fit(sales[:200].to_numpy(), known=numbered)._layout.own
+    with pytest.warns(UserWarning, match=r"known has the series \[1, 2\], and not 3: so these are .* of all series"):
+        assert not quick(7).fit(sales[:200], known=promotion[[1, 2]])._layout.own
+    assert not quick(7).fit(sales[:200], known=promotion[[1]])._layout.own
     forecast.crps(sales[200:])
     for score in (forecast.crps, forecast.log_prob, forecast.cdf):
         with pytest.raises(ValueError, match=r"y has the series \[3, 2, 1\], and the forecast has \[1, 2, 3\]"):
@@ -395,7 +406,8 @@ def test_extremes_of_a_series_are_named():
     assert len(found) == 1
     covariates = np.random.default_rng(0).normal(size=(120, 2))
     covariates[30, 1] = -999999
-    holidays = (np.arange(120) == 60).astype(float)  # of two values, which are none
+    rebates = np.where(np.arange(120) % 9, 9.99 + 0.01 * covariates[:, 0], 4.99)
+    holidays = np.column_stack([np.arange(120) == 60, rebates])  # neither is a code
     for learn in (quick(2).fit, quick(2).backtest):
         with pytest.warns(UserWarning, match="step 30 of 1: observed has -999999") as found:
             learn(5 + seasonal(120), observed=covariates, known=holidays)
