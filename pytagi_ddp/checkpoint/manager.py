@@ -186,9 +186,7 @@ class CheckpointManager:
                 kept = [*old, entry][-(self.keep_last or 0) :]
                 write_manifest(self.folder, kept)
             except BaseException:
-                if not known and not is_listed(
-                    self.folder, entry.file
-                ):  # it is, after an interruption in the last moment
+                if not known and not is_listed(self.folder, entry.file):  # one at the very end leaves it listed
                     _delete(self.folder, entry)
                 raise
             for other in old:

@@ -208,12 +208,12 @@ class Categories:
         return cls(known, [k for k in range(X.shape[1]) if k not in known], others)
 
     def split(self, X: Any) -> tuple[Any, np.ndarray]:
-        """The numeric columns of X (None: there are none), and the columns that encode its categories.
+        """The numeric columns of X, `indexable` (None: there are none), and the columns that encode its categories.
 
         Warns:
             UserWarning: most values of a column are unknown, and it has at least five, or they are of another type.
         """
-        X, parts = indexable(X), []
+        parts = []
         for k, categories in self.known.items():
             place = {category: position for position, category in enumerate(categories)}
             place |= dict.fromkeys(self.others.get(k, ()), len(categories))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -296,9 +297,9 @@ def fit(
     residuals = y - m
     squares = [squares_of_series(residuals, windows.series, number)]
     within = [means_of_series(v, windows.series, number)]
-    longest, filling = 0, True
+    longest = 0
     if cut is not None:
-        for age in ages(windows)[1:]:
+        for younger, age in pairwise(ages(windows).tolist()):
             tested = evenly(len(y), max(TESTED // (1 + age // y.shape[1]), DRAWN))
 
             def ahead(some: Windows, rows: np.ndarray, tested: np.ndarray = tested) -> np.ndarray:
@@ -306,10 +307,10 @@ def fit(
 
             older = windows.some(tested).without_last(age)
             errors, variance = tried(older, tested)
-            if filling:
+            if longest == younger:
                 other, its_variance = tried(filled(older, age, cut, ahead), tested)
-                if filling := bool(other.mean() <= errors.mean()):
-                    errors, variance, longest = other, its_variance, int(age)
+                if other.mean() <= errors.mean():
+                    errors, variance, longest = other, its_variance, age
             squares.append(np.maximum(errors, squares[-1]))
             within.append(means_of_series(variance, older.series, number))
     most, inside = np.array(squares), np.array(within)

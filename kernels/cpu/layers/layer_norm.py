@@ -21,26 +21,14 @@ PART = 64  # numbers of a partial sum, and partial sums of a larger one: long fl
 
 
 @summing
-def _sum(x):
-    total = middle = ZERO
-    for first in range(0, x.size, PART):
-        part = ZERO
-        for value in x[first : first + PART]:
-            part += value
-        middle += part
-        if (first + PART) % (PART * PART) == 0:
-            total, middle = total + middle, ZERO
-    return total + middle
-
-
-@summing
-def _sum_of_squares(x, mean, var):
+def _sum(x, var, mean, squares):
+    """The sum of x, or with `squares` that of (x - mean)^2 + var."""
     total = middle = ZERO
     for first in range(0, x.size, PART):
         part, some, v = ZERO, x[first : first + PART], var[first : first + PART]
         for i in range(some.size):
             d = some[i] - mean
-            part += d * d + v[i]
+            part += d * d + v[i] if squares else some[i]
         middle += part
         if (first + PART) % (PART * PART) == 0:
             total, middle = total + middle, ZERO
@@ -51,8 +39,8 @@ def _sum_of_squares(x, mean, var):
 def _moments(mu, var, eps, mean, r):
     batch, n = mu.shape
     for b in prange(batch):
-        mean[b] = _sum(mu[b]) / np.float32(n)
-        r[b] = reciprocal_deviation(_sum_of_squares(mu[b], mean[b], var[b]), np.float32(n) - ONE, eps)
+        mean[b] = _sum(mu[b], var[b], ZERO, False) / np.float32(n)
+        r[b] = reciprocal_deviation(_sum(mu[b], var[b], mean[b], True), np.float32(n) - ONE, eps)
 
 
 @loop("bn bn _ b b")
@@ -60,7 +48,7 @@ def _mean_squares(mu, var, eps, mean, r):
     batch, n = mu.shape
     for b in prange(batch):
         mean[b] = ZERO
-        r[b] = reciprocal_deviation(_sum_of_squares(mu[b], ZERO, var[b]), np.float32(n), eps)
+        r[b] = reciprocal_deviation(_sum(mu[b], var[b], ZERO, True), np.float32(n), eps)
 
 
 @loop("bpf bpf b b f f f f bpf bpf")
