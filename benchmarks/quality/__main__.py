@@ -6,8 +6,7 @@ import sys
 from importlib import import_module
 
 SUBJECTS = {
-    "uci": "nine regression sets on their standard splits, compared with published figures",
-    "tables": "regression and classes on tables, compared with trees of scikit-learn and NGBoost",
+    "tables": "regression and classes on tables, compared with scikit-learn, NGBoost and published figures",
     "drawings": "a few hundred images of a folder, compared with PyTorch",
     "counts": "how often a sample should count where noise is known: are error bars right?",
     "calibration": "class probabilities and uncertainty on MNIST and CIFAR-10, compared with PyTorch",

@@ -7,6 +7,10 @@ the rounding of what was printed.
 
 from __future__ import annotations
 
+from typing import Any
+
+from benchmarks.quality.done import of, with_error
+from benchmarks.report import table
 from pytagi_ddp.data.uci import UCI_SETS
 
 SOURCES = {
@@ -48,3 +52,17 @@ def published(method: str, name: str, splits: int) -> tuple[float, float, float,
     figures = [float(number) for number in PRINTED[method].split("|")[sorted(UCI_SETS).index(name)].split()]
     root = 1 if method in ERRORS_PRINTED else splits**0.5
     return figures[0], figures[1] / root, figures[2], figures[3] / root
+
+
+def compared(ours: list[dict[str, Any]]) -> list[str]:
+    """Tables of the runs of `TAGIRegressor` beside the published figures, and their sources; nothing of no runs."""
+    names = [name for name in UCI_SETS if of(ours, set=name)]
+    parts = []
+    for k, (key, title) in enumerate({"rmse": "RMSE", "log_likelihood": "mean log-likelihood"}.items()):
+        rows = []
+        for name in names:
+            figures = [published(method, name, UCI_SETS[name].splits)[2 * k : 2 * k + 2] for method in PRINTED]
+            others = [f"{mean:.2f} ± {error:.2f}" for mean, error in figures]
+            rows.append([name, with_error([one[key] for one in of(ours, set=name)]), *others])
+        parts.append(f"{title}, compared with published results\n\n" + table(("set", "TAGIRegressor", *PRINTED), rows))
+    return [*parts, "\n".join(f"* {method}: {source}" for method, source in SOURCES.items())] if names else []

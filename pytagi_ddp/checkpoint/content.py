@@ -160,7 +160,11 @@ def compare(
             "it is loaded all the same)"
         )
     if checkpoint.world_size != world_size:
-        changes.insert(0, f"the number of ranks was {checkpoint.world_size} and is {world_size}")
+        changes.insert(
+            0,
+            f"the number of ranks was {checkpoint.world_size} and is {world_size} (with the same global batch, "
+            "average=False and no BatchNorm2d, only rounding differs)",
+        )
     if schedule is not None and checkpoint.schedule is not None:
         present = schedule.state_dict()
         if (epochs := checkpoint.schedule["epochs"]) and present["epochs"]:  # more epochs only continue the run
@@ -169,6 +173,6 @@ def compare(
         changes += [f"{name} of its schedule was {checkpoint.schedule[name]} and is {present[name]}" for name in differ]
     if changes:
         warn(
-            f"training on from {checkpoint.path} takes another course than the run that wrote it would have taken: "
+            f"training on from {checkpoint.path} may take another course than the run that wrote it would have taken: "
             + ", ".join(changes),
         )

@@ -66,8 +66,9 @@ class DDPSequential(TrainedOnRanks):
         max_wait: seconds that a rank waits in a merge for the others, see above; None: without limit. A request to stop
             takes effect in `merge` and at the end of `join`.
         communicator: that of the ranks that train the network, also one of mpi4py (`MPI.COMM_WORLD`, or a result of its
-            Split). None: that of `pytagi_ddp.distributed.initialize`, if it was called for this backend and matches
-            `config`, otherwise a new one.
+            Split; the first use of the library is collective over all ranks of the job: call
+            `pytagi_ddp.distributed.initialize` on each). None: that of `initialize`, if it was called for this backend
+            and matches `config`, otherwise a new one.
 
     Attributes:
         model: the wrapped network. config, average: as given. communicator: rank, world_size, all_reduce, ...

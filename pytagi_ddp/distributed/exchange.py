@@ -172,6 +172,9 @@ class Exchange(ABC):
             now: whether to exchange in any case, also between the steps that do.
         """
 
+    def joined(self) -> None:  # noqa: B027 - in most strategies there is nothing to do
+        """Called at the end of `join`, after the last step of all ranks; collective."""
+
     def finish_step(self) -> None:
         """Ends a step whose deltas were exchanged already (`passes.at` is REDUCED)."""
         self.model.passes.step()

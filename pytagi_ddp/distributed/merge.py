@@ -107,6 +107,13 @@ class PosteriorMerge(Exchange):
         if problem is not None:
             raise problem
 
+    def joined(self) -> None:
+        """Gives all ranks the position in their schedules of the rank with the most steps."""
+        schedule = self.model.schedule
+        steps = self.communicator.all_gather_object(0 if schedule is None else schedule.steps, "join")
+        if schedule is not None:
+            schedule.load_state_dict(schedule.state_dict() | {"steps": max(steps)})
+
     def _exchange(self, stop: bool, now: bool) -> None:
         if now or self.steps >= self._every:
             self._merge(stop)

@@ -190,7 +190,8 @@ class TrainedOnRanks(Wrapper):
                 self._exchange.step(self._stop, now=True)
             pooled = self._exchange.pooled
             if pooled is None or not pooled[0] > 0:
-                return
+                break
+        self._exchange.joined()
 
     @collective
     def update_bn(self, loader: Iterable[Any], num_batches: int | None = None) -> list[StatisticsChange]:

@@ -27,6 +27,8 @@ KINDS = (
     "(x, y) or (x, y, weight)"
 )
 
+SHARED = "each rank is given those of all ranks, or an iterable of its own batches"
+
 
 def as_batches(
     data: Any, batch_size: int, share: int, shares: int, seed: int = 0, evaluation: bool = False
@@ -106,11 +108,9 @@ def summary(batches: Iterable[Any] | None, what: str) -> dict[str, Any]:
         weighted = batches.weight is not None
         each_part(lambda part: ends.append(part[[0, -1]].tobytes()), (batches.x, batches.y, batches.weight))
     return {
-        f"num_samples of the {what}": batches.num_samples if isinstance(batches, RankBatches) else None,
+        f"num_samples of the {what} ({SHARED})": batches.num_samples if isinstance(batches, RankBatches) else None,
         f"weight of the {what} is given": weighted,
-        f"the checksum of the first and last sample of the {what} (each rank is given those of all ranks)": crc32(
-            b"".join(ends)
-        ),
+        f"the checksum of the first and last sample of the {what} ({SHARED})": crc32(b"".join(ends)),
     }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
@@ -27,9 +29,10 @@ class Checkpoints(Callback):
     order; the batches that were learnt before are skipped.
 
     A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted, and what other
-    callbacks keep (`Callback.state_dict`). With an average of posteriors (`average_last`), it contains the network and
-    the average. The network that was evaluated, the average with its statistics, is written to `average.safetensors`:
-    `net.load` reads it.
+    callbacks keep (`Callback.state_dict`). Within an epoch it also contains the sums of the metrics so far (not if
+    `every` wrote it, and ranks have different numbers of batches). With an average of posteriors (`average_last`), it
+    contains the network and the average. The network that was evaluated, the average with its statistics, is written to
+    `average.safetensors`: `net.load` reads it.
 
     Args:
         folder: folder for the checkpoints; None: none are written.
@@ -132,6 +135,8 @@ class Checkpoints(Callback):
             ]
             if classes is not None:
                 extra["classes"] = classes
+            if trainer.batch and (trainer.in_step or trainer.stopped):  # else ranks may be at different batches
+                extra["metrics"] = trainer.totals()
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
 
     def _load(self, trainer: Any) -> None:
@@ -164,12 +169,13 @@ class Checkpoints(Callback):
                     raise ValueError(f"{differs} is given (with allow_changes=True, the training goes on with that)")
                 warn(f"{differs} is given, and used")
         try:
+            totals = {name: np.array(sums, float).reshape(2) for name, sums in found.extra.get("metrics", {}).items()}
             for callback, (name, state) in zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False):
                 if state and name == type(callback).__name__ and runs_here(callback, trainer):
                     callback.load_state_dict(state, found.path.parent)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedCheckpointError(
-                f"{found.path} has no state that its callbacks accept: {error!r:.200}"
+                f"{found.path} has no metrics, or no state of callbacks, that can be read: {error!r:.200}"
             ) from error
         position = found.position
         if position.epoch >= trainer.epochs:
@@ -187,7 +193,7 @@ class Checkpoints(Callback):
             if samples is None:  # in version 0.2, or if only batches are counted
                 samples = batches * found.settings.get("global batch", now)
             batches = samples // now  # so that no sample is left out
-        trainer.go_on_from(position, batches, samples)
+        trainer.go_on_from(position, batches, samples, totals)
 
     def _refuse_others(self) -> None:
         """Raises ValueError if the folder for the checkpoints of a new training already contains some."""

@@ -16,6 +16,7 @@ from pytagi_ddp.likelihoods.joint import JointPrediction
 from pytagi_ddp.likelihoods.prediction import BinaryPrediction
 
 AT_ONCE = 1 << 14  # outputs
+WEIGHTS = "weights of samples"  # beside the names of metrics
 # (prediction, observations) -> a number for each observation; NaN where it does not count.
 Metric = Callable[[Any, Any], ArrayLike]
 
@@ -125,6 +126,18 @@ class Sums:
         """The metrics so far, of this rank."""
         self._settle()
         return self._results(self._sums)
+
+    def totals(self, ranks: Communicator) -> dict[str, list[float]]:
+        """The sums over all ranks, of values and of weights, by the names of metrics; collective."""
+        self._settle()
+        sums = np.concatenate([self._sums, self._weights[None]])
+        ranks.all_reduce(sums)
+        return dict(zip((*self._metrics, WEIGHTS), sums.tolist(), strict=True))
+
+    def begin_with(self, totals: Mapping[str, Any]) -> None:
+        """Adds the `totals` of earlier batches."""
+        for name, sums in zip((*self._metrics, WEIGHTS), (*self._sums, self._weights), strict=True):
+            sums += totals.get(name, 0.0)
 
     def over_ranks(self, ranks: Communicator, *more: float) -> tuple[dict[str, float], list[float]]:
         """The metrics of all ranks, and the sums of `more` over ranks; collective."""

@@ -93,8 +93,8 @@ class Trainer:
     an observation (a weighted mean, if samples have weights); "train_error" for classes, or "train_rmse" for numbers,
     and those of `metrics`, also with "val_"; "samples_per_second", "train_seconds", and "communication_share". With
     BatchNorm2d there are also "bn_seconds", "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`.
-    Values of "train_" are those of predictions made before the sample was learnt. If an epoch was resumed, they are
-    those of the rest of the epoch.
+    Values of "train_" are those of predictions made before the sample was learnt. Times are those of the
+    part of an epoch after a checkpoint from which it was resumed.
 
     Args:
         net: the network.
@@ -189,6 +189,7 @@ class Trainer:
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
         self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch
+        self._totals_before: Mapping[str, Any] = {}  # of the epoch, before the checkpoint
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
         self._alone_in: str | None = None  # the callback that only this rank runs now
@@ -289,26 +290,39 @@ class Trainer:
         self._watches = True
         self.stack.enter_context(StopOnSignal(self))
 
-    def go_on_from(self, position: TrainingPosition, batches: int, samples: int | None = None) -> None:
+    def totals(self) -> dict[str, list[float]]:
+        """The sums of the metrics of all ranks in this epoch so far, for `go_on_from`; collective."""
+        return self._sums.totals(self.ranks)
+
+    def go_on_from(
+        self,
+        position: TrainingPosition,
+        batches: int,
+        samples: int | None = None,
+        totals: Mapping[str, Any] | None = None,
+    ) -> None:
         """Continues a training from this position; for callbacks, in `fit_begin`.
 
         Args:
             position: the position. batches: number of completed batches, of the present size, in its epoch.
             samples: number of completed samples of all ranks in its epoch. Arrays and the library's loaders continue
                 after them, also if they are not whole batches of the current size.
+            totals: what `totals` returned there; None: the metrics of the epoch are those of the rest of it.
         """
+        self._totals_before = totals if totals and self.ranks.rank == 0 else {}
         if samples is not None and counts_samples(self._train):
             batches, self._first = self._train.place_after(min(samples, self._train.num_samples))
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
+        self.step -= batches - self.batch  # of a rank with fewer batches than others; `_learn_all` adds them again
         schedule = self.network.schedule
         if schedule is not None:
             schedule.epochs = self.epochs  # the total number, with earlier epochs
             if batches != position.batch:  # batches of another size: the scaled position is rounded
                 n = schedule.steps_per_epoch or 1
-                epochs = max(0, round((schedule.steps - self.batch) / n))
-                schedule.load_state_dict(schedule.state_dict() | {"steps": epochs * n + self.batch})
+                epochs = max(0, round((schedule.steps - batches) / n))
+                schedule.load_state_dict(schedule.state_dict() | {"steps": epochs * n + batches})
         self._resumed_within = position.batch > 0 or bool(position.samples)
 
     def keep(self) -> Any:
@@ -463,6 +477,8 @@ class Trainer:
             if self.average is not None:
                 self.average.reset()
         self._sums, self._evaluated = self._new_sums(), None
+        self._sums.begin_with(self._totals_before)
+        self._totals_before = {}
         self._call("epoch_begin")
         compare_networks_in_training(self.net)
         before = np.array([time.perf_counter(), self.ranks.reduce_seconds, self.ranks.waited_seconds, self.step])

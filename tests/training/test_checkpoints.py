@@ -55,7 +55,8 @@ def test_resumed_after_an_epoch_and_within_one(tmp_path):
         resumed, end, trainer = one(tmp_path / f"{step}", {"resume": files(tmp_path / "a")[step]})
         assert end == state and trainer.step == 18
         assert resumed[-1]["val_nll"] == history[-1]["val_nll"] and resumed[-1]["epoch"] == 3
-        assert (step in (6, 12)) == (resumed == history[step // 6 :])
+        for now, before in zip(resumed, history[step // 6 :], strict=True):
+            assert now == pytest.approx(before, rel=1e-12), "metrics are those of the whole epoch"
     assert files(tmp_path / "4")[18].read_bytes() == files(tmp_path / "a")[18].read_bytes()
     averaged = network(norm=True)
     averaged.load(tmp_path / "a" / "average.safetensors")
@@ -234,6 +235,48 @@ def test_ranks_resume_within_an_epoch(tmp_path, way):
     assert run_threads(lambda: train(resume=path), 2) == whole
 
 
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("stop", [2, 4, 5, 9])
+def test_ranks_with_different_numbers_of_batches_resume(tmp_path, every, stop):
+    """Rank 1 has two batches, and rank 0 five; they add deltas, or merge posteriors."""
+
+    class Stops(Callback):
+        on_all_ranks = True
+
+        def __init__(self, step):
+            self._step = step
+
+        def fit_begin(self, trainer):
+            trainer._watches = True  # as `stop_on_signal`, which needs the main thread
+
+        def batch_end(self, trainer):
+            if trainer.ranks.rank == 0 and trainer.step == self._step:
+                trainer.request_stop()
+
+        def epoch_end(self, trainer):
+            self.at = trainer.step, trainer.network.schedule.steps
+
+    def train(folder, step=None, resume=False):
+        net = DDPSequential(network(), average=False, every=every)
+        batches = [(X[k : k + 6], LABELS[k : k + 6]) for k in range(0, 30, 6)]
+        stops = Stops(step)
+        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[stops, Checkpoints(folder, resume=resume)])
+        history = trainer.fit(batches if net.rank == 0 else batches[:2])
+        if trainer.stopped:
+            return True, trainer.epoch, trainer.batch
+        return state_of(net), without_times(history), *stops.at
+
+    whole = run_threads(lambda: train(tmp_path / "whole"), 2)
+    assert [one[2:] for one in whole] == [(10, 10)] * 2
+    stopped = run_threads(lambda: train(tmp_path / "cut", stop), 2)
+    assert [len(one) for one in stopped] == [3, 3]
+    resumed = run_threads(lambda: train(tmp_path / "cut", resume=True), 2)
+    for (state, history, *steps), (expected, results, *rest) in zip(resumed, whole, strict=True):
+        assert steps == rest and state == expected
+        assert history[-1] == pytest.approx(results[-1], rel=1e-12)
+        assert len(history) == 1 or history[0] == pytest.approx(results[0], rel=1e-12)
+
+
 def test_an_iterable_goes_on_behind_the_batches_that_are_done(tmp_path):
     batches = [(X[k : k + 7], LABELS[k : k + 7]) for k in range(0, 61, 7)]
 
@@ -376,18 +419,20 @@ def test_a_checkpoint_that_counts_batches_goes_on_with_another_batch_size(tmp_pa
 @pytest.mark.parametrize(
     ("key", "forged", "message"),
     [
-        ("extra", {"callbacks": 5}, "has no state that its callbacks accept"),
-        ("extra", {"callbacks": [1]}, "no state that its callbacks accept"),
-        ("extra", {"callbacks": [["EarlyStopping", 5]]}, "no state that its callbacks accept"),
+        ("extra", {"callbacks": 5}, "has no metrics, or no state of callbacks"),
+        ("extra", {"metrics": 5}, "has no metrics, or no state of callbacks"),
+        ("extra", {"metrics": {"nll": [1.0, 2.0, 3.0]}}, "has no metrics, or no state of callbacks"),
+        ("extra", {"callbacks": [1]}, "no state of callbacks, that can be read"),
+        ("extra", {"callbacks": [["EarlyStopping", 5]]}, "no state of callbacks, that can be read"),
         (
             "extra",
             {"callbacks": [["EarlyStopping", {"best": 1}]]},
-            "no state that its callbacks accept: .*best_epoch",
+            "no state of callbacks, that can be read: .*best_epoch",
         ),
         (
             "extra",
             {"callbacks": [["EarlyStopping", {"best": 10**400}]]},
-            "has no state that its callbacks accept: Overflow",
+            "no state of callbacks, that can be read: Overflow",
         ),
         ("schedule", {"steps": 10**400}, "steps of an EvidenceSchedule must be at most 2\\^53"),
         ("schedule", {"steps_per_epoch": 10**400}, "steps_per_epoch of an EvidenceSchedule must be at most 2\\^53"),

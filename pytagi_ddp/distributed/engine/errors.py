@@ -23,11 +23,16 @@ class CollectiveTimeoutError(TimeoutError):
 FOLLOWED = (RankLeftError, CollectiveTimeoutError)  # errors that may be a consequence of another rank's error
 
 
+START = "start of MPI"
+
+
 def late(rank: int, waited: float, what: str) -> CollectiveTimeoutError:
     """The error on `rank`, which has waited `waited` seconds in `what`."""
+    first = " (the first use is collective: call pytagi_ddp.distributed.initialize() on all ranks of the job)"
     return CollectiveTimeoutError(
-        f"rank {rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make this call. The "
-        "limit is the time-out of the communicator, by default PYTAGI_DDP_TIMEOUT or 300 s"
+        f"rank {rank} has waited {waited:.1f} s in {what}; another rank is stalled, or does not make this call"
+        f"{first if what.startswith(START) else ''}. The limit is the time-out of the communicator, by default "
+        "PYTAGI_DDP_TIMEOUT or 300 s"
     )
 
 

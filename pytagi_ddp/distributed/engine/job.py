@@ -14,7 +14,7 @@ import numpy as np
 from pytagi_ddp.distributed.engine import debug
 from pytagi_ddp.distributed.engine.abort import AbortHook, ignore_interrupts
 from pytagi_ddp.distributed.engine.child_process import FORKED, keep_from_children, mark_rank, why_no_rank
-from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, FOLLOWED, LaunchError, time_limit
+from pytagi_ddp.distributed.engine.errors import EXIT_TIMEOUT, FOLLOWED, START, LaunchError, time_limit
 from pytagi_ddp.distributed.engine.group import Counts
 from pytagi_ddp.distributed.engine.launcher import (
     MPICH_LIKE,
@@ -98,7 +98,7 @@ class Job(MPIMember):
         self._sent: list = []  # the last messages, kept until they are sent
         self._control: Any = None
         first = Queue(lambda what: None, self.raise_timeout, self.operations)
-        first.start("start of MPI", 0, iter([world.Ibarrier()]), timeout).wait()
+        first.start(START, 0, iter([world.Ibarrier()]), timeout).wait()
         asked = world.allgather(debug.is_asked_for())
         self._unlink_on_node(world)  # as soon as all ranks have opened it, so that a killed job leaves no file
         if len(set(asked)) > 1:  # ranks with debug mode would wait for the others in each comparison
@@ -107,12 +107,12 @@ class Job(MPIMember):
                 "all ranks or on none (mpirun takes -genv NAME VALUE or -x NAME)"
             )
         self.world = group = MPIGroup(self, 0, range(self.world_size), world, timeout)
-        self._control = group.duplicate(world, "start of MPI: control channel", timeout)
+        self._control = group.duplicate(world, f"{START}: control channel", timeout)
         start = iter([group.channels["barrier"].Ibarrier()])
-        group.collectives.start("start of MPI", 0, start, timeout).wait()
+        group.collectives.start(START, 0, start, timeout).wait()
         group.find_node(world.allgather(self.node), world, timeout)
         if group.across is not None:
-            group.across.choose(lambda requests: first.start("start of MPI", 0, requests, timeout).wait())
+            group.across.choose(lambda requests: first.start(START, 0, requests, timeout).wait())
 
     def end_in_child(self) -> None:
         self.forked = FORKED.format(rank=self.rank)

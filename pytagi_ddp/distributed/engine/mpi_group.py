@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.abort import AbortHook
 from pytagi_ddp.distributed.engine.across_nodes import AcrossNodes, asked_way
+from pytagi_ddp.distributed.engine.errors import START
 from pytagi_ddp.distributed.engine.group import Group, Member, SplitRequest, new_number, part
 from pytagi_ddp.distributed.engine.operations import Queue
 from pytagi_ddp.distributed.engine.shared_memory import join_shared_sum
@@ -57,7 +58,7 @@ class MPIGroup(Group):
         super().__init__(job, number, ranks)
         self.shared_sum: SharedSum | None = None  # adds short float32 arrays if all ranks are on one node
         self.across: AcrossNodes | None = None  # makes long sums if the ranks are on several nodes
-        starting = "start of MPI" if number == 0 else f"split #{number}"
+        starting = START if number == 0 else f"split #{number}"
         kinds = {kind: f"{starting}: {kind} channel" for kind in KINDS}
         self.channels = {kind: self.duplicate(ranks_of, name, timeout) for kind, name in kinds.items()}
 
