@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.compare import compare_replicas
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import Options, check_count
 from pytagi_ddp.distributed.merge import PosteriorMerge
@@ -85,7 +85,7 @@ class BoundedMerge(PosteriorMerge):
             while not self._send(stop, last=True):
                 pass
             if self.communicator.debug:
-                compare_parameters(self.communicator, self.model)
+                compare_replicas(self.communicator, self.model, 0, True, "merge")
             return
         self._end_merge(until=0)
         if self._flight is None and self.steps >= self._every:

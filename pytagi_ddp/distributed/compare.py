@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,18 +96,3 @@ def _checksums(model: Sequential) -> dict[str, int]:
             bits = row[spec.begin : spec.end].view(f"u{row.itemsize}")
             found[f"the checksum of {spec.name}"] = int(bits.sum(dtype=np.uint64))
     return found
-
-
-def compare_parameters(communicator: Communicator, model: Sequential) -> None:
-    """Raises ReplicaMismatchError on every rank if parameters or running statistics differ. Collective."""
-    digests = []
-    for key, values in model.state_dict().items():
-        digests.append((key, hashlib.blake2b(b"".join(array.tobytes() for array in values), digest_size=16).digest()))
-    everyone = communicator.all_gather_object(digests, "a comparison of parameters")
-    for rank, theirs in enumerate(everyone):
-        for ours, other in zip(everyone[0], theirs, strict=True):
-            if ours != other:
-                raise ReplicaMismatchError(
-                    f"ranks 0 and {rank} have different parameters in {ours[0]}: one of them was changed on its own, "
-                    "or loaded from another file; synchronize() makes them equal again"
-                )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_arguments, compare_parameters
+from pytagi_ddp.distributed.compare import compare_arguments, compare_replicas
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.arena import HEADER
@@ -223,7 +223,7 @@ class EveryStep(Exchange):
         self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self.reduce)
         self.finish_step()
         if self.communicator.debug:
-            compare_parameters(self.communicator, self.model)
+            compare_replicas(self.communicator, self.model, 0, True, "step()")
 
     def finish_step(self) -> None:
         if self.sync is not None:

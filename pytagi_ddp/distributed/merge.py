@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.distributed.compare import compare_parameters
+from pytagi_ddp.distributed.compare import compare_replicas
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
 from pytagi_ddp.kernels.formulas.rules import DAMPED_PRODUCT, MEAN, PRECISION_WEIGHTED
@@ -162,7 +162,7 @@ class PosteriorMerge(Exchange):
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
-            compare_parameters(self.communicator, self.model)
+            compare_replicas(self.communicator, self.model, 0, True, "merge")
 
     def _contribute(self, buffer: Array, stop: bool) -> bool:
         """Writes the contribution of this rank to a merge, in the order of the arena's buffer.

@@ -444,7 +444,7 @@ def compare_replicas(comm, change):
     ("change", "words"),
     [
         ("options", ["average is True on rank 0 and False on rank 1"]),
-        ("parameters", ["ranks 0 and 1 have different parameters in Linear.4"]),
+        ("parameters", ["ranks 0 and 1 have different networks in step()", "Linear.4/mu_w"]),
         ("delta", ["not finite", "a delta of layer", "Linear(108,4)"]),
         ("nothing", []),
     ],
