@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.communicator import Communicator, SerialCommunicator
 from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.device_mesh import DeviceMesh
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
-from pytagi_ddp.distributed.engine.error_propagation import raise_on_all_ranks
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks, raise_on_all_ranks
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.pipeline.balance import balance_by_products, check_balance
 from pytagi_ddp.distributed.pipeline.files import StagedNetwork
@@ -309,15 +309,10 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
 
     def _refuse_unread_deltas(self) -> None:
         """Raises RuntimeError if the deltas at the outputs wait for a backward pass, on every rank of the pipeline."""
-        if not self._under_way:  # the same on all of them
-            return
-        problem = None
-        if self.is_last:
-            try:
-                self.input_delta_z_buffer.refuse_step()
-            except RuntimeError as error:
-                problem = error
-        raise_on_all_ranks(self.pipe_group, problem)
+        if self._under_way:  # the same on all of them
+            with errors_of_all_ranks(self.pipe_group):
+                if self.is_last:
+                    self.input_delta_z_buffer.refuse_step()
 
     def parameters_changed(self) -> None:
         super().parameters_changed()
