@@ -91,10 +91,8 @@ def read_private(path: AnyPath) -> bytes:
         OSError: as there, and as `file_size`.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOFOLLOW)) as file:
-        status = os.fstat(file.fileno())
-        check_private(path, status)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: not a regular file", os.fsdecode(path))
+        check_private(path, os.fstat(file.fileno()))
+        file_size(path, file.fileno())
         return file.read()
 
 
@@ -136,7 +134,7 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # also the bits that the process's umask has removed
-            _lock(file.fileno())  # until it has its name, so that no other process removes it
+            lock(file.fileno())  # until it has its name, so that no other process removes it
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -184,7 +182,7 @@ def remove_temporary_files(folder: str | Path, name: str) -> None:
         if path.is_symlink() or not path.is_file():
             continue
         with contextlib.suppress(OSError), _open_to_lock(path) as file:  # gone, or of another user
-            if _lock(file.fileno()):
+            if lock(file.fileno()):
                 path.unlink()
 
 
@@ -195,8 +193,8 @@ def _open_to_lock(path: Path) -> BinaryIO:
         return open(path, "rb")
 
 
-def _lock(descriptor: int) -> bool:
-    """Locks an open file; False if another process has locked it."""
+def lock(descriptor: int) -> bool:
+    """Locks an open file or folder; False if another process has locked it, True where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytagi_ddp.files import atomic_write, file_size, read_file
+from pytagi_ddp.files import atomic_write, file_size, lock, read_file
 
 MANIFEST = "manifest.json"
 FORMAT = "pytagi_ddp checkpoints 1"
@@ -85,22 +85,13 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     """Inside the block, one process at a time changes a manifest. Without locks, or after a second, it continues."""
     descriptor, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + LOCK_SECONDS
     try:
-        with suppress(OSError):
-            while not _locked(descriptor) and time.monotonic() <= deadline:
-                time.sleep(0.005)
+        while not lock(descriptor) and time.monotonic() <= deadline:
+            time.sleep(0.005)
         yield
     finally:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a forked child has the folder open
         os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
 
 
 def write_manifest(folder: Path, entries: Sequence[Entry]) -> None:
