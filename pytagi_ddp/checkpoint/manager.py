@@ -112,7 +112,7 @@ class CheckpointManager:
             raise TypeError(f"position is a TrainingPosition(epoch, batch, step, seed), got {position!r:.60}")
         _check_average(model, average)
         if isinstance(model, ShardedNetwork):
-            return (self._save_gathered if gather else self._save_folder)(model, position, settings, extra)
+            return self._save_sharded(model, position, settings, gather, extra)
         owner = _owner(model)
         if isinstance(owner, ShardedNetwork):
             raise RuntimeError(
@@ -136,27 +136,25 @@ class CheckpointManager:
         return self._add(NAME, data, position, world_size, lambda path: atomic_write(path, data))
 
     @held_back()
-    def _save_gathered(
-        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None, extra: Any
+    def _save_sharded(
+        self,
+        model: ShardedNetwork,
+        position: TrainingPosition,
+        settings: dict[str, Any] | None,
+        gather: bool,
+        extra: dict[str, Any] | None,
     ) -> Path:
-        ranks = model.communicator.world_size
-        with errors_of_all_ranks(model.communicator):
+        """Saves a network in parts as one file, if rank 0 is to `gather` them, or as a folder; collective."""
+        communicator, ranks = model.communicator, model.communicator.world_size
+        with errors_of_all_ranks(communicator):
             header = metadata(position, ranks, settings, model.model.schedule, extra)
-        data = model.to_bytes(header)
-        return on_rank_0(model.communicator, lambda: self._write(data, position, ranks))
-
-    @held_back()
-    def _save_folder(
-        self, model: ShardedNetwork, position: TrainingPosition, settings: dict[str, Any] | None, extra: Any
-    ) -> Path:
-        ranks = model.communicator.world_size
-        with errors_of_all_ranks(model.communicator):
-            header = metadata(position, ranks, settings, model.model.schedule, extra)
-        on_rank_0(model.communicator, self._prepare)
-        name = FOLDER.format(position.step, "new")
-        hidden, index = sharded.write_folder(model, self.folder, name, header)
+        if gather:
+            data = model.to_bytes(header)
+            return on_rank_0(communicator, lambda: self._write(data, position, ranks))
+        on_rank_0(communicator, self._prepare)
+        hidden, index = sharded.write_folder(model, self.folder, FOLDER.format(position.step, "new"), header)
         publish = partial(sharded.publish, hidden)
-        return on_rank_0(model.communicator, lambda: self._add(FOLDER, index, position, ranks, publish))
+        return on_rank_0(communicator, lambda: self._add(FOLDER, index, position, ranks, publish))
 
     def _prepare(self) -> None:
         """Raises an error if the manifest is damaged, and deletes temporary files of killed runs."""
