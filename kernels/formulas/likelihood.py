@@ -298,8 +298,27 @@ def grown(d):
     return ONE + d if d > ZERO else ONE / (ONE - d)
 
 
+@formula
+def class_step(r, c, p, s):
+    """The step d of ln p for the residual r, see above."""
+    return (r - c) / (ONE + s * p)
+
+
+@formula
+def class_change(new, p, s):
+    """The change of p to `new` of a class, which is small if it is at most `SMALL`."""
+    return abs(new - p) * (ONE + NARROW * s)
+
+
 # The update of all logits by the curvature H = diag(p) - p p' of the softmax: deltas (I + H S)^-1 (y - p), and the
 # diagonal of -(I + H S)^-1 H. With d = 1/(1 + s p), B = sum p d, q = p d/B and A = sum s p d (y - p), they are:
+
+
+@formula
+def class_summands(p, hit, s):
+    """The summands of A and B; hit: as of `class_deltas`."""
+    part = p / (ONE + s * p)
+    return s * part * (hit - p), part
 
 
 @formula

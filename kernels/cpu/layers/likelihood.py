@@ -14,12 +14,14 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
     LEAST,
     LIKELIHOODS,
-    NARROW,
     SMALL,
     TURNS,
+    class_change,
     class_deltas,
     class_residual,
     class_start,
+    class_step,
+    class_summands,
     grown,
     weighed,
 )
@@ -117,13 +119,13 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classe
                     of_r += p[k] * v * e[k]
                 c = of_r / of_v
                 for k in range(classes):
-                    d = (e[k] - c) / (ONE + s[k] * p[k])
+                    d = class_step(e[k], c, p[k], s[k])
                     e[k] = p[k] * grown(d)
                     total += e[k]
                     change = at_least(d - ONE, change)
                 for k in range(classes):
                     new = at_least(e[k] / total, LEAST)
-                    change = at_least(abs(new - p[k]) * (ONE + NARROW * s[k]), change)
+                    change = at_least(class_change(new, p[k], s[k]), change)
                     p[k] = new
                 if change <= SMALL:
                     found |= 1 << (row - begin)
@@ -132,9 +134,9 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classe
             p, e = delta_mu[row, first:end], delta_var[row, first:end]
             label, w, a, b = index[row], weight[row * step], ZERO, ZERO
             for k in range(classes):
-                part = p[k] / (ONE + s[k] * p[k])
-                a += s[k] * part * ((ONE if label == k else ZERO) - p[k])
-                b += part
+                of_a, of_b = class_summands(p[k], ONE if label == k else ZERO, s[k])
+                a += of_a
+                b += of_b
             for k in range(classes):
                 dm, ds = class_deltas(p[k], ONE if label == k else ZERO, s[k], a, b)
                 dm, ds = weighed(m[k], s[k], j[k], w, dm, ds)

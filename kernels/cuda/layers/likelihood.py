@@ -23,12 +23,14 @@ from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
     LEAST,
     LIKELIHOODS,
-    NARROW,
     SMALL,
     TURNS,
+    class_change,
     class_deltas,
     class_residual,
     class_start,
+    class_step,
+    class_summands,
     grown,
     weighed,
 )
@@ -108,7 +110,7 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
             c = block_sum(of_r, scratch, ROW_THREADS) / block_sum(of_v, second, ROW_THREADS)
             for k in range(thread, classes, ROW_THREADS):
                 i = start + k
-                d = (delta_var[i] - c) / (ONE + var[i] * delta_mu[i])
+                d = class_step(delta_var[i], c, delta_mu[i], var[i])
                 delta_var[i] = delta_mu[i] * grown(d)
                 total += delta_var[i]
                 change = at_least(d - ONE, change)
@@ -116,16 +118,16 @@ def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, width, first,
             for k in range(thread, classes, ROW_THREADS):
                 i = start + k
                 p = at_least(delta_var[i] / total, LEAST)
-                change = at_least(abs(p - delta_mu[i]) * (ONE + NARROW * var[i]), change)
+                change = at_least(class_change(p, delta_mu[i], var[i]), change)
                 delta_mu[i] = p
             change = _block_largest(change, second)
             turn += 1
         a, b = ZERO, ZERO
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
-            part = delta_mu[i] / (ONE + var[i] * delta_mu[i])
-            a += var[i] * part * ((ONE if k == label else ZERO) - delta_mu[i])
-            b += part
+            of_a, of_b = class_summands(delta_mu[i], ONE if k == label else ZERO, var[i])
+            a += of_a
+            b += of_b
         a, b = block_sum(a, scratch, ROW_THREADS), block_sum(b, second, ROW_THREADS)
         for k in range(thread, classes, ROW_THREADS):
             i = start + k
