@@ -13,8 +13,8 @@ from pytagi_ddp.kernels.cuda.products.columns import (
     WIDTH,
     column,
     is_last_block,
+    keep_partials,
     lane,
-    lanes_sums,
     merge_moments,
     merge_threads,
     sum_partials,
@@ -251,11 +251,7 @@ def _backward(
             if sloped:
                 j = jcb[i]
             into_mu[i], into_var[i] = dm * j, ds * (j * j)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
-    if c < features and lane() == 0:
-        i = k * features + c
-        plane = parts * features
-        partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
+    keep_partials(partial, gw, hw, gb, hb, k, c, parts, features, scratch, second)
     if is_last_block(tickets, cuda.blockIdx.y, parts, place):
         sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second)
 

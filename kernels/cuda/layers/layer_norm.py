@@ -8,8 +8,8 @@ from pytagi_ddp.kernels.cuda.products.columns import (
     WIDTH,
     add_partials,
     column,
+    keep_partials,
     lane,
-    lanes_sums,
     merge_threads,
     weight_sums,
 )
@@ -79,11 +79,7 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial, batch, positions,
     if c < features:
         first, stop = b * positions, (b + 1) * positions
         gw, hw, gb, hb = weight_sums(first, stop, c, features, mean[b], r[b], w_mu[c], mu, delta_mu, delta_var)
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
-    if c < features and lane() == 0:
-        i = b * features + c
-        plane = batch * features
-        partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
+    keep_partials(partial, gw, hw, gb, hb, b, c, batch, features, scratch, second)
 
 
 def moments(x: State, eps: float, mean: Array, r: Array) -> None:

@@ -62,7 +62,7 @@ def weight_sums(first, stop, c, features, mean, r, w_mu, mu, delta_mu, delta_var
 
 
 @device
-def lanes_sums(gw, hw, gb, hb, scratch, second):
+def _lanes_sums(gw, hw, gb, hb, scratch, second):
     """Sums over the lanes of a feature, valid in its first lane; alternates two shared arrays of THREADS numbers."""
     return (
         tree_sum(gw, scratch, THREADS, WIDTH),
@@ -98,6 +98,16 @@ def merge_threads(n, mean, m2, counts, means, squares, last):
 
 
 @device
+def keep_partials(partial, gw, hw, gb, hb, part, c, parts, features, scratch, second):
+    """Writes the sums over the lanes as this part of partial (4, parts, features), for `sum_partials`."""
+    gw, hw, gb, hb = _lanes_sums(gw, hw, gb, hb, scratch, second)
+    if c < features and lane() == 0:
+        i = part * features + c
+        plane = parts * features
+        partial[i], partial[plane + i], partial[2 * plane + i], partial[3 * plane + i] = gw, hw, gb, hb
+
+
+@device
 def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumulate, scratch, second):
     """Sums partial (4, parts, features) over its parts, for the features of this block of threads."""
     plane = parts * features
@@ -110,7 +120,7 @@ def sum_partials(partial, g_w, h_w, g_b, h_b, c, parts, features, biased, accumu
             if biased:
                 gb += partial[2 * plane + i]
                 hb += partial[3 * plane + i]
-    gw, hw, gb, hb = lanes_sums(gw, hw, gb, hb, scratch, second)
+    gw, hw, gb, hb = _lanes_sums(gw, hw, gb, hb, scratch, second)
     if c < features and lane() == 0:
         g_w[c] = g_w[c] + gw if accumulate else gw
         h_w[c] = h_w[c] + hw if accumulate else hw
