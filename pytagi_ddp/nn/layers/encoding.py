@@ -155,28 +155,29 @@ class PiecewiseLinearEncoding(BaseLayer):
         return f"{self.name}({len(self.edges)}->{self._units})"
 
 
-def _checked(name: str, number: int, given: ArrayLike, least: int) -> list[float]:
-    """The edges or values of an input, rounded to float32."""
+def _numbers(name: str, number: int, given: ArrayLike) -> np.ndarray:
     try:
-        values = np.asarray(given, np.float32)
+        return np.asarray(given, np.float32)
     except (TypeError, ValueError):
         raise TypeError(f"{name}[{number}] of PiecewiseLinearEncoding must be numbers or None, got {given!r}") from None
+
+
+def _checked(name: str, number: int, given: ArrayLike, least: int) -> list[float]:
+    """The edges or values of an input, rounded to float32."""
+    values = _numbers(name, number, given)
     if values.ndim != 1 or len(values) < least or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
         raise ValueError(
             f"{name}[{number}] of PiecewiseLinearEncoding must be {'two' if least == 2 else 'one'} or more finite "
             f"numbers that increase in float32, or None, got {given!r}"
         )
-    return [float(value) for value in values]
+    return values.tolist()
 
 
 def _checked_ends(number: int, ends: ArrayLike, bins: int) -> list[list[float]]:
     """The ends of the bins of an input, rounded to float32."""
-    try:
-        values = np.asarray(ends, np.float32)
-    except (TypeError, ValueError):
-        raise TypeError(f"ends[{number}] of PiecewiseLinearEncoding must be numbers or None, got {ends!r}") from None
+    values = _numbers("ends", number, ends)
     if values.shape != (bins, 2) or not np.isfinite(values).all():
         raise ValueError(
             f"ends[{number}] of PiecewiseLinearEncoding must be (bottom, top) of {bins} bins, all finite, got {ends!r}"
         )
-    return [[float(bottom), float(top)] for bottom, top in values]
+    return values.tolist()
