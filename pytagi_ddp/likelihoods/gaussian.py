@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import State
-from pytagi_ddp.likelihoods.base import MOST, ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
+from pytagi_ddp.likelihoods.base import ONE, SCALES, Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import (
     FAR,
     SCORE,
@@ -57,9 +57,7 @@ class Gaussian(Likelihood):
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         if not isinstance(weight, float | int) or states.state.jcb is not None:  # which kernels apply in another order
             return False
-        if not 0 < weight <= MOST:
-            return False
-        return get_kernels(states.device).output_update.express_update(states, y, self.sigma**2 / weight, deltas)
+        return get_kernels(states.device).output_update.express_update(states, y, self.sigma**2, deltas, weight)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         if isinstance(y, tuple) and len(y) != 2:
@@ -73,27 +71,13 @@ class Gaussian(Likelihood):
                 raise ValueError(
                     f"var holds variances, which must not be negative or NaN; the least is {variances.min()}"
                 )
-        outputs.observe("gaussian", *divided(outputs, values, variances, weight), ONE, 1.0)
+        outputs.observe("gaussian", values, variances, ONE, weight)
 
     def _fits(self, y: Any) -> bool:
         return not isinstance(y, tuple)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         return GaussianPrediction(mu, var + self.sigma**2, self.sigma**2)
-
-
-def divided(
-    outputs: Outputs, values: np.ndarray, variances: np.ndarray, weight: ArrayLike
-) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and variances, such that N(y; z, v)^w, which is N(y; z, v/w) but for a factor, is observed exactly.
-
-    Observations of weight 0 become missing.
-    """
-    weights = outputs.weights(weight, outputs.width)
-    if weights is ONE:
-        return values, variances
-    with np.errstate(over="ignore"):
-        return np.where(weights > 0, values, np.nan), variances / np.where(weights > 0, weights, 1)
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -165,7 +149,7 @@ class LogNormal(Likelihood):
             raise ValueError("LogNormal observes numbers; for intervals, give (log(low), log(high)) to Censored")
         values = outputs.numbers(y)
         refuse_where(values <= 0, self, "positive numbers")
-        outputs.observe("gaussian", *divided(outputs, np.log(values), self._var, weight), ONE, 1.0)
+        outputs.observe("gaussian", np.log(values), self._var, ONE, weight)
 
     def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
         return np.log(observed_as(y, mu)) - mu

@@ -16,13 +16,13 @@ NOTHING = np.zeros(0, np.float32)
 _offered = False
 
 
-def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
-    """The common case of `OutputUpdater.update`; returns False in any other case.
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: float = 1.0) -> bool:
+    """The common case of `OutputUpdater.update`, with deltas times a weight; returns False in any other case.
 
     var_obs may be a float, for all observations.
     """
-    made = _express.update(states, mu_obs, var_obs, deltas)
-    return made or (_offers_update() and _express.update(states, mu_obs, var_obs, deltas))
+    made = _express.update(states, mu_obs, var_obs, deltas, weight)
+    return made or (_offers_update() and _express.update(states, mu_obs, var_obs, deltas, weight))
 
 
 def _offers_update() -> bool:

@@ -310,7 +310,7 @@ cdef struct Observed:  # the arguments of an update
     const char* obs  # observations
     const char* var_obs  # NULL: `variance` for all
     bint obs_single, var_obs_single  # whether observations and their variances are float32 (otherwise float64)
-    float variance
+    float variance, weight  # the weight is a factor on the deltas
     float* delta_mu
     float* delta_var
 
@@ -332,12 +332,12 @@ def offer_update(intptr_t entry, words):
         update_entry = <Entry>entry
 
 
-def update(states, mu_obs, var_obs, deltas):
-    """`OutputUpdater.update` in the common case; returns whether it was made."""
+def update(states, mu_obs, var_obs, deltas, double weight):
+    """`OutputUpdater.update` in the common case, with deltas times a weight; returns whether it was made."""
     cdef cnp.npy_intp size
     cdef Py_ssize_t batch
     cdef Observed all
-    if update_entry is NULL:
+    if update_entry is NULL or not 0 <= weight <= MOST:
         return False
     mu, var, jcb = states.state
     block = deltas.memory
@@ -351,7 +351,7 @@ def update(states, mu_obs, var_obs, deltas):
     batch = states.block_size
     if not (holds(deltas, batch, size) and in_rows(mu_obs, batch)) or look(mu_obs, size) & INFINITE:
         return False
-    all.var_obs, all.variance = NULL, 0
+    all.var_obs, all.variance, all.weight = NULL, 0, <float>weight
     if isinstance(var_obs, float):
         all.variance = <float><double>var_obs
         if not all.variance >= 0:
@@ -404,6 +404,10 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
             words[1 + k * ARRAY + 2] = words[1 + k * ARRAY + 5] = n
             words[1 + k * ARRAY + 4] = addresses[k]
         update_entry(words, NULL)
+        if all.weight != 1:
+            for i in range(start, start + n):
+                all.delta_mu[i] *= all.weight
+                all.delta_var[i] *= all.weight
         start += n
     set_control_word(control)
 

@@ -42,7 +42,7 @@ def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var, n):
         )
 
 
-def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any) -> bool:
+def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: float = 1.0) -> bool:
     """False: there is no fast path on a GPU."""
     return False
 
