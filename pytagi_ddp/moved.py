@@ -18,6 +18,8 @@ MOVED = {
     "pytagi_ddp.kernels.cuda.arrival": "pytagi_ddp.kernels.cuda.runtime.arrival",
     "pytagi_ddp.kernels.cuda.output_update": "pytagi_ddp.kernels.cuda.layers.output_update",
     "pytagi_ddp.nn.pending": "pytagi_ddp.nn.core.step",
+    "pytagi_ddp.nn.rms_norm": "pytagi_ddp.nn.layers.rmsnorm",  # of later versions of pytagi, as the next one
+    "pytagi_ddp.nn.tlstm": "pytagi_ddp.nn.layers.lstm",
 }
 
 # Files of `pytagi_ddp.nn` by the package that contains them now. pytagi has modules of these names in its `nn`, too.

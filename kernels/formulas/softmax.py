@@ -16,6 +16,13 @@ FLOOR = f(1e-6)
 
 
 @formula
+def softmax_moments(a, s, s_top):
+    """(variance, Jacobian) of the share a of a class; s: variance of its input, s_top: of the largest input."""
+    j = a * (ONE - a)
+    return j * j * (s + s_top), j
+
+
+@formula
 def remax_mean(m, s, total, total_var):
     """E[M/T] of a rectified unit M ~ (m, s) and the total T, both log-normal; not yet normalised.
 

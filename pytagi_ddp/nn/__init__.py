@@ -39,7 +39,7 @@ from pytagi_ddp.nn.layers.encoding import PiecewiseLinearEncoding
 from pytagi_ddp.nn.layers.layer_block import LayerBlock
 from pytagi_ddp.nn.layers.layer_norm import LayerNorm
 from pytagi_ddp.nn.layers.linear import Linear
-from pytagi_ddp.nn.layers.lstm import LSTM
+from pytagi_ddp.nn.layers.lstm import LSTM, TLSTM
 from pytagi_ddp.nn.layers.parallel import Parallel
 from pytagi_ddp.nn.layers.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.layers.resnet_block import ResNetBlock
@@ -57,6 +57,7 @@ __all__ = [
     "ELU",
     "LSTM",
     "SLSTM",
+    "TLSTM",
     "Activation",
     "AvgPool2d",
     "BaseDeltaStates",

@@ -88,6 +88,8 @@ def test_memory_goes_on_with_one_sample_only():
     assert not np.array_equal(net(x), zero)
     before = net.get_lstm_states()
     assert all(map(np.array_equal, net.get_lstm_states(0)[0], before[0])), "an LSTM has its present memory only"
+    with pytest.raises(ValueError, match="time_step must be -1"):
+        net.get_lstm_states(-2)
     net.predict(np.ones((5, 2)))
     assert all(np.array_equal(a, b) for a, b in zip(net.get_lstm_states()[0], before[0], strict=True))
     net(np.ones((2, 2)))

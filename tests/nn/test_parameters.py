@@ -223,7 +223,7 @@ def test_attributes_of_the_users_own(net):
         ("learning_rate", "TAGI has none"),
         ("traning", "did you mean training"),
         ("divice", "did you mean device"),
-        ("epoch", "setting it would have no effect"),
+        ("epoch", "the library would not read it"),
     ],
 )
 def test_attributes_that_are_not_there(net, of, name, remedy):

@@ -252,6 +252,8 @@ from pytagi.nn import DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Seq
 from pytagi.nn.base_layer import BaseLayer
 from pytagi.nn.data_struct import BaseDeltaStates, BaseHiddenStates, HRCSoftmax
 from pytagi.nn.ddp import DDPSequential as same
+from pytagi.nn.rms_norm import RMSNorm
+from pytagi.nn.tlstm import TLSTM
 from pytagi.tagi_utils import Utils
 
 assert same is DDPSequential and issubclass(Linear, BaseLayer)
@@ -261,6 +263,14 @@ ddp = DDPSequential(net, DDPConfig([0], "nccl", 0, 1), True)
 updater = OutputUpdater(net.device)
 x, y = np.linspace(-1, 1, 10, dtype=np.float32), np.linspace(0, 1, 10, dtype=np.float32)
 var_y = np.full(16, 0.01, np.float32)
+net.lstm_look_back_len, net.smooth = 4, True  # Canari keeps values of its own in a network
+assert (net.lstm_look_back_len, net.smooth, net.num_samples) == (4, True, 0)
+try:
+    net.learning_rate = 0.1
+except AttributeError as error:
+    assert "TAGI has none" in str(error)
+else:
+    raise AssertionError("an attribute of another library")
 errors = []
 for _ in range(30):
     mu, var = ddp(x)

@@ -10,7 +10,13 @@ from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
-from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_jcb, remax_mean, remax_var
+from pytagi_ddp.kernels.formulas.softmax import (
+    closed_form_softmax_moments,
+    remax_jcb,
+    remax_mean,
+    remax_var,
+    softmax_moments,
+)
 from pytagi_ddp.kernels.tensors import State
 
 ZERO = np.float32(0)
@@ -31,10 +37,8 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
             total += out_mu[b, k]
         for k in range(classes):
             a = out_mu[b, k] / total
-            j = a * (1 - a)
             out_mu[b, k] = a
-            out_var[b, k] = j * j * (var[b, k] + s_top)
-            out_jcb[b, k] = j
+            out_var[b, k], out_jcb[b, k] = softmax_moments(a, var[b, k], s_top)
 
 
 @loop("bk bk bk bk bk", fastmath={"nsz"})  # no reordering: the same bits in place, where it is not vectorised

@@ -10,7 +10,13 @@ import numpy as np
 
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel, block_sum, cuda, device, float32, floats, int32, kernel
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
-from pytagi_ddp.kernels.formulas.softmax import closed_form_softmax_moments, remax_jcb, remax_mean, remax_var
+from pytagi_ddp.kernels.formulas.softmax import (
+    closed_form_softmax_moments,
+    remax_jcb,
+    remax_mean,
+    remax_var,
+    softmax_moments,
+)
 from pytagi_ddp.kernels.tensors import State
 
 THREADS = 128
@@ -56,8 +62,8 @@ def _softmax(mu, var, out_mu, out_var, out_jcb, classes):
     for k in range(cuda.threadIdx.x, classes, THREADS):
         i = start + k
         a = math.exp(mu[i] - m_top) / total
-        j = a * (ONE - a)
-        out_mu[i], out_var[i], out_jcb[i] = a, j * j * (var[i] + s_top), j
+        out_mu[i] = a
+        out_var[i], out_jcb[i] = softmax_moments(a, var[i], s_top)
 
 
 @kernel(floats, floats, floats, floats, floats, int32, threads=THREADS)

@@ -1,7 +1,7 @@
 """Errors for attributes that layers, networks and their wrappers do not have.
 
-Assigning such an attribute would have no effect, so it raises an error. For names of PyTorch, Keras and scikit-learn,
-the message says what to do here instead.
+The library would not read such an attribute, so assigning it raises an error. For names of PyTorch, Keras and
+scikit-learn, the message says what to do here instead.
 """
 
 import sys
@@ -90,6 +90,11 @@ def _by_the_package() -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE
 
 
+def _is_pytagi() -> bool:
+    """Whether this package is imported by the name of pytagi, whose programs keep values of their own in networks."""
+    return getattr(sys.modules.get("pytagi"), "__name__", "") == PACKAGE
+
+
 def is_ours(thing: Any) -> bool:
     """Whether a class or function is one of this library's."""
     return thing.__module__.partition(".")[0] == PACKAGE
@@ -115,8 +120,8 @@ class KnownAttributes:
     """Base of layers, networks and their wrappers: raises helpful errors for public attributes that do not exist.
 
     Reading an attribute of another library raises an error that says what to do instead; assigning an unknown one
-    raises an error. Classes outside this package may set attributes of their own at any time, except for those in
-    `MISTAKEN`.
+    raises an error. Classes outside this package, and programs of pytagi (`import pytagi_ddp.as_pytagi`), may set
+    attributes of their own at any time, except for those in `MISTAKEN`.
 
     Args (of a subclass):
         other_names: what to do instead, by the name in another library.
@@ -136,7 +141,7 @@ class KnownAttributes:
         def __setattr__(self, name: str, value: Any) -> None:
             # Not self.__dict__: Python reads the attributes of an object faster before the first access to it.
             if name[:1] != "_" and not hasattr(type(self), name) and not hasattr(self, name):
-                free = not is_ours(type(self)) and name not in MISTAKEN
+                free = (not is_ours(type(self)) or _is_pytagi()) and name not in MISTAKEN
                 if not free and not _by_the_package():
                     raise AttributeError(self._unknown(name), name=name, obj=self)
             super().__setattr__(name, value)
@@ -147,5 +152,5 @@ class KnownAttributes:
             return f"{type(self).__name__} has no attribute {name!r}: {MISTAKEN[name]}"
         near = get_close_matches(name, [known for known in dir(self) if not known.startswith("_")], 3, CLOSE)
         hint = f": did you mean {' or '.join(near)}?" if near else "."
-        text = f"{type(self).__name__} has no attribute {name!r}, and setting it would have no effect"
+        text = f"{type(self).__name__} has no attribute {name!r}, and the library would not read it"
         return f"{text}{hint} (An attribute of your own begins with _, or is one of a subclass.)"

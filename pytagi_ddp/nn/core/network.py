@@ -25,7 +25,7 @@ class Network(Protocol):
     kernels: Kernels
     passes: Any
     trainer: Any
-    num_samples: int | None
+    num_samples: int
     in_shape: Shape
     out_shape: Shape
     checkpoint_blocks: bool

@@ -224,3 +224,6 @@ class LSTM(SizesView, BaseLayer):
             self.kernels.recurrent.update_memory(memory, by_step, saved.tensors)
         pool.give(delta)
         return into
+
+
+TLSTM = LSTM  # later versions of pytagi call it so if it propagates deltas through time

@@ -25,6 +25,8 @@ def _lstm_layers(net: Network) -> dict[int, LSTM]:
 
 def lstm_states(net: Network, time_step: int) -> States:
     """`Sequential.get_lstm_states`."""
+    if time_step < -1:
+        raise ValueError(f"time_step must be -1 (the current memory), or a time step from 0 on, got {time_step}")
     layers = _lstm_layers(net)
     if time_step == -1:
         return {k: layer.get_memory() for k, layer in layers.items()}
