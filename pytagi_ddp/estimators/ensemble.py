@@ -20,7 +20,7 @@ from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
 from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of, indexable
-from pytagi_ddp.estimators.folds import assign_folds, joined, learnt_by
+from pytagi_ddp.estimators.folds import alike, assign_folds, joined, learnt_by
 from pytagi_ddp.estimators.inputs import checked_groups, codes, dense, explained, header_of, sample_weights
 from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.estimators.repeated import groups_of
@@ -245,6 +245,12 @@ class EnsembleEstimator(BaseEstimator):
             n_folds = min(n_folds, len(np.unique(together)))
             if n_folds < min(self.n_folds, 2):
                 raise ValueError("groups: all samples are of one group, and none is left for predictions: give others")
+        elif n_folds > 1 and (found := alike(x)):
+            warn(
+                f"columns {self._sources(np.array(found[:2]))} of X have {found[2]} values each, which repeat together "
+                f"in {len(x)} samples, as those of one person or place do: for predictions of others, give "
+                "fit(..., groups=...), without which they may be far off"
+            )
         return assign_folds(together, n_folds, seed)
 
     def _standardised(self, X: Any) -> np.ndarray:

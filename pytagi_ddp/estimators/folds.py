@@ -6,6 +6,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+MANY = 25  # values of a column that tell persons or places apart
+
 
 def assign_folds(group: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
     """The number of each sample's fold. With enough groups of one sample, sizes of folds differ by at most one.
@@ -18,7 +20,7 @@ def assign_folds(group: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
     """
     samples = len(group)
     if samples < 2:
-        raise ValueError(f"fit needs at least 2 samples, got {samples} sample")
+        raise ValueError(f"fit needs at least 2 samples (with a weight above 0), got {samples} sample")
     folds, order = min(n_folds, samples), np.random.default_rng(seed).permutation(samples)
     size = np.bincount(group)
     if np.count_nonzero(size) < folds:
@@ -38,6 +40,26 @@ def joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     graph = coo_array((np.ones(len(first)), (first, groups + second)), shape=(groups + int(second.max()) + 1,) * 2)
     found: np.ndarray = connected_components(graph, directed=False)[1]
     return found[first]
+
+
+def alike(x: np.ndarray) -> tuple[int, int, int] | None:
+    """Two columns whose values repeat together, as those of one person or place, and how many values; or None.
+
+    Both have more than `MANY` values, each twice on average, in rows that differ, and neither follows from the other by
+    a monotone function.
+    """
+    rows = len(np.unique(x, axis=0))
+    seen: dict[bytes, list[tuple[int, np.ndarray]]] = {}
+    for k, column in enumerate(x.T):
+        values, first, rank = np.unique(column, return_index=True, return_inverse=True)
+        if not MANY < len(values) <= len(x) / 2 or len(values) == rows:
+            continue
+        before = seen.setdefault(np.argsort(np.argsort(first))[rank].tobytes(), [])  # equal for the same partition
+        for j, other in before:
+            if not np.array_equal(rank, other) and not np.array_equal(len(values) - 1 - rank, other):
+                return j, k, len(values)
+        before.append((k, rank))
+    return None
 
 
 def learnt_by(fold: np.ndarray, k: int) -> np.ndarray:

@@ -449,9 +449,13 @@ class BinaryPrediction(Prediction):
         return values * self._log_one + (1 - values) * self._log_zero
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        return super().crps(self._observed(y))
+        values = self._observed(y)
+        return (self._p - values) ** 2 + values * (1 - values)
 
-    crps.__doc__ = Prediction.crps.__doc__
+    crps.__doc__ = f"""{SCORE}
+
+        With the probability p of 1 it is (p - y)^2 + y (1 - y); the second summand is that of shares.
+        """
 
     def _observed(self, y: Any) -> np.ndarray:
         values = observed_as(y, self._p)

@@ -1,12 +1,13 @@
 """Samples with equal inputs: folds, random intercepts, classes."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
-from pytagi_ddp.estimators.folds import assign_folds, joined
+from pytagi_ddp.estimators.folds import alike, assign_folds, joined
 from pytagi_ddp.estimators.inputs import checked_groups
 from pytagi_ddp.estimators.repeated import Rows, best_share, groups_of, learn_classes, learn_intercept
 
@@ -58,6 +59,37 @@ def test_groups_are_kept_together(kind, monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             kind(**QUICK).fit(x, y, groups=bad)
+
+
+@pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
+def test_columns_that_tell_persons_apart_are_named(kind):
+    rng = np.random.default_rng(0)
+    patients = np.repeat(np.arange(40), 3)
+    age, weight = rng.normal(size=(2, 40))[:, patients]
+    x, y = np.c_[rng.normal(size=120), age, weight], (rng.normal(size=120) > 0).astype(int)
+    quick = QUICK | {"epochs": 1}
+    with pytest.warns(UserWarning, match=r"columns \[1, 2\] of X have 40 values each.* in 120 samples"):
+        kind(**quick).fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kind(**quick).fit(x, y, groups=patients)
+
+
+def test_columns_that_are_not_those_of_persons():
+    rng = np.random.default_rng(0)
+    a, day = rng.normal(size=40), np.arange(800) % 365
+    for columns in (
+        (a.repeat(3), rng.normal(size=120)),  # one column alone
+        (a.repeat(3), np.exp(a).repeat(3), -a.repeat(3)),  # functions of it
+        (a.repeat(3), a[rng.permutation(40)].repeat(3)[::-1]),  # which do not repeat together
+        (a[:20].repeat(3), rng.normal(size=20).repeat(3), rng.normal(size=60)),  # few values
+        (a.repeat(3), rng.normal(size=40).repeat(3)),  # equal rows, which are together anyway
+        (rng.normal(size=120), rng.normal(size=120)),  # nothing repeats
+        (np.sin(day / 365 * 2 * np.pi), np.cos(day / 365 * 2 * np.pi), day, day**2),  # a calendar
+    ):
+        assert alike(np.stack(columns, 1).astype(np.float32)) is None
+    found = alike(np.stack([a.repeat(3), np.exp(a).repeat(3), (a**2).repeat(3), rng.normal(size=120)], 1))
+    assert found == (0, 2, 40)
 
 
 def test_groups_may_be_labels_of_any_type():
