@@ -247,9 +247,8 @@ class EnsembleEstimator(BaseEstimator):
                 raise ValueError("groups: all samples are of one group, and none is left for predictions: give others")
         elif n_folds > 1 and (found := alike(x)):
             warn(
-                f"columns {self._sources(np.array(found[:2]))} of X have {found[2]} values each, which repeat together "
-                f"in {len(x)} samples, as those of one person or place do: for predictions of others, give "
-                "fit(..., groups=...), without which they may be far off"
+                f"columns {self._sources(np.array(found))} of X have values that repeat together, as those of a person "
+                "or place do: for predictions of others, give fit(..., groups=...), without which they may be far off"
             )
         return assign_folds(together, n_folds, seed)
 

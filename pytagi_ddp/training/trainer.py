@@ -93,8 +93,8 @@ class Trainer:
     an observation (a weighted mean, if samples have weights); "train_error" for classes, or "train_rmse" for numbers,
     and those of `metrics`, also with "val_"; "samples_per_second", "train_seconds", and "communication_share". With
     BatchNorm2d there are also "bn_seconds", "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`.
-    Values of "train_" are those of predictions made before the sample was learnt. Times are those of the
-    part of an epoch after a checkpoint from which it was resumed.
+    Values of "train_" are those of predictions made before the sample was learnt. If an epoch was resumed, times are
+    those of the rest of it.
 
     Args:
         net: the network.
