@@ -70,6 +70,7 @@ def regressors(k: int, jobs: int | None) -> dict[str, Callable[[], Any]]:
     from pytagi_ddp.estimators import TAGIRegressor  # here, as --help shall not wait for it
 
     ours = variants_of(TAGIRegressor, random_state=k, n_jobs=jobs)
+    del ours["TAGI, sigma_v"]  # which is another method of a classifier
     others: dict[str, Callable[[], Any]] = {
         "HistGradientBoosting": lambda: ensemble.HistGradientBoostingRegressor(
             max_iter=500, learning_rate=0.05, random_state=k

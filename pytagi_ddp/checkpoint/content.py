@@ -163,7 +163,7 @@ def compare(
         changes.insert(
             0,
             f"the number of ranks was {checkpoint.world_size} and is {world_size} (with the same global batch, "
-            "average=False and no BatchNorm2d, only rounding differs)",
+            "average=False, no merges and no BatchNorm2d, only rounding differs)",
         )
     if schedule is not None and checkpoint.schedule is not None:
         present = schedule.state_dict()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
+from zlib import crc32
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn.files.architecture import architecture, first_difference
@@ -79,20 +78,19 @@ def compare_replicas(communicator: Communicator, model: Sequential, part: int, w
             if values[name] != value:
                 raise ReplicaMismatchError(
                     f"ranks {first} and {rank} have different networks in {call}: {name} is {value} on rank {first} "
-                    f"and {values[name]} on rank {rank}. One of them was changed alone: a callback that changes the "
-                    "network needs on_all_ranks = True, and load(), freeze() and assignments belong on every rank. "
-                    "synchronize() makes parameters equal again"
+                    f"and {values[name]} on rank {rank}. One of them was changed alone: load(), freeze() and "
+                    "assignments belong on every rank, and a callback that changes the network needs on_all_ranks = "
+                    "True. synchronize() makes parameters equal again"
                 )
 
 
 def _checksums(model: Sequential) -> dict[str, int]:
-    """A checksum of each tensor that ranks have in common: the sum of its bits as integers, faster than a CRC."""
+    """A checksum of each tensor that ranks have in common."""
     arena, on_host = model.arena, model.device == "cpu"
     learned, running = (a if on_host else model.kernels.array.to_host(a) for a in (arena.theta, arena.statistics))
     found = {}
     for spec in arena.tensors:
         if spec.kind != "carried":
             row = running if spec.kind == "running" else learned[int(spec.variance)]
-            bits = row[spec.begin : spec.end].view(f"u{row.itemsize}")
-            found[f"the checksum of {spec.name}"] = int(bits.sum(dtype=np.uint64))
+            found[f"the checksum of {spec.name}"] = crc32(row[spec.begin : spec.end].tobytes())
     return found

@@ -111,7 +111,7 @@ class PosteriorMerge(Exchange):
         """Gives all ranks the position in their schedules of the rank with the most steps."""
         schedule = self.model.schedule
         steps = self.communicator.all_gather_object(0 if schedule is None else schedule.steps, "join")
-        if schedule is not None:
+        if schedule is not None and schedule.steps != max(steps):
             schedule.load_state_dict(schedule.state_dict() | {"steps": max(steps)})
 
     def _exchange(self, stop: bool, now: bool) -> None:

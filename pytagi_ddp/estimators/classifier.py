@@ -121,7 +121,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             ValueError: data that scikit-learn refuses, or an invalid parameter, which is named.
 
         Warns:
-            UserWarning: columns without any number, which are ignored, or with values that are equal in float32.
+            UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
+                tell persons or places apart (without groups).
         """
         with unchanged_if_refused(self):
             x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)

@@ -7,6 +7,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 MANY = 25  # values of a column that tell persons or places apart
+SMOOTH = 0.25  # mean squared difference of neighbours, relative to that without any relation
 CHECKED = 20000  # samples among which they are looked for: the first ones
 
 
@@ -46,22 +47,29 @@ def joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def alike(x: np.ndarray) -> tuple[int, int] | None:
     """Two columns whose values repeat together, as those of one person or place; None if there are none.
 
-    Both have more than `MANY` values, each twice on average, in rows that differ, and neither follows from the other by
-    a monotone function.
+    Both have more than `MANY` values beside the most frequent one (which may be 0, or NaN), each twice on average, in
+    rows that differ; and neither is a smooth function of the other, such as a square, or the sine of a day.
     """
     x = x[:CHECKED]
     rows = len(np.unique(x, axis=0))
     seen: dict[bytes, list[tuple[int, np.ndarray]]] = {}
     for k, column in enumerate(x.T):
-        values, first, rank = np.unique(column, return_index=True, return_inverse=True)
-        if not MANY < len(values) <= len(x) / 2 or len(values) == rows:
+        values, first, rank, times = np.unique(column, return_index=True, return_inverse=True, return_counts=True)
+        if not MANY < len(values) - 1 <= (len(x) - times.max()) / 2 or len(values) == rows:
             continue
         before = seen.setdefault(np.argsort(np.argsort(first))[rank].tobytes(), [])  # equal for the same partition
         for j, other in before:
-            if not np.array_equal(rank, other) and not np.array_equal(len(values) - 1 - rank, other):
+            if not _is_smooth(rank, other) and not _is_smooth(other, rank):
                 return j, k
         before.append((k, rank))
     return None
+
+
+def _is_smooth(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether y changes little between neighbours in x, which are ranks of values: without any relation, it is 1."""
+    of_value = np.empty(int(x.max()) + 1)
+    of_value[x] = y
+    return bool(np.mean(np.diff(of_value) ** 2) < SMOOTH * 2 * of_value.var())
 
 
 def learnt_by(fold: np.ndarray, k: int) -> np.ndarray:

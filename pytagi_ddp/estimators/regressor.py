@@ -226,8 +226,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
 
         Warns:
-            UserWarning: columns without any number, which are ignored, or with values that are equal in float32; or
-                y with extremes, compared with which most of its numbers are nearly equal.
+            UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
+                tell persons or places apart (without groups); or y with extremes, compared with which most of its
+                numbers are nearly equal.
         """
         with unchanged_if_refused(self):
             x, y, weights = self._take(X, y, sample_weight, reset=True)

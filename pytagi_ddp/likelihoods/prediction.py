@@ -454,7 +454,7 @@ class BinaryPrediction(Prediction):
 
     crps.__doc__ = f"""{SCORE}
 
-        With the probability p of 1 it is (p - y)^2 + y (1 - y); the second summand is that of shares.
+        With the probability p of 1 it is (p - y)^2 + y (1 - y); the second term is 0 unless y is a share.
         """
 
     def _observed(self, y: Any) -> np.ndarray:

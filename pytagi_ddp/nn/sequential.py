@@ -114,7 +114,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     _make_arena: Callable[[dict[str, BaseLayer], Kernels], Any] = ParameterArena
     in_shape: Shape
     out_shape: Shape
-    num_samples: int = 0
+    num_samples: int | None = 0
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _training = True
 
@@ -848,7 +848,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
         Source: Rauch, Tung & Striebel (1965); cuTAGI.
         """
-        outputs = smooth(self, self.num_samples)
+        outputs = smooth(self, self.num_samples or 0)
         self.reset_lstm_states()
         self._smoothed_outputs = outputs
         return self.get_outputs_smoother()

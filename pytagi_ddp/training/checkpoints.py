@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError
+from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
 from pytagi_ddp.training.callback import Callback, runs_here
+from pytagi_ddp.training.metrics import Sums
 from pytagi_ddp.warn import warn
 
 AVERAGE = "average.safetensors"
@@ -30,9 +30,9 @@ class Checkpoints(Callback):
 
     A checkpoint contains the noise parameters of the likelihood, which a callback may have fitted, and what other
     callbacks keep (`Callback.state_dict`). Within an epoch it also contains the sums of the metrics so far (not if
-    `every` wrote it, and ranks have different numbers of batches). With an average of posteriors (`average_last`), it
-    contains the network and the average. The network that was evaluated, the average with its statistics, is written to
-    `average.safetensors`: `net.load` reads it.
+    `every` wrote it, and ranks may have different numbers of batches). With an average of posteriors (`average_last`),
+    it contains the network and the average. The network that was evaluated, the average with its statistics, is written
+    to `average.safetensors`: `net.load` reads it.
 
     Args:
         folder: folder for the checkpoints; None: none are written.
@@ -127,7 +127,7 @@ class Checkpoints(Callback):
     def _save(self, trainer: Any) -> None:
         if self._manager:
             likelihood, classes = trainer.likelihood, trainer.classes
-            extra: dict[str, Any] = {}
+            extra = self._metrics(trainer)  # first, since it is collective, and what follows may fail on one rank
             if isinstance(likelihood, Likelihood):
                 extra |= {"likelihood": likelihood.state_dict(), "first likelihood": self._began_with}
             extra["callbacks"] = [
@@ -135,9 +135,19 @@ class Checkpoints(Callback):
             ]
             if classes is not None:
                 extra["classes"] = classes
-            if trainer.batch and (trainer.in_step or trainer.stopped):  # else ranks may be at different batches
-                extra["metrics"] = trainer.totals()
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)
+
+    def _metrics(self, trainer: Any) -> dict[str, Any]:
+        """The sums of metrics within an epoch; a metric that fails does not prevent a checkpoint."""
+        if not trainer.batch or not (trainer.in_step or trainer.stopped):  # else ranks may be at different batches
+            return {}
+        try:
+            return {"metrics": trainer.totals()}
+        except OUT_OF_STEP:
+            raise
+        except Exception as error:
+            warn(f"a checkpoint without metrics, since one failed: {type(error).__name__}: {error}")
+            return {}
 
     def _load(self, trainer: Any) -> None:
         path = None if isinstance(self._resume, bool) else Path(self._resume)
@@ -169,7 +179,7 @@ class Checkpoints(Callback):
                     raise ValueError(f"{differs} is given (with allow_changes=True, the training goes on with that)")
                 warn(f"{differs} is given, and used")
         try:
-            totals = {name: np.array(sums, float).reshape(2) for name, sums in found.extra.get("metrics", {}).items()}
+            totals = Sums.checked(found.extra.get("metrics", {}))
             for callback, (name, state) in zip(trainer.callbacks, found.extra.get("callbacks", ()), strict=False):
                 if state and name == type(callback).__name__ and runs_here(callback, trainer):
                     callback.load_state_dict(state, found.path.parent)

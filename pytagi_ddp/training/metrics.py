@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.distributed.communicator import Communicator
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.likelihoods.gaussian import CensoredPrediction
 from pytagi_ddp.likelihoods.joint import JointPrediction
 from pytagi_ddp.likelihoods.prediction import BinaryPrediction
 
 AT_ONCE = 1 << 14  # outputs
-WEIGHTS = "weights of samples"  # beside the names of metrics
+WEIGHTS = ""  # the name of the weights of samples, beside those of metrics
 # (prediction, observations) -> a number for each observation; NaN where it does not count.
 Metric = Callable[[Any, Any], ArrayLike]
 
@@ -128,11 +129,24 @@ class Sums:
         return self._results(self._sums)
 
     def totals(self, ranks: Communicator) -> dict[str, list[float]]:
-        """The sums over all ranks, of values and of weights, by the names of metrics; collective."""
-        self._settle()
+        """The sums over all ranks, of values and of weights, by the names of metrics; collective.
+
+        Raises:
+            Exception: a metric has failed on one of the ranks; raised on all.
+        """
+        with errors_of_all_ranks(ranks, "totals"):
+            self._settle()
         sums = np.concatenate([self._sums, self._weights[None]])
         ranks.all_reduce(sums)
         return dict(zip((*self._metrics, WEIGHTS), sums.tolist(), strict=True))
+
+    @staticmethod
+    def checked(totals: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The `totals` of a checkpoint; raises an error if they are none."""
+        checked = {name: np.array(sums, float).reshape(2) for name, sums in totals.items()}
+        if any(np.isnan(total) or not 0 <= weight < np.inf for total, weight in checked.values()):
+            raise ValueError(f"sums of metrics that are NaN, or of negative weights: {totals!r:.100}")
+        return checked
 
     def begin_with(self, totals: Mapping[str, Any]) -> None:
         """Adds the `totals` of earlier batches."""

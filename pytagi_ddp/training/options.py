@@ -20,6 +20,9 @@ def check_options(evidence: Any, metrics: Any, callbacks: Any) -> None:
         check_names("evidence", evidence, OF_EVIDENCE)
     if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
         raise TypeError(f"metrics is a dict of functions (prediction, y) by their names; got {metrics!r:.60}")
+    for name in metrics or ():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"names of metrics are texts, got {name!r:.60}")
     for callback in callbacks if isinstance(callbacks, Iterable) else (None,):
         if not isinstance(callback, Callback):
             wrong = callbacks if callback is None else callback

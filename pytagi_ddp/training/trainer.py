@@ -93,8 +93,8 @@ class Trainer:
     an observation (a weighted mean, if samples have weights); "train_error" for classes, or "train_rmse" for numbers,
     and those of `metrics`, also with "val_"; "samples_per_second", "train_seconds", and "communication_share". With
     BatchNorm2d there are also "bn_seconds", "bn_mean_shift" and "bn_var_ratio", medians of the changes by `update_bn`.
-    Values of "train_" are those of predictions made before the sample was learnt. If an epoch was resumed, times are
-    those of the rest of it.
+    Values of "train_" are those of predictions made before the sample was learnt. In a resumed epoch, times are those
+    since the checkpoint, and so are metrics if it has no sums of them (see `Checkpoints`).
 
     Args:
         net: the network.
@@ -189,7 +189,7 @@ class Trainer:
     def _begin(self) -> None:
         self.epoch = self.batch = self.step = 0
         self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch
-        self._totals_before: Mapping[str, Any] = {}  # of the epoch, before the checkpoint
+        self._batches_before, self._totals_before = 0, dict[str, Any]()  # of the epoch, before the checkpoint
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
         self._evaluated: Any = None
         self._alone_in: str | None = None  # the callback that only this rank runs now
@@ -272,7 +272,10 @@ class Trainer:
         return self._evaluated is not None
 
     def running(self) -> dict[str, float]:
-        """The metrics of this rank in this epoch so far; none on ranks of a pipeline without outputs."""
+        """The metrics of this rank in this epoch so far; none on ranks of a pipeline without outputs.
+
+        In a resumed epoch, rank 0 includes the earlier batches of all ranks.
+        """
         return self._sums.means() if self._sums.samples else {}
 
     def stop(self) -> None:
@@ -292,6 +295,7 @@ class Trainer:
 
     def totals(self) -> dict[str, list[float]]:
         """The sums of the metrics of all ranks in this epoch so far, for `go_on_from`; collective."""
+        self._refuse_alone("totals")
         return self._sums.totals(self.ranks)
 
     def go_on_from(
@@ -309,13 +313,13 @@ class Trainer:
                 after them, also if they are not whole batches of the current size.
             totals: what `totals` returned there; None: the metrics of the epoch are those of the rest of it.
         """
-        self._totals_before = totals if totals and self.ranks.rank == 0 else {}
+        self._totals_before = dict(totals) if totals and self.ranks.rank == 0 else {}
         if samples is not None and counts_samples(self._train):
             batches, self._first = self._train.place_after(min(samples, self._train.num_samples))
         per_epoch = self.batches_per_epoch
         self.epoch, self.step = position.epoch, position.step
         self.batch = batches if per_epoch is None else min(batches, per_epoch)
-        self.step -= batches - self.batch  # of a rank with fewer batches than others; `_learn_all` adds them again
+        self._batches_before = batches
         schedule = self.network.schedule
         if schedule is not None:
             schedule.epochs = self.epochs  # the total number, with earlier epochs
@@ -513,7 +517,7 @@ class Trainer:
         else:
             self._validate(validation)
         self._scored_with = copy(self.likelihood)  # callbacks may change it
-        self.epoch, self.batch, self._first = self.epoch + 1, 0, 0
+        self.epoch, self.batch, self._first, self._batches_before = self.epoch + 1, 0, 0, 0
         self.history.append(self.results)
         self._call("epoch_end")
 
@@ -550,8 +554,9 @@ class Trainer:
                     break
         self.stopped = self._watches and self._is_asked()
         if not self.in_step:  # the rank with the most batches determines their number
-            batch = max(self.ranks.all_gather_object(self.batch, "fit"))
-            self.batch, self.step = batch, self.step + batch - self.batch
+            before = self._batches_before  # of the checkpoint, counted in `step`
+            batch = max(before, *self.ranks.all_gather_object(self.batch, "fit"))
+            self.batch, self.step = batch, self.step + batch - max(before, self.batch)
 
     def _is_asked(self) -> bool:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked

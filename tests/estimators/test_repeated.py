@@ -85,10 +85,12 @@ def test_columns_that_are_not_those_of_persons():
         (a[:20].repeat(3), rng.normal(size=20).repeat(3), rng.normal(size=60)),  # few values
         (a.repeat(3), rng.normal(size=40).repeat(3)),  # equal rows, which are together anyway
         (rng.normal(size=120), rng.normal(size=120)),  # nothing repeats
-        (np.sin(day / 365 * 2 * np.pi), np.cos(day / 365 * 2 * np.pi), day, day**2),  # a calendar
+        (np.sin(day / 365 * 2 * np.pi), np.cos(day / 365 * 2 * np.pi), day, day**2, rng.normal(size=800)),  # a calendar
+        (*np.where(rng.random(100) < 0.6, np.nan, rng.normal(size=(2, 100))), rng.normal(size=100)),  # missing together
+        (*np.where(rng.random(100) < 0.6, 0, rng.normal(size=(2, 100))), rng.normal(size=100)),  # amounts of rainy days
     ):
         assert alike(np.stack(columns, 1).astype(np.float32)) is None
-    found = alike(np.stack([a.repeat(3), np.exp(a).repeat(3), (a**2).repeat(3), rng.normal(size=120)], 1))
+    found = alike(np.stack([a.repeat(3), np.exp(a).repeat(3), rng.permutation(a).repeat(3), rng.normal(size=120)], 1))
     assert found == (0, 2)
 
 

@@ -25,7 +25,7 @@ class Network(Protocol):
     kernels: Kernels
     passes: Any
     trainer: Any
-    num_samples: int
+    num_samples: int | None
     in_shape: Shape
     out_shape: Shape
     checkpoint_blocks: bool

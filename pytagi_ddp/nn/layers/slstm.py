@@ -88,7 +88,7 @@ class SLSTM(LSTM):
         if self.recorded == 0 or self.recorded == self._record.cov_c.shape[0]:
             empty, n = self.kernels.array.empty, self.output_size
             hint = self._owner.num_samples if self._owner else 0
-            size = max(FIRST_CAPACITY, hint, 2 * self.recorded)
+            size = max(FIRST_CAPACITY, hint or 0, 2 * self.recorded)
             shapes = [(size, n)] * 9 + [(size, n, n)]
             new = [empty(shape) for shape in shapes]
             if self.recorded:
