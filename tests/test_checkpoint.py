@@ -370,7 +370,7 @@ def test_other_settings(two):
     with pytest.raises(ValueError, match=re.escape(message)):
         manager.load(net, settings=changed)
     assert net.state_dict() == before
-    with pytest.warns(UserWarning, match="takes another course .*: global batch was 16 and is 32, sigma_v was not "):
+    with pytest.warns(UserWarning, match="may take another course .*: global batch was 16 and is 32, sigma_v was not "):
         manager.load(net, settings=changed, allow_changes=True)
     assert net.arena.theta[0, 0] == 2
 

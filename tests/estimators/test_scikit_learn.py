@@ -604,7 +604,7 @@ def test_bad_input_is_found(kind):
         (np.r_[np.ones(40), -1, np.ones(19)], "at least 0, got -1.0 in row 40"),
         (np.r_[np.nan, np.ones(59)], "finite numbers of at least 0, got nan in row 0"),
         (np.zeros(60), "all weights are zero"),
-        (np.eye(60)[3], "at least 2 samples, got 1"),
+        (np.eye(60)[3], r"at least 2 samples \(with a weight above 0\), got 1"),
     ],
 )
 def test_weights_without_meaning_are_refused(kind, weights, message):
