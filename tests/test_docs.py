@@ -32,6 +32,15 @@ MODULES = (
     "training",
 )
 
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_imported_as_pytagi_afterwards():
+    """docs/api names `as_pytagi`: once it is imported, networks take any attribute, and later tests would see that."""
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pytagi"]:
+        del sys.modules[name]
+
+
 # What pages take for granted that show a part of a program: a network, data, and how it learns.
 SMALL = """
 import numpy as np

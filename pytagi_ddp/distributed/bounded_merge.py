@@ -85,7 +85,7 @@ class BoundedMerge(PosteriorMerge):
             while not self._send(stop, last=True):
                 pass
             if self.communicator.debug:
-                compare_replicas(self.communicator, self.model, 0, True, "merge")
+                compare_replicas(self.communicator, self.model, "merge")
             return
         self._end_merge(until=0)
         if self._flight is None and self.steps >= self._every:

@@ -55,15 +55,17 @@ def _compare(rank: int, what: str, first: Mapping[str, Any], theirs: Mapping[str
             )
 
 
-def compare_replicas(communicator: Communicator, model: Sequential, part: int, whole: bool, call: str) -> None:
+def compare_replicas(
+    communicator: Communicator, model: Sequential, call: str, part: int = 0, whole: bool = True
+) -> None:
     """Raises ReplicaMismatchError on every rank if ranks have different parameters, frozen layers or schedules.
 
     Collective. It takes a pass over the parameters, and sends a number for each tensor.
 
     Args:
-        communicator: of all ranks. model: this rank's replica. part: index of the stage that `model` is, or 0.
+        communicator: of all ranks. model: this rank's replica. call: its name in messages.
+        part: index of the stage that `model` is, or 0.
         whole: whether parameters are to be equal: they are neither in shards nor, on any rank, between two merges.
-        call: its name in messages.
     """
     schedule = model.schedule
     own: dict[str, Any] = {"the list of frozen layers": [key for key, leaf in model.named_leaves() if leaf.frozen]}
@@ -92,5 +94,5 @@ def _checksums(model: Sequential) -> dict[str, int]:
     for spec in arena.tensors:
         if spec.kind != "carried":
             row = running if spec.kind == "running" else learned[int(spec.variance)]
-            found[f"the checksum of {spec.name}"] = crc32(row[spec.begin : spec.end].tobytes())
+            found[f"the checksum of {spec.name}"] = crc32(row[spec.begin : spec.end].data)
     return found

@@ -223,7 +223,7 @@ class EveryStep(Exchange):
         self.pooled = exchange_deltas(self.communicator, self.model, self.average, stop, self.reduce)
         self.finish_step()
         if self.communicator.debug:
-            compare_replicas(self.communicator, self.model, 0, True, "step()")
+            compare_replicas(self.communicator, self.model, "step()")
 
     def finish_step(self) -> None:
         if self.sync is not None:

@@ -162,7 +162,7 @@ class PosteriorMerge(Exchange):
         self.parameters_changed()
         self.model.parameters_changed()
         if self.communicator.debug:
-            compare_replicas(self.communicator, self.model, 0, True, "merge")
+            compare_replicas(self.communicator, self.model, "merge")
 
     def _contribute(self, buffer: Array, stop: bool) -> bool:
         """Writes the contribution of this rank to a merge, in the order of the arena's buffer.

@@ -146,7 +146,8 @@ class Checkpoints(Callback):
         except OUT_OF_STEP:
             raise
         except Exception as error:
-            warn(f"a checkpoint without metrics, since one failed: {type(error).__name__}: {error}")
+            if trainer.ranks.rank == 0:
+                warn(f"a checkpoint without metrics, since one failed: {type(error).__name__}: {error}")
             return {}
 
     def _load(self, trainer: Any) -> None:

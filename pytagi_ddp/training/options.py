@@ -22,7 +22,7 @@ def check_options(evidence: Any, metrics: Any, callbacks: Any) -> None:
         raise TypeError(f"metrics is a dict of functions (prediction, y) by their names; got {metrics!r:.60}")
     for name in metrics or ():
         if not isinstance(name, str) or not name:
-            raise TypeError(f"names of metrics are texts, got {name!r:.60}")
+            raise TypeError(f"names of metrics are strings, got {name!r:.60}")
     for callback in callbacks if isinstance(callbacks, Iterable) else (None,):
         if not isinstance(callback, Callback):
             wrong = callbacks if callback is None else callback

@@ -58,4 +58,4 @@ def compare_networks_in_training(net: Net) -> None:
     if isinstance(net, TrainedOnRanks) and net.communicator.world_size > 1:
         whole = not (net.steps_since_merge or net.model.arena.in_shards)
         stage = net.pipe_group.rank if isinstance(net, PipelineSequential) else 0
-        compare_replicas(net.communicator, net.model, stage, whole, "fit")
+        compare_replicas(net.communicator, net.model, "fit", stage, whole)

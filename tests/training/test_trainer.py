@@ -601,7 +601,7 @@ def test_sequences_of_a_network_that_takes_another_number_of_steps():
         ({"callbacks": ["log"]}, "callbacks are instances of Callback in a list, got 'log'"),
         ({"callbacks": Progress()}, "callbacks are instances of Callback in a list, got <.*Progress"),
         ({"metrics": ["mae"]}, r"metrics is a dict of functions \(prediction, y\) by their names; got \['mae'\]"),
-        ({"metrics": {5: abs}}, "names of metrics are texts, got 5"),
+        ({"metrics": {5: abs}}, "names of metrics are strings, got 5"),
         ({"evidence": 3}, "evidence is None or a dict of count, first, last, .*; got 3"),
         ({"evidence": {"counts": 3}}, "evidence has no option 'counts'; did you mean count?"),
         ({"likelyhood": Gaussian()}, "fit has no option 'likelyhood'; did you mean likelihood?"),
