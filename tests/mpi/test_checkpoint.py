@@ -50,22 +50,6 @@ def straight(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("np", [pytest.param(1, marks=weekly), pytest.param(2, marks=weekly), 3])
-def test_stopped_within_an_epoch_at_its_end_and_again(np, straight, tmp_path):
-    """Each part with a new network; that new processes go on as well is seen below, after signals."""
-    stops = [2, 5, 14]  # batches 2 of 5, 5 of 5, and 4 of 5 of the third epoch
-    result = mpirun(partial(checkpoints.train_in_parts, folder=str(tmp_path), stops=stops), np)
-    assert (result.returncode, result.stderr) == (0, "")
-    words = [line.split() for line in result.stdout.splitlines()]
-    assert sorted((int(step), int(rank)) for rank, step, *_ in words) == [
-        (step, rank) for step in (*stops, STEPS) for rank in range(np)
-    ]
-    assert len({(step, bits) for _, step, _, bits in words}) == 4  # the same on all ranks
-    assert {bits for _, step, _, bits in words if int(step) == STEPS} == {straight(np)}
-    entries = json.loads((tmp_path / "manifest.json").read_text())["checkpoints"]
-    assert [(entry["epoch"], entry["batch"], entry["step"]) for entry in entries] == [(0, 5, 5), (2, 4, 14)]
-
-
 @pytest.mark.parametrize(
     ("name", "to", "np"),
     [

@@ -3,7 +3,6 @@
 import hashlib
 import resource
 import time
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,12 +60,6 @@ def train(folder: str, stop_after: int = 0, wait_for_signals: bool = False) -> N
     arena = net.model.arena
     bits = hashlib.sha256(arena.theta.tobytes() + arena.statistics.tobytes()).hexdigest()
     say(net.rank, step, stop.received and stop.received.name, bits)
-
-
-def train_in_parts(folder: str, stops: Sequence[int]) -> None:
-    """Trains up to each of these steps, and then to the end, each time a new network from the newest checkpoint."""
-    for stop in (*stops, 0):
-        train(folder, stop)
 
 
 def stop_slowly() -> None:
