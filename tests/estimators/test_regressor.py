@@ -81,17 +81,6 @@ def test_what_predict_returns(fitted):
             fitted.predict(x, quantiles=wrong)
 
 
-def test_the_ranked_score_is_that_of_the_quantiles(fitted):
-    x, y = data(50, 1)
-    levels = (np.arange(4000) + 0.5) / 4000
-    errors = y[:, None] - fitted.predict(x, quantiles=levels)[1]
-    pinball = np.where(errors > 0, levels * errors, (levels - 1) * errors)
-    np.testing.assert_allclose(fitted.crps(x, y), 2 * pinball.mean(1), rtol=2e-3)
-    assert (fitted.crps(x, y) < np.abs(fitted.predict(x) - y)).mean() > 0.5
-    with pytest.raises(ValueError, match="50 samples, but y has 3 observations"):
-        fitted.crps(x, y[:3])
-
-
 def test_forgetting_evidence_keeps_learning_going():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (300, 2))

@@ -1,4 +1,4 @@
-"""The binary tree of classes: its tables, its counting, and the probabilities that it gives."""
+"""The binary tree of classes: its tables, its counting, and its probabilities; pytagi's are in test_tagi_utils.py."""
 
 import math
 
@@ -50,25 +50,6 @@ def test_paths_identify_classes_and_use_every_unit(num_classes):
         prefixes = signs[:, :depth] @ 2.0 ** np.arange(depth)
         same_prefix = prefixes[:, None] == prefixes
         np.testing.assert_array_equal(units[:, None, depth] == units[:, depth], same_prefix)
-
-
-def test_probabilities_are_pytagis():
-    mu = [0.5, -1.25, 2.0, 0.1, -0.3, 1.5, -2.0, 0.75, -0.6, 0.05, 1.1]
-    var = [0.2, 1.0, 0.05, 0.6, 0.4, 0.9, 0.3, 1.5, 0.01, 0.7, 0.25]
-    expected = [
-        4.764110781252384e-05,
-        0.05250413715839386,
-        0.03142740949988365,
-        0.012058744207024574,
-        0.01027136854827404,
-        0.23228658735752106,
-        0.24874092638492584,
-        0.2276492863893509,
-        0.16666211187839508,
-        0.0057921879924833775,
-    ]
-    got = class_probabilities(np.float32(mu), np.float32(var), hierarchical_softmax(10))
-    np.testing.assert_allclose(got, [expected], atol=2e-7)
 
 
 def random_outputs(tree: HRCSoftmax, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
