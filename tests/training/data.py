@@ -8,7 +8,7 @@ import pytagi_ddp
 from pytagi_ddp import nn
 from pytagi_ddp.distributed import DataParallel, run_threads
 from pytagi_ddp.nn import DDPSequential, FSDPSequential, PipelineSequential
-from pytagi_ddp.training import Trainer
+from pytagi_ddp.training import Callback, Trainer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(61, 2)).astype(np.float32)
@@ -22,6 +22,22 @@ WAYS = {
     "fsdp": lambda model: FSDPSequential(model, average=False),
     "pipeline": lambda model: PipelineSequential(model, n_microbatches=3),
 }
+
+
+class StopAt(Callback):
+    """Asks for a stop behind a step, on all ranks or on one; ranks hear of it in their next exchange."""
+
+    on_all_ranks = True
+
+    def __init__(self, step: int | None, rank: int | None = None):
+        self._step, self._rank = step, rank
+
+    def fit_begin(self, trainer):
+        trainer._watches = True  # as after `stop_on_signal`, which threads cannot call
+
+    def batch_end(self, trainer):
+        if trainer.step == self._step and self._rank in (None, trainer.ranks.rank):
+            trainer.request_stop()
 
 
 def network(outputs: int = 3, norm: bool = False) -> nn.Sequential:

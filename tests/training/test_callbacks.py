@@ -16,7 +16,7 @@ from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
 from tests.mpi.run import MpiJob, mpirun
-from tests.training.data import LABELS, TEST, X, Y, network, on_ranks, shares, state_of
+from tests.training.data import LABELS, TEST, StopAt, X, Y, network, on_ranks, shares, state_of
 
 
 class Seen(Callback):
@@ -313,20 +313,11 @@ def test_a_signal_stops_one_process():
 def test_a_rank_that_has_no_more_batches_stops_with_the_others(rank, tmp_path):
     """Rank 1 has two batches, rank 0 five: at the stop, both are behind the fourth step."""
 
-    class Asks(Callback):
-        on_all_ranks = True
-
-        def fit_begin(self, trainer):
-            trainer._watches = True  # as `stop_on_signal`, which needs the main thread
-
-        def batch_end(self, trainer):
-            if trainer.ranks.rank == rank and trainer.step == (3 if rank == 0 else 2):
-                trainer.request_stop()
-
     def train():
         net = DDPSequential(network(), average=False)
+        asks = StopAt(3 if rank == 0 else 2, rank)
         own = [(X[:6], LABELS[:6])] * (5 if net.rank == 0 else 2)
-        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[Asks(), Checkpoints(tmp_path / str(rank))])
+        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[asks, Checkpoints(tmp_path / str(rank))])
         trainer.fit(own)
         return trainer.stopped, trainer.epoch, trainer.batch, trainer.step
 

@@ -17,7 +17,7 @@ from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, Studen
 from pytagi_ddp.nn import DDPSequential, Linear, Sequential
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
-from tests.training.data import LABELS, TEST, WAYS, X, network, on_ranks, shares, state_of, without_times
+from tests.training.data import LABELS, TEST, WAYS, StopAt, X, network, on_ranks, shares, state_of, without_times
 
 ALL = {"evidence": {"count": 8.0}, "epochs": 3, "batch_size": 12, "average_last": 0.5}  # 6 steps an epoch
 
@@ -239,31 +239,15 @@ def test_ranks_resume_within_an_epoch(tmp_path, way):
 def test_ranks_with_different_numbers_of_batches_resume(tmp_path, every, stop):
     """Rank 1 has two batches, and rank 0 five; they add deltas, or merge posteriors."""
 
-    class Stops(Callback):
-        on_all_ranks = True
-
-        def __init__(self, step):
-            self._step = step
-
-        def fit_begin(self, trainer):
-            trainer._watches = True  # as `stop_on_signal`, which needs the main thread
-
-        def batch_end(self, trainer):
-            if trainer.ranks.rank == 0 and trainer.step == self._step:
-                trainer.request_stop()
-
-        def epoch_end(self, trainer):
-            self.at = trainer.step, trainer.network.schedule.steps
-
     def train(folder, step=None, resume=False):
         net = DDPSequential(network(), average=False, every=every)
         batches = [(X[k : k + 6], LABELS[k : k + 6]) for k in range(0, 30, 6)]
-        stops = Stops(step)
-        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[stops, Checkpoints(folder, resume=resume)])
+        callbacks = [StopAt(step, rank=0), Checkpoints(folder, resume=resume)]
+        trainer = Trainer(net, Categorical(3), epochs=2, callbacks=callbacks)
         history = trainer.fit(batches if net.rank == 0 else batches[:2])
         if trainer.stopped:
             return True, trainer.epoch, trainer.batch
-        return state_of(net), without_times(history), *stops.at
+        return state_of(net), without_times(history), trainer.step, trainer.network.schedule.steps
 
     whole = run_threads(lambda: train(tmp_path / "whole"), 2)
     assert [one[2:] for one in whole] == [(10, 10)] * 2
@@ -299,16 +283,6 @@ def test_a_metric_that_fails_on_one_rank_costs_no_checkpoint(tmp_path, ranks):
 def test_steps_do_not_go_back_if_an_iterable_has_become_shorter(tmp_path):
     batches = [(X[k : k + 6], LABELS[k : k + 6]) for k in range(0, 30, 6)]
 
-    class Stops(Callback):
-        on_all_ranks = True
-
-        def fit_begin(self, trainer):
-            trainer._watches = True
-
-        def batch_end(self, trainer):
-            if trainer.step == 4:
-                trainer.request_stop()
-
     def train(batches, *callbacks):
         net = DDPSequential(network(), average=False)
         trainer = Trainer(net, Categorical(3), epochs=2, callbacks=[*callbacks, Checkpoints(tmp_path, resume=True)])
@@ -316,7 +290,7 @@ def test_steps_do_not_go_back_if_an_iterable_has_become_shorter(tmp_path):
         return trainer.step
 
     for ranks in (1, 2):
-        stopped = run_threads(lambda: train(batches, Stops()), ranks)
+        stopped = run_threads(lambda: train(batches, StopAt(4)), ranks)
         assert stopped[0] > 2
         with pytest.warns(UserWarning, match="steps_per_epoch of its schedule was 5 and is 2"):
             assert run_threads(lambda: train(batches[:2]), ranks) == [stopped[0] + 2] * ranks
@@ -379,22 +353,6 @@ def test_another_global_batch_goes_on_so_that_no_sample_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="global batch was 12 and is 16"):
         trainer = one(tmp_path / "c", {"resume": path, "allow_changes": True}, batch_size=16, average_last=0.0)[2]
     assert trainer.step == 5 + 1 + 8, "60 of 61 samples are 3 of 4 batches"
-
-
-class StopAt(Callback):
-    """Asks for a stop; ranks hear of it in their next exchange."""
-
-    on_all_ranks = True
-
-    def __init__(self, step):
-        self._step = step
-
-    def fit_begin(self, trainer):
-        trainer._watches = True  # as after `stop_on_signal`, which threads cannot call
-
-    def batch_end(self, trainer):
-        if trainer.step == self._step:
-            trainer.request_stop()
 
 
 def part(folder, way, ranks, batch_size, stop, **options):
