@@ -84,7 +84,7 @@ class EvidenceSchedule:
         epochs: planned number of epochs; None: every sample is seen once.
         count: how often a sample counts; None: 8, and 1 without epochs.
         first, last: a after the warm-up and after the last planned step.
-        warm_up: share of the planned steps in which a increases, from 0 to below 1.
+        warm_up: share of the planned steps in which a increases; at least 0, and below 1.
         prior_factor: factor on the variance of the prior towards which parameters are pulled, except those of
             normalisations. A factor above 1 lets a network with a small prior (gains below 1) learn larger parameters.
 
