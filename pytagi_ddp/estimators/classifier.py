@@ -118,17 +118,22 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             groups: n labels of groups that are kept together, as in `TAGIRegressor.fit`.
 
         Raises:
-            ValueError: data that scikit-learn refuses, or an invalid parameter, which is named.
+            ValueError: data that scikit-learn refuses, or an invalid parameter, which is named. After an exception,
+                also a KeyboardInterrupt, the estimator is as it was before.
 
         Warns:
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
                 tell persons or places apart (without groups).
         """
         with unchanged_if_refused(self):
-            x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
-            self._tree = self.sigma_v is not None
-            trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
-            fold = self._folds(x, groups, sample_weight, *seeds(1))
+            self._fit(X, y, sample_weight, groups)
+        return self
+
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
+        x, numbers, weights = self._take(X, y, sample_weight, None, reset=True)
+        self._tree = self.sigma_v is not None
+        trainings, seeds = self._trainings(len(x), self._outputs()), self._seeds()
+        fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
         self._learnt = [self._categories_of(x[learnt_by(fold, k)]) for k in range(int(fold.max()) + 1)]
 
@@ -160,8 +165,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             unshared = tempered(probabilities, self.temperature_)
             if self.known_rows:
                 self._shared = learn_classes(x, numbers, weights, unshared, self._categories.blocks())
-        self.networks_ = [net for some in networks for net in some]  # last: a fit that is interrupted leaves none
-        return self
+        self.networks_ = [net for some in networks for net in some]
 
     def partial_fit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, overload
@@ -96,7 +97,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: many epochs may fit the noise.
         batch_size: samples in a step. Small batches keep steps accurate.
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
-            one for each. Predictions are then Gaussian. None: the noise is learnt, as above.
+            one for each. Predictions are then Gaussian, and the variances of the networks have the factor, from 1/64 to
+            64, with which samples that were not learnt are most probable. None: the noise is learnt, as above.
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs. In `partial_fit` without `fit` the noise
             does not depend on the inputs.
@@ -224,6 +226,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
             TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
+            After an exception, also a KeyboardInterrupt, the estimator is as it was before.
 
         Warns:
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
@@ -231,9 +234,13 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 numbers are nearly equal.
         """
         with unchanged_if_refused(self):
-            x, y, weights = self._take(X, y, sample_weight, reset=True)
-            trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
-            fold = self._folds(x, groups, sample_weight, *seeds(1))
+            self._fit(X, y, sample_weight, groups)
+        return self
+
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None) -> None:
+        x, y, weights = self._take(X, y, sample_weight, reset=True)
+        trainings, seeds, noise = self._trainings(len(y), y.shape[1]), self._seeds(), self._given_noise()
+        fold = self._folds(x, groups, sample_weight, *seeds(1))
         self._leave_out_constant(x)
         self._learnt = [self._categories_of(x[learnt_by(fold, k)]) for k in range(int(fold.max()) + 1)]
 
@@ -266,6 +273,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             noises = fitted(unseen(networks))
         elif noise is not None:
             noises = [GivenNoise(variance) for variance in noise.tolist()]
+            if len(networks) > 1:
+                moments = unseen(networks)
+                noises = [some.fitted(moments.target(k), y[:, k], weights) for k, some in enumerate(noises)]
         else:
             moments, some = unseen(networks), fold < len(alike)
             gain = np.full(y.shape, np.nan)
@@ -295,8 +305,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             if len(networks) > 1 and self.known_rows:
                 self._learn_intercepts(noises, x, y, weights, moments, everyone)
         self._set_noises(noises)
-        self._batches, self.networks_ = None, everyone  # last: an interrupted fit sets none
-        return self
+        self._batches, self.networks_ = None, everyone
 
     def _learn_intercepts(
         self,
@@ -359,7 +368,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             self._learnt = [self._categories_of(x)]
             self._batches, self.networks_ = 0 if given is None else None, networks
         elif given is not None and isinstance(self._noises[0], GivenNoise):
-            self._set_noises([GivenNoise(variance) for variance in given.tolist()])
+            pairs = zip(self._noises, given.tolist(), strict=True)
+            self._set_noises([replace(noise, variance=variance) for noise, variance in pairs])
             self._batches = None
         estimated = self.likelihood is not None and self._batches is not None
         with lock_of(self):
@@ -408,7 +418,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 mean = partial(np.average, weights=weights / limits)  # errors that are small anyway show the noise best
                 error = float(mean(np.minimum(errors[:, k], BEYOND * limits)))
                 excess = max(error - float(mean(predicted[:, k])), error / 10, LEAST_NOISE)
-                noises[k] = GivenNoise(noise.variance + share * (excess - noise.variance))
+                noises[k] = replace(noise, variance=noise.variance + share * (excess - noise.variance))
         variances = np.empty(y.shape)
         for k, noise in enumerate(noises):
             target = moments.target(k)

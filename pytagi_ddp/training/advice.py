@@ -23,6 +23,7 @@ from pytagi_ddp.nn import (
     LSTM,
     ClosedFormSoftmax,
     Conv2d,
+    EvidenceSchedule,
     Linear,
     MixtureSigmoid,
     Remax,
@@ -48,10 +49,14 @@ FEW = (
 SMALL, LARGE = 0.05, 100.0  # root mean squares outside of which a column is not standardised
 # Standard deviations of a column between 0 and its mean, from which errors are several times as large, and such a mean.
 OFF_CENTRE, LARGE_MEAN = 3.0, 2.0
+FEWEST = 30  # samples that show where a column is
 TABLE = 200  # columns at most; others are likely to be the pixels of images
 LARGE_COUNT = 1000  # from which errors are several times the standard deviations that are predicted
 LOOKED_AT = 1 << 17  # values, about
 FAR = 1e100  # limit of values
+MANY = 10  # epochs after which a network has learnt something
+TINY = 1e-30  # least variance of y
+OFTEN = 4  # epochs of a warm-up after which a training that ends is reported
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
 LINKS: dict[type, tuple[type, ...]] = {
     Categorical: (Softmax, Remax, ClosedFormSoftmax),
@@ -93,6 +98,8 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
         if not len(y):
             raise ValueError("weight: all weights are 0, and no sample is left to learn from")
         advise_observations(y, likelihood)
+    if network.schedule is not None and network.schedule.steps:
+        return  # further samples need the scales of the first ones
     numbers = isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray)
     advise_scales(x if isinstance(network.layers[0], Linear | Conv2d | LSTM) else None, y if numbers else None)
 
@@ -121,7 +128,8 @@ def advise_observations(y: np.ndarray, likelihood: Any) -> None:
 def advise_scales(x: np.ndarray | None, y: np.ndarray | None) -> None:
     """Warns about inputs, or observed numbers, that are not standardised. None: they are not looked at."""
     named = {name: rows_of(values) for name, values in (("x", x), ("y", y)) if values is not None}
-    if x is not None and x.ndim <= 2 and named["x"].shape[1] <= TABLE and (found := off_centre(named["x"])):
+    table = x is not None and x.ndim <= 2 and len(named["x"]) >= FEWEST and named["x"].shape[1] <= TABLE
+    if table and (found := off_centre(named["x"])):
         warn(
             "column {} of x is about {:.3g}, give or take {:.2g}, but the prior is for numbers around 0: standardise x "
             "(subtract the mean, divide by the standard deviation), or predictions will be bad".format(*found)
@@ -138,20 +146,62 @@ def advise_scales(x: np.ndarray | None, y: np.ndarray | None) -> None:
             )
 
 
-def advise_batch_size(samples: int | None, parameters: int, batches: Iterable[Any]) -> None:
-    """Warns about steps with more samples of numbers than the parameters of an output can bear.
+def advise_batch_size(samples: int | None, least: int, parameters: int | None, batches: Iterable[Any]) -> None:
+    """Warns about steps with fewer than `least` samples, or more numbers than the parameters of an output can bear.
 
     Args:
-        samples: of a step, on all ranks; None: unknown. parameters: those of the network for each output.
+        samples: of a step, on all ranks; None: unknown. least: see `plan.least_samples`.
+        parameters: those of the network for each output; None: observations are classes, and there is no upper limit.
         batches: the training data.
     """
-    if samples is not None and isinstance(batches, ArrayLoader):
+    if samples is None:
+        return
+    if samples < least:
+        warn(
+            f"a step learns {samples} sample, in which each pixel is an observation: it may change the network much "
+            f"too far. Give a batch_size of at least {least}"
+        )
+    if isinstance(batches, ArrayLoader):
         samples = min(samples, len(batches.x))
-    if samples is not None and samples > max(1, parameters // 2):
+    if parameters is not None and samples > max(least, parameters // 2):
         warn(
             f"a step learns {samples} samples, which is too many for a network with {parameters} parameters for each "
             "output: it would change them much too far, and be certain of wrong values. Give a smaller batch_size, or "
             "none"
+        )
+
+
+def advise_result(batches: Iterable[Any], likelihood: Any, nll: float | None, parameters: int) -> None:
+    """Warns about a network that is no better than a constant, after it has learnt few samples of numbers.
+
+    Args:
+        batches: the training data. nll: negative log-likelihood of the last epoch. parameters: number of parameters.
+    """
+    if nll is None or not isinstance(batches, ArrayLoader) or not isinstance(likelihood, Gaussian):
+        return
+    y = batches.y
+    if not isinstance(y, np.ndarray) or batches.weight is not None or len(y) >= parameters:
+        return
+    rows = y.reshape(len(y), -1).astype(np.float64)
+    constant = float(np.mean(0.5 * np.log(2 * np.pi * np.e * np.maximum(np.nanvar(rows, 0), TINY))))
+    if nll >= constant:
+        warn(
+            f"the network has learnt nothing: its train_nll is {nll:.2f}, and that of a constant is {constant:.2f}. "
+            f"{len(y)} samples are few for {parameters} parameters: give evidence=None, fewer layers or units, or use "
+            "TAGIRegressor"
+        )
+
+
+def advise_interrupted(schedule: EvidenceSchedule | None) -> None:
+    """Warns about a training that has ended in the warm-up of its schedule, where evidence is counted repeatedly."""
+    if schedule is None or schedule.epochs is None or schedule.epochs == 1:
+        return
+    epochs = schedule.steps // (schedule.steps_per_epoch or 1)
+    if OFTEN < epochs <= schedule.warm_up * schedule.epochs:
+        warn(
+            f"the training has ended after {epochs} of {schedule.epochs} epochs, in the warm-up of its "
+            "EvidenceSchedule, in which each epoch counts the samples again: predicted standard deviations are too "
+            f"small. Train a new network with epochs={epochs}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed.communicator import Communicator
-from pytagi_ddp.nn import EvidenceSchedule, Sequential
+from pytagi_ddp.nn import EvidenceSchedule, Sequential, Shape
 from pytagi_ddp.training.advice import FEW
 from pytagi_ddp.training.batches import length
 from pytagi_ddp.warn import warn
@@ -16,15 +16,22 @@ from pytagi_ddp.warn import warn
 # makes error bars too small, and with 2 wide networks learn little from few samples: `benchmarks.quality counts`.
 COUNT_OF_CLASSES, COUNT_OF_NUMBERS = 8.0, 4.0
 BATCH, PARAMETERS_OF_A_SAMPLE = 32, 32
+LEAST_IMAGES = 2  # in a step, if pixels are observed: the cap of one sample is too large for the evidence of its pixels
 
 
-def default_batch_size(of_classes: bool, parameters: int, shares: int) -> int:
+def default_batch_size(of_classes: bool, parameters: int, shares: int, least: int = 1) -> int:
     """`BATCH`, and fewer for numbers and a small network: a step would move its parameters much too far.
 
     Args:
-        parameters: for each output. shares: number of shares of the data.
+        parameters: for each output. shares: number of shares of the data. least: samples of a step, of all shares.
     """
-    return BATCH if of_classes else max(1, min(BATCH, parameters // (PARAMETERS_OF_A_SAMPLE * shares)))
+    most = BATCH if of_classes else min(BATCH, parameters // (PARAMETERS_OF_A_SAMPLE * shares))
+    return max(1, most, -(-least // shares))
+
+
+def least_samples(outputs: Shape) -> int:
+    """The least samples of a step: `LEAST_IMAGES` if each sample is observed at several pixels, otherwise 1."""
+    return LEAST_IMAGES if outputs.height * outputs.width > 1 else 1
 
 
 def default_count(of_classes: bool, parameters: int, epochs: int) -> float:

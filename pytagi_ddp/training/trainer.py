@@ -24,13 +24,21 @@ from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.likelihoods import Joint, Likelihood
-from pytagi_ddp.nn import PosteriorAverage, Sequential
+from pytagi_ddp.nn import PosteriorAverage, Sequential, Shape
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers, check_predictions
 from pytagi_ddp.nn.tools.inspection import pulls_knowledge
 from pytagi_ddp.training import metrics as metric
-from pytagi_ddp.training.advice import KNOWS, UNFROZEN, advise, advise_batch_size
+from pytagi_ddp.training.advice import (
+    KNOWS,
+    MANY,
+    UNFROZEN,
+    advise,
+    advise_batch_size,
+    advise_interrupted,
+    advise_result,
+)
 from pytagi_ddp.training.batches import (
     as_batches,
     choose_likelihood,
@@ -46,7 +54,14 @@ from pytagi_ddp.training.batches import (
 )
 from pytagi_ddp.training.callback import Callback, CallbackError, call, call_on_ranks, overridden
 from pytagi_ddp.training.options import check_names, check_options
-from pytagi_ddp.training.plan import BATCH, default_batch_size, default_count, plan_evidence, steps_per_epoch
+from pytagi_ddp.training.plan import (
+    BATCH,
+    default_batch_size,
+    default_count,
+    least_samples,
+    plan_evidence,
+    steps_per_epoch,
+)
 from pytagi_ddp.training.ranks import (
     Net,
     compare_networks_in_training,
@@ -103,7 +118,7 @@ class Trainer:
         epochs: passes over the data in total, including those before a checkpoint.
         batch_size: samples of a step on each rank (or in each pipeline), for arrays. None: 32, and for numbers at most
             one sample of all ranks for 32 parameters of each output that are not frozen: small networks learn badly
-            from large batches.
+            from large batches. At least 2 images if each pixel is an observation.
         seed: seed of the order of samples, for arrays; the same on every rank.
         evidence: options of the `EvidenceSchedule`: count (default: 8 for classes, 4 for numbers; with fewer than 32
             such parameters at most a quarter of the epochs, but at least 1), prior_factor, first, last,
@@ -373,12 +388,13 @@ class Trainer:
         if self.net is self.network:
             warn_of_rank_alone()
         self._share_of_data, self._shares = share_of(self.net)
-        outputs = self._outputs()
+        shape = self._out_shape()
+        outputs, least = shape.features, least_samples(shape)
         with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):
             if self.likelihood is not None:
                 self._find_metrics(outputs)
             of_classes = self.likelihood is None or self._of_classes  # without one, other data are refused below
-            size = self.batch_size or default_batch_size(of_classes, self._num_learned // outputs, self._shares)
+            size = self.batch_size or default_batch_size(of_classes, self._num_learned // outputs, self._shares, least)
             self._train = as_batches(train, size, self._share_of_data, self._shares, self.seed)
             own = None if validation is None else self._for_evaluation(validation)
             self._check_data(own)
@@ -394,8 +410,8 @@ class Trainer:
         with first_rank_warns(self.ranks):
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
-                if not self._of_classes:
-                    advise_batch_size(self.global_batch, self._num_learned // outputs, self._train)
+                parameters = None if self._of_classes else self._num_learned // outputs
+                advise_batch_size(self.global_batch, least, parameters, self._train)
             self._sums = self._new_sums()
             self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None
@@ -416,11 +432,19 @@ class Trainer:
                 if sys.version_info >= (3, 11):
                     error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
                 raise
+            except KeyboardInterrupt:
+                advise_interrupted(self.network.schedule)
+                raise
             if self.step:
                 compare_networks_in_training(self.net)
             if self._evaluated is not None and not self.stopped:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
+        if not self.stopped and self.network.schedule is not None and self._pipeline is None:
+            with first_rank_warns(self.ranks):
+                advise_interrupted(self.network.schedule)
+                if self.epoch == self.epochs >= MANY:
+                    advise_result(self._train, self.likelihood, self.results.get("train_nll"), self._num_learned)
         return self.history
 
     def _check_data(self, validation: Iterable[Any] | None) -> None:
@@ -590,14 +614,13 @@ class Trainer:
         one = (samples, *(shape.image or shape.sequence or (shape.size,)))
         sums.add(mu.reshape(one), var.reshape(one), y, weights)
 
-    def _outputs(self) -> int:
-        """Outputs of a sample, or of each time step; collective over a pipeline."""
+    def _out_shape(self) -> Shape:
+        """The shape of the last outputs; collective over a pipeline."""
         shape = self.network.out_shape
-        width = shape.sequence[1] if shape.sequence else shape.size
         if self._pipeline is not None:
             group = self._pipeline.pipe_group
-            return group.broadcast_object(width, group.world_size - 1)
-        return width
+            return group.broadcast_object(shape, group.world_size - 1)
+        return shape
 
     def _find_metrics(self, outputs: int) -> None:
         """The metrics of the likelihood's predictions, and those that were given."""
@@ -704,7 +727,7 @@ class Trainer:
 
     def _evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
         """`evaluate` of batches that all ranks have compared."""
-        self._find_metrics(self._outputs())
+        self._find_metrics(self._out_shape().features)
         sums = self._new_sums()
         with self._predicting() as predict:
             for x, y, weights in map(parts_of, batches):

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, regressor
@@ -325,16 +326,39 @@ def test_the_library_s_random_stream_stays_where_it_is():
     np.testing.assert_array_equal(get_state()["state"]["key"], before)
 
 
-def test_a_fit_that_is_interrupted_leaves_no_half(monkeypatch):
+def test_a_fit_that_is_interrupted_changes_nothing(monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    model = TAGIRegressor((4,), epochs=2, n_folds=2, n_seeds=1, random_state=0).fit(*data(40))
+    new = TAGIRegressor((4,), epochs=2, n_folds=2, n_seeds=1, random_state=0)
+    fitted = clone(new).fit(*data(40))
+    expected = fitted.predict([[0.0]], return_std=True)
     monkeypatch.setattr(regressor, "learn_noise", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(*data(50))
+    for model in (new, fitted):
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*data(50))
+    np.testing.assert_array_equal(fitted.predict([[0.0]], return_std=True), expected)
     with pytest.raises(NotFittedError):
-        model.predict([[0.0]])
+        new.predict([[0.0]])
+
+
+SMALL = {"hidden_layer_sizes": (50,), "n_bins": 0, "n_folds": 3, "n_seeds": 1}
+
+
+@pytest.mark.parametrize(("samples", "options"), [(50, {}), (200, SMALL)])
+def test_the_variances_of_networks_fit_their_errors_if_the_noise_is_given(samples, options):
+    """Small networks are certain of wrong values, and large ones that have learnt little are less certain."""
+    rng, noise = np.random.default_rng(0), 0.05
+    x, x_test = rng.uniform(-2, 2, (samples, 1)), rng.uniform(-2, 2, (500, 1))
+    y, y_test = (np.sin(3 * a[:, 0]) + a[:, 0] ** 2 / 2 + noise * rng.normal(size=len(a)) for a in (x, x_test))
+    model = TAGIRegressor(sigma_v=noise, random_state=0, **options).fit(x, y)
+    found = model.predict_distribution(x_test)
+    error = np.sqrt(np.mean((found.mean - y_test) ** 2))
+    assert 0.6 * error < found.std.mean() < 2.5 * error  # with a factor of 1: 6 and 0.25 times the error
+    assert (found.std > noise).all()
+    factor = model.noise_.factor
+    model.partial_fit(x[:16], y[:16])
+    assert model.noise_.factor == factor != 1
 
 
 @pytest.mark.parametrize("size", [1e-6, -1e-9, 1e-140, 0.0, 1e6])

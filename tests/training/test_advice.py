@@ -1,10 +1,15 @@
 """Warnings about data and networks with which a training goes well by its numbers, but learns badly."""
 
+import contextlib
+import warnings
+
 import numpy as np
 import pytest
 
+import pytagi_ddp
 from pytagi_ddp import nn
 from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Poisson
+from pytagi_ddp.training import Callback, Trainer
 from tests.training.data import LABELS, X, Y, advice, network
 
 
@@ -58,6 +63,14 @@ def test_numbers_that_are_not_around_0_are_warned_about(scale, mean, other):
     assert message.startswith(f"column 1 of x is about {mean}, give or take {scale}")
 
 
+def test_few_samples_and_a_network_with_a_schedule_need_no_other_scales():
+    x = X.copy()
+    x[:, 1] += 50
+    assert advice(network(1), x[:20], Y[:20], Gaussian(0.1)) == []
+    assert len(advice(net := network(1), x, Y, Gaussian(0.1))) == 1
+    assert [message for message in advice(net, x, Y, Gaussian(0.1)) if "column" in message] == []
+
+
 def test_a_constant_a_yes_or_no_and_one_sign_are_not_warned_about():
     rare = (np.arange(len(X)) > 0).astype(float)
     white = -0.8 + 0.01 * X[:, 1]  # a pixel
@@ -89,3 +102,67 @@ def test_a_link_before_a_likelihood_that_has_it_is_warned_about():
     for last, outputs, likelihood in ((nn.Remax(), 3, Categorical(3)), (nn.Sigmoid(), 1, Bernoulli())):
         (message,) = advice(nn.Sequential(nn.Linear(2, outputs), last), X, LABELS > 0, likelihood)
         assert f"takes linear outputs: leave out {type(last).__name__}" in message
+
+
+def sine(samples, epochs, activation=nn.ReLU, **options):
+    """The warnings of a training of two hidden layers on this many samples of a sine; may be interrupted."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, samples)
+    pytagi_ddp.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 50), activation(), nn.Linear(50, 50), activation(), nn.Linear(50, 1))
+    with warnings.catch_warnings(record=True) as found, contextlib.suppress(KeyboardInterrupt):
+        warnings.simplefilter("always")
+        net.fit(x, np.sin(2 * x) + rng.normal(0, 0.1, samples), Gaussian(0.1), epochs=epochs, **options)
+    return [str(warning.message) for warning in found]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.MixtureReLU])
+def test_a_network_that_learns_nothing_from_few_samples_is_reported(activation):
+    (message,) = sine(20, 60, activation)
+    assert message.startswith("the network has learnt nothing: its train_nll is ")
+    assert "20 samples are few for 2701 parameters: give evidence=None" in message
+    assert sine(20, 60, activation, evidence=None) == []
+    assert sine(200, 20, activation) == []
+
+
+class Ends(Callback):
+    def __init__(self, epoch, interrupted):
+        self._epoch, self._interrupted = epoch, interrupted
+
+    def epoch_end(self, trainer):
+        if trainer.epoch == self._epoch:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            trainer.stop()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize(("epoch", "warned"), [(4, False), (20, True), (21, False)])
+def test_a_training_that_ends_in_its_warm_up_is_reported(epoch, interrupted, warned):
+    messages = sine(30, 100, callbacks=[Ends(epoch, interrupted)])
+    expected = f"the training has ended after {epoch} of 100 epochs, in the warm-up of its EvidenceSchedule"
+    assert [message.startswith(expected) for message in messages] == [True] * warned
+
+
+def smoothed(**options):
+    """A network of convolutions that learns a smoothed image, its error, and the warnings of the training."""
+    pytagi_ddp.manual_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1, 8, 8)).astype(np.float32)
+    y = (x + np.roll(x, 1, 2) + np.roll(x, 1, 3)) / 2 + rng.normal(0, 0.1, x.shape)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1, in_width=8, in_height=8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1)
+    )
+    trainer = Trainer(net, Gaussian(0.1), epochs=4, **options)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trainer.fit((x[:50], y[:50]))
+    return trainer.global_batch, trainer.evaluate((x[50:], y[50:]))["rmse"], [str(one.message) for one in found]
+
+
+def test_a_step_has_at_least_two_images_if_pixels_are_observed():
+    batch, error, messages = smoothed()
+    assert batch == 2 and error < 0.5 and messages == []
+    batch, worse, (message,) = smoothed(batch_size=1)
+    assert batch == 1 and worse > 1.2 * error
+    assert message.startswith("a step learns 1 sample, in which each pixel is an observation")
