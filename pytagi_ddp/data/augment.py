@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.data.dataset import warn_of_channels_last
+
 LEAST_SCALE = 0.01  # of `random_affine`
 
 
@@ -160,9 +162,10 @@ def random_affine(
 
 
 def _result(images: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """`out`, or memory for such images; raises ValueError."""
+    """`out`, or memory for such images; raises ValueError, and warns of channels that seem to be last."""
     if images.ndim != 4:
         raise ValueError(f"images must have shape (N, C, H, W), got {images.shape}")
+    warn_of_channels_last(images, "images")
     if out is None:
         return np.empty_like(images)
     if out.shape != images.shape or out.dtype != images.dtype:

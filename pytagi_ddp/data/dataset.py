@@ -15,6 +15,15 @@ from pytagi_ddp.warn import warn
 _BLOCK = 1 << 22  # pixels whose moments are summed at a time
 
 
+def warn_of_channels_last(images: np.ndarray, what: str) -> None:
+    """Warns if images, which should have the shape (N, C, H, W), seem to have the shape (N, H, W, C)."""
+    if images.shape[3] in (1, 3, 4) and min(images.shape[1:3]) > 4:
+        warn(
+            f"{what} of the shape {images.shape} seem to have their channels last, and the second size is taken for "
+            "that of the channels: images.transpose(0, 3, 1, 2)?"
+        )
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class ImageDataset:
     """Images and their class numbers: arrays, or other arguments of `to_numpy` (tensors of PyTorch, columns of pandas).
@@ -43,11 +52,7 @@ class ImageDataset:
             raise TypeError(f"{name}: labels must be integers, got {numbers.dtype}")
         if pixels.ndim != 4 or 0 in pixels.shape:
             raise ValueError(f"{name}: images must have shape (N, C, H, W) with no size 0, got {pixels.shape}")
-        if pixels.shape[3] in (1, 3, 4) and min(pixels.shape[1:3]) > 4:
-            warn(
-                f"{name}: images of the shape {pixels.shape} seem to have their channels last, and the "
-                "second size is taken for that of the channels: images.transpose(0, 3, 1, 2)?",
-            )
+        warn_of_channels_last(pixels, f"{name}: images")
         if numbers.shape != (len(pixels),):
             raise ValueError(f"{name}: {len(pixels)} images need labels of shape ({len(pixels)},), got {numbers.shape}")
         outside = (numbers < 0) | (numbers >= len(classes))

@@ -71,6 +71,15 @@ def test_writes_into_out_even_in_place(change):
     np.testing.assert_array_equal(images, expected)
 
 
+@pytest.mark.parametrize("change", [random_crop_flip, random_affine])
+def test_channels_that_are_last_are_warned_about(change):
+    with pytest.warns(UserWarning, match=r"the shape \(8, 48, 40, 1\) seem to have their channels last") as seen:
+        change(np.ones((8, 48, 40, 1), np.uint8), np.random.default_rng(0))
+    assert seen[0].filename == __file__
+    for shape in ((8, 1, 48, 40), (8, 4, 4, 1), (2, 3, 16, 1)):  # warnings are errors
+        change(np.ones(shape, np.uint8), np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("images", "options", "message"),
     [
