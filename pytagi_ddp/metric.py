@@ -264,16 +264,23 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
     """How well scores separate two groups: the probability that one of `outside` is larger than one of `inside`.
 
     P(outside > inside) + P(outside = inside) / 2, the area under the receiver operating characteristic: 1 if every
-    score of `outside` is the larger, 0.5 if the scores are uninformative.
+    score of `outside` is the larger, 0.5 if the scores are uninformative. For scores p and labels y of 0 and 1, it is
+    auroc(p[y == 0], p[y == 1]).
 
     Args:
         inside: Scores, such as entropies, of samples of the same kind as the training data.
         outside: Scores of other samples. There may be any number of each.
 
     Raises:
-        ValueError: No score of one of them, or NaN.
+        ValueError: No score of one of them, or NaN; labels.
     """
     low, high = to_numpy(inside, "inside").ravel(), to_numpy(outside, "outside").ravel()
+    of_labels = [np.array_equal(np.unique(values), [0, 1]) for values in (low, high)]
+    if "b" in (low.dtype.kind, high.dtype.kind) or (low.size == high.size and sum(of_labels) == 1):
+        raise ValueError(
+            "auroc takes the scores of two groups, and one argument holds labels: of scores p and labels y give "
+            "auroc(p[y == 0], p[y == 1])"
+        )
     if not low.size or not high.size or np.isnan(low).any() or np.isnan(high).any():
         raise ValueError(
             f"auroc compares numbers: both groups need some, and none may be NaN; got {low.size} and {high.size} scores"
