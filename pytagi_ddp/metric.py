@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.likelihoods.base import MISSING
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
 from pytagi_ddp.warn import warn
@@ -133,11 +134,12 @@ def log_likelihood(
 
 
 def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
-    """Share of the predicted classes that are not the label.
+    """Share of the predicted classes that are not the label; NaN with a warning, if all labels are missing.
 
     Args:
         prediction: N predicted classes, in an array of any shape.
-        label: N true classes.
+        label: N true classes. Missing ones are left out: NaN, and -1 if no prediction is negative. (Labels that are
+            all -1 or 1 are classes.)
 
     Raises:
         ValueError: No predictions, or another number of labels. TypeError: Numbers on one side, text on the other.
@@ -150,7 +152,11 @@ def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
     kinds = [array.dtype.kind in "US" for array in (prediction, label) if array.dtype.kind in "USbiuf"]
     if len(set(kinds)) == 2:
         raise TypeError(f"predictions of {prediction.dtype} and labels of {label.dtype} are never equal")
-    return float(np.mean(prediction != label))
+    known = label == label  # NaN is not
+    if set(label.dtype.kind + prediction.dtype.kind) <= set("biuf") and not (prediction < 0).any():
+        signs = np.array_equal(np.unique(label), [-1, 1])
+        known &= (label != MISSING) | signs
+    return _mean((prediction != label)[known])
 
 
 def reliability_bins(
@@ -183,10 +189,12 @@ def reliability_bins(
             f"and {bins}"
         )
     if truth.dtype.kind not in "iub" or not 0 <= truth.min() <= truth.max() < p.shape[1]:
+        remedy = "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
+        if truth.dtype.kind == "i" and truth.min() == MISSING:
+            remedy = "-1 is a missing label; give p[y >= 0], y[y >= 0]"
         raise ValueError(
             f"label must be numbers of columns, integers from 0 to {p.shape[1] - 1}, "
-            f"got {np.unique(truth).tolist()!s:.80}: "
-            "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
+            f"got {np.unique(truth).tolist()!s:.80}: {remedy}"
         )
     confidence, right = p.max(1), p.argmax(1) == truth
     _check_probabilities(confidence, "confidences")
