@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.likelihoods import (
     Bernoulli,
@@ -21,11 +22,14 @@ from pytagi_ddp.likelihoods import (
 )
 from pytagi_ddp.nn import (
     LSTM,
+    BaseLayer,
     ClosedFormSoftmax,
     Conv2d,
     EvidenceSchedule,
+    LayerBlock,
     Linear,
     MixtureSigmoid,
+    Parallel,
     Remax,
     Sequential,
     Sigmoid,
@@ -47,6 +51,8 @@ FEW = (
     "EvidenceSchedule(net) without epochs. (What it has learnt from the same data is not lost.)"
 )
 SMALL, LARGE = 0.05, 100.0  # root mean squares outside of which a column is not standardised
+IS_LARGE = f"{LARGE:g} or more"
+SHARE = 0.01  # of large numbers in a batch: standardised data may have one outlier
 # Standard deviations of a column between 0 and its mean, from which errors are several times as large, and such a mean.
 OFF_CENTRE, LARGE_MEAN = 3.0, 2.0
 FEWEST = 30  # samples that show where a column is
@@ -101,7 +107,38 @@ def advise(batches: Iterable[Any], likelihood: Any, network: Sequential) -> None
     if network.schedule is not None and network.schedule.steps:
         return  # further samples need the scales of the first ones
     numbers = isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray)
-    advise_scales(x if isinstance(network.layers[0], Linear | Conv2d | LSTM) else None, y if numbers else None)
+    advise_scales(x if takes_scaled(network) else None, y if numbers else None)
+
+
+def advise_batch(x: Any, y: Any, likelihood: Any, network: Sequential, what: str = "") -> None:
+    """Warns if many numbers of a batch are large; the other advice about scales needs more samples.
+
+    what: the data, in messages.
+    """
+    found = {"x": to_numpy(x, "mu_x")} if takes_scaled(network) else {}
+    if isinstance(y, tuple) and isinstance(likelihood, Gaussian):
+        y = y[0]  # of (y, var)
+    if isinstance(likelihood, OF_NUMBERS) and isinstance(y, np.ndarray):
+        found["y"] = y
+    shares = {name: np.mean(np.abs(rows_of(values)) > LARGE) for name, values in found.items() if values.size}
+    warn_of_scales([f"{name}{what}" for name, share in shares.items() if share > SHARE], IS_LARGE)
+
+
+def takes_scaled(network: Sequential) -> bool:
+    """Whether inputs should be standardised: they are multiplied by weights, in all branches that begin with them."""
+    return all(isinstance(leaf, Linear | Conv2d | LSTM) for leaf in first_leaves(network.layers[0]))
+
+
+def first_leaves(layer: BaseLayer) -> Iterator[BaseLayer]:
+    """The layers that take the input of this one as it is."""
+    if isinstance(layer, LayerBlock):
+        yield from first_leaves(layer.layers[0])
+    elif isinstance(layer, Parallel):
+        for branch in layer.branches:
+            if branch is not None:
+                yield from first_leaves(branch)
+    else:
+        yield layer
 
 
 def advise_observations(y: np.ndarray, likelihood: Any) -> None:
@@ -135,15 +172,18 @@ def advise_scales(x: np.ndarray | None, y: np.ndarray | None) -> None:
             "(subtract the mean, divide by the standard deviation), or predictions will be bad".format(*found)
         )
         del named["x"]
-    sizes = {name: np.sqrt(np.square(rows).mean(0)) for name, rows in named.items()}
-    large = [name for name, size in sizes.items() if size.max(initial=0) > LARGE]
-    small = [name for name, size in sizes.items() if 0 < size.max(initial=0) < SMALL]
-    for names, size in ((large, f"{LARGE:g} or more"), (small, f"{SMALL:g} or less")):
-        if names:
-            warn(
-                f"numbers in {' and '.join(names)} are about {size}, but the prior is for numbers around 1: "
-                "standardise them (subtract the mean, divide by the standard deviation), or predictions will be bad"
-            )
+    sizes = {name: np.sqrt(np.square(rows).mean(0)).max(initial=0) for name, rows in named.items()}
+    warn_of_scales([name for name, size in sizes.items() if size > LARGE], IS_LARGE)
+    warn_of_scales([name for name, size in sizes.items() if 0 < size < SMALL], f"{SMALL:g} or less")
+
+
+def warn_of_scales(names: list[str], size: str) -> None:
+    """Warns about the data of these names, if there are any, whose numbers have this size."""
+    if names:
+        warn(
+            f"numbers in {' and '.join(names)} are about {size}, but the prior is for numbers around 1: standardise "
+            "them (subtract the mean, divide by the standard deviation), or predictions will be bad"
+        )
 
 
 def advise_batch_size(samples: int | None, least: int, parameters: int | None, batches: Iterable[Any]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.checkpoint import StopOnSignal, TrainingPosition
+from pytagi_ddp.data import ArrayLoader
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed import DataParallel, PipelineSequential, SerialCommunicator
@@ -35,6 +36,7 @@ from pytagi_ddp.training.advice import (
     MANY,
     UNFROZEN,
     advise,
+    advise_batch,
     advise_batch_size,
     advise_interrupted,
     advise_result,
@@ -206,6 +208,7 @@ class Trainer:
         self._first = 0  # the sample at which batch 0 of this epoch begins, after a change of the global batch
         self._batches_before, self._totals_before = 0, dict[str, Any]()  # of the epoch, before the checkpoint
         self.stopped = self._stop = self._resumed_within = self._watches = self._asked = False
+        self._looked_at: set[str] = set()
         self._evaluated: Any = None
         self._alone_in: str | None = None  # the callback that only this rank runs now
         self.history, self.results = [], {}
@@ -565,6 +568,8 @@ class Trainer:
                     continue  # by `join`, a rank without further batches takes no step of its own
                 if samples:  # at the end of an epoch there may be fewer samples than ranks
                     seen = observed(y, self._several)
+                    if not isinstance(self._train, ArrayLoader):
+                        self._look_at("", x, seen)
                     moments = self._learn(x, seen, weights)
                     if self._has_outputs:
                         self._score(self._sums, *moments, seen, samples, weights)
@@ -581,6 +586,13 @@ class Trainer:
             before = self._batches_before  # of the checkpoint, counted in `step`
             batch = max(before, *self.ranks.all_gather_object(self.batch, "fit"))
             self.batch, self.step = batch, self.step + batch - max(before, self.batch)
+
+    def _look_at(self, what: str, x: Any, y: Any = None) -> None:
+        """Warns about large numbers in the first batch of the training data, and of the data to evaluate."""
+        if what not in self._looked_at and self._pipeline is None:
+            self._looked_at.add(what)
+            with first_rank_warns(self.ranks):
+                advise_batch(x, y, self.likelihood, self.network, what)
 
     def _is_asked(self) -> bool:
         return self.net.stop_requested if isinstance(self.net, TrainedOnRanks) else self._asked
@@ -733,6 +745,7 @@ class Trainer:
             for x, y, weights in map(parts_of, batches):
                 samples = len(x)
                 if samples:
+                    self._look_at(" to evaluate", x)
                     mu, var = predict(x, samples)
                     if self._has_outputs:
                         self._score(sums, mu, var, observed(y, self._several), samples, weights)

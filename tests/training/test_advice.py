@@ -78,6 +78,73 @@ def test_a_constant_a_yes_or_no_and_one_sign_are_not_warned_about():
         assert advice(network(1), np.stack([X[:, 0], column], 1), Y, Gaussian(0.1)) == []
 
 
+class Loader:
+    """Batches that can be read again, as those of a DataLoader."""
+
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+PIXELS = np.random.default_rng(0).integers(0, 4096, (16, 1, 6, 6)).astype(np.uint16)
+OF_PIXELS = np.arange(16) % 2
+
+
+def convolution() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 2, 3, in_width=6, in_height=6, padding=1), nn.ReLU(), nn.Linear(72, 2))
+
+
+@pytest.mark.parametrize("kind", [list, lambda batches: Loader(*batches), iter])
+def test_large_numbers_in_batches_are_warned_about(kind):
+    def batches(scale):
+        return kind([(PIXELS[k : k + 4] * np.float32(scale), OF_PIXELS[k : k + 4]) for k in range(0, 16, 4)])
+
+    schedule = {"steps_per_epoch": 4}
+    (message,) = advice(convolution(), batches(1), None, Categorical(2), evidence=schedule)
+    assert message.startswith("numbers in x are about 100 or more")
+    assert advice(convolution(), batches(1 / 2048), None, Categorical(2), evidence=schedule) == []
+    numbers = [(X[:4], 500 * Y[:4]), (X[4:8], Y[4:8])]
+    (message,) = advice(network(1), kind(numbers), None, Gaussian(0.1), batch_size=4, evidence={"steps_per_epoch": 2})
+    assert message.startswith("numbers in y are about 100 or more")
+
+
+def test_large_numbers_to_evaluate_are_warned_about():
+    scaled, raw = (PIXELS / 2048, OF_PIXELS), (PIXELS, OF_PIXELS)
+    for data in (raw, [raw], Loader(raw)):
+        (message,) = advice(convolution(), *scaled, Categorical(2), validation=data)
+        assert message.startswith("numbers in x to evaluate are about 100 or more")
+    assert advice(convolution(), *scaled, Categorical(2), validation=[scaled]) == []
+
+
+def test_small_batches_of_standardised_numbers_are_not_warned_about():
+    image = np.zeros((1, 1, 6, 6)) + 0.001  # dark
+    for x in (np.zeros_like(image), image):
+        assert advice(convolution(), [(x, [0]), (x, [1])], None, Categorical(2)) == []
+    table = np.zeros((1, 200))
+    table[0, 0] = 150
+    assert advice(nn.Sequential(nn.Linear(200, 2)), [(table, [0])], None, Categorical(2)) == []
+    ids = [(np.array([[300], [400]]), [0, 1])]
+    assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 2)), ids, None, Categorical(2)) == []
+
+
+def test_large_numbers_before_a_block_are_warned_about():
+    blocks = (
+        lambda layer: nn.LayerBlock(layer, nn.ReLU()),
+        lambda layer: nn.Parallel([layer, nn.ReLU()], nn.Conv2d(1, 2, 1, in_width=6, in_height=6)),
+        lambda layer: nn.Parallel(None, layer, merge="concat"),
+    )
+    for block in blocks:
+        outputs = 3 if block is blocks[2] else 2
+        net = nn.Sequential(block(nn.Conv2d(1, 2, 3, in_width=6, in_height=6, padding=1)), nn.Linear(36 * outputs, 2))
+        (message,) = advice(net, PIXELS, OF_PIXELS, Categorical(2))
+        assert message.startswith("numbers in x are about 100 or more")
+    mixed = nn.Parallel(nn.Linear(2, 3), nn.Embedding(500, 3), split=[2, 1], merge="concat")
+    x = np.column_stack([X[:60], np.arange(440, 500)])
+    assert advice(nn.Sequential(mixed, nn.Linear(6, 1)), x, Y[:60], Gaussian(0.1)) == []
+
+
 def test_large_numbers_that_are_no_scale_are_not():
     assert advice(nn.Sequential(nn.Embedding(500, 3), nn.Linear(3, 1)), np.arange(440, 500), Y[:60], Gaussian()) == []
     assert advice(network(1), X, 1000 * np.abs(Y).round(), Poisson()) == []
