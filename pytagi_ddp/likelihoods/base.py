@@ -18,7 +18,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.core.state import by_step
+from pytagi_ddp.nn.core.state import Shape, by_step
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.core.validate import check_samples, flat_float32
 
@@ -239,6 +239,25 @@ class Likelihood(ABC):
         except BaseException:
             deltas.outdated = True
             raise
+
+    def check_observations(self, y: Any, samples: int, shape: Shape) -> None:
+        """Raises what `observe` raises if observations are out of range, before there are outputs.
+
+        Args:
+            y: as in `observe`. samples: their number. shape: of the outputs of a sample.
+
+        Raises:
+            ValueError, TypeError: as `observe`.
+        """
+        width = shape.size // shape.steps
+        self.check_outputs(width)
+        nothing = np.broadcast_to(np.float32(0), (samples * shape.steps, width))  # takes no memory
+        state, delta = State(nothing, nothing), Delta(nothing, nothing)
+        self._checked(Outputs(get_kernels("cpu"), state, delta, samples, 0, width, shape.image), y)
+
+    def _checked(self, outputs: Outputs, y: Any) -> Any:
+        """The observations as the kernels take them; raises ValueError if they are out of range."""
+        return y
 
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         """The fast path of `update` for its common case; returns whether it has made the update."""

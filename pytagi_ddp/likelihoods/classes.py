@@ -68,12 +68,15 @@ class Categorical(Likelihood):
                 other = ": for a class of each pixel see docs/guide/images.md"
             raise ValueError(f"Categorical needs {self.n} outputs, the network has {width}{other}")
 
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
+        return outputs.labels(y, self.n)
+
     def _express(self, states: BaseHiddenStates, y: Any, deltas: BaseDeltaStates, weight: ArrayLike) -> bool:
         return get_kernels(states.device).likelihood.express_categorical(states, y, weight, deltas, self.n)
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         place = outputs.kernels.array.place
-        labels, weights = place(outputs.labels(y, self.n)), place(outputs.weights(weight, 1))
+        labels, weights = place(self._checked(outputs, y)), place(outputs.weights(weight, 1))
         outputs.kernels.likelihood.categorical(outputs.state, labels, weights, outputs.first, self.n, outputs.delta)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
@@ -100,14 +103,20 @@ class Bernoulli(Likelihood):
             raise ValueError(f'Bernoulli has the links "logit" and "probit", got {link!r}')
         self.link = link
 
-    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
         values = outputs.numbers(y)
         known = values[~np.isnan(values)]
         if self.link == "logit":
             refuse_where((known < 0) | (known > 1), self, "numbers from 0 to 1", SIGNS)
-            outputs.observe("binomial", values, 1 - values, ZERO, weight)
         else:
             refuse_where((known != 0) & (known != 1), self, "0 or 1", SIGNS)
+        return values
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        values = self._checked(outputs, y)
+        if self.link == "logit":
+            outputs.observe("binomial", values, 1 - values, ZERO, weight)
+        else:
             infinite = np.float32(np.inf)
             low = np.where(values == 0, -infinite, np.float32(0) * values)
             outputs.observe("interval", low, np.where(values == 0, np.float32(0), infinite), ONE, weight)
@@ -146,8 +155,11 @@ class HierarchicalCategorical(Likelihood):
     def __repr__(self) -> str:
         return f"HierarchicalCategorical({self.n})"
 
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
+        return outputs.labels(y, self.n)
+
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
-        labels = outputs.labels(y, self.n)
+        labels = self._checked(outputs, y)
         weights = outputs.weights(weight, 1)
         each = weights if weights.size == 1 else np.repeat(weights, outputs.width)
         paths = np.where((labels >= 0)[:, None], self._paths[labels], -1)
@@ -194,12 +206,15 @@ class Ordinal(Likelihood):
         self._low = np.concatenate([[-np.inf], given, [np.nan]]).astype(np.float32)  # [-1]: a missing one
         self._high = np.concatenate([given, [np.inf], [np.nan]]).astype(np.float32)
 
-    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
         values = outputs.numbers(y)
         values = np.where(np.isnan(values), np.float32(-1), values)
         bad = (values != np.floor(values)) | (values < -1) | (values >= self.levels)
         refuse_where(bad, self, f"levels from 0 to {self.levels - 1}")
-        index = values.astype(np.intp)
+        return values
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        index = self._checked(outputs, y).astype(np.intp)
         outputs.observe("interval", self._low[index], self._high[index], ONE, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:

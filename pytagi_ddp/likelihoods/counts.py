@@ -39,9 +39,12 @@ class Poisson(Likelihood):
         self.exposure = _exposures(self, exposure)
         self._trials, self._shift = one(TRIALS), np.asarray(np.log(self.exposure) - LOG_TRIALS, np.float32)
 
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
+        return _counts(self, outputs, y)
+
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         shift = outputs.spread(self._shift, "exposure", outputs.width)
-        outputs.observe("binomial", _counts(self, outputs, y), self._trials, shift, weight)
+        outputs.observe("binomial", self._checked(outputs, y), self._trials, shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, m = special(), mu + _logarithms(self, mu.shape)
@@ -81,9 +84,12 @@ class NegativeBinomial(Likelihood):
         self.size, self.exposure = positive("size", self, size), _exposures(self, exposure)
         self._shift = np.asarray(np.log(self.exposure) - np.log(self.size), np.float32)
 
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
+        return _counts(self, outputs, y)
+
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         shift = outputs.spread(self._shift, "exposure", outputs.width)
-        outputs.observe("binomial", _counts(self, outputs, y), one(self.size), shift, weight)
+        outputs.observe("binomial", self._checked(outputs, y), one(self.size), shift, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, r, m = special(), self.size, mu + _logarithms(self, mu.shape)

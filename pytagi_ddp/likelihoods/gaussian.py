@@ -144,12 +144,15 @@ class LogNormal(Likelihood):
         self.sigma = positive("sigma", self, sigma)
         self._var = one(self.sigma**2)
 
-    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
         if isinstance(y, tuple) and len(y) == 2 and np.size(y[0]) == np.size(y[1]) == outputs.rows * outputs.width:
             raise ValueError("LogNormal observes numbers; for intervals, give (log(low), log(high)) to Censored")
         values = outputs.numbers(y)
         refuse_where(values <= 0, self, "positive numbers")
-        outputs.observe("gaussian", np.log(values), self._var, ONE, weight)
+        return values
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        outputs.observe("gaussian", np.log(self._checked(outputs, y)), self._var, ONE, weight)
 
     def _deviations(self, mu: np.ndarray, y: Any) -> np.ndarray:
         return np.log(observed_as(y, mu)) - mu

@@ -58,6 +58,11 @@ class Joint(Likelihood):
         """(likelihood, first output, number of outputs, observations) of each part."""
         return ((*part, values) for part, values in zip(self._parts, _checked(y, len(self._parts)), strict=True))
 
+    def _checked(self, outputs: Outputs, y: Any) -> None:
+        for likelihood, first, width, values in self._observed(y):
+            if values is not None:
+                likelihood._checked(replace(outputs, first=outputs.first + first, width=width), values)
+
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
         for likelihood, first, width, values in self._observed(y):
             if values is None:

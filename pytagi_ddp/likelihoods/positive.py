@@ -33,10 +33,13 @@ class Gamma(Likelihood):
         self.shape = positive("shape", self, shape)
         self._shape = one(self.shape)
 
-    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+    def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:
         values = outputs.numbers(y)
         refuse_where(values <= 0, self, "positive numbers")
-        outputs.observe("gamma", values, self._shape, ONE, weight)
+        return values
+
+    def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:
+        outputs.observe("gamma", self._checked(outputs, y), self._shape, ONE, weight)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
         sp, k = special(), self.shape

@@ -410,6 +410,9 @@ class Trainer:
             self.likelihood = self.first_likelihood = choose_likelihood(self._train, outputs)
             self._find_metrics(outputs)
         self._scored_with: Any = self.likelihood
+        with errors_of_all_ranks(self.ranks, "fit"):
+            self._check_observations("", self._train)
+            self._check_observations("validation: ", own)
         with first_rank_warns(self.ranks):
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
@@ -463,6 +466,14 @@ class Trainer:
                 "class {} is {!r} in the training data, and {!r} in the validation data: make the latter with the "
                 "classes of the former, as by ImageFolder.find(..., classes=train_set.classes)".format(*other)
             )
+
+    def _check_observations(self, what: str, batches: Iterable[Any] | None) -> None:
+        """Raises the errors of the likelihood about observations in arrays, behind `what`, before they end an epoch."""
+        if isinstance(batches, ArrayLoader) and isinstance(self.likelihood, Likelihood) and self._has_outputs:
+            try:
+                self.likelihood.check_observations(batches.y, len(batches.x), self.network.out_shape)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{what}{error}") from None
 
     def _settings(self) -> dict[str, Any]:
         """What has to be the same on all ranks, apart from the data."""

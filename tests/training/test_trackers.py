@@ -78,7 +78,7 @@ def test_one_of_your_own_is_closed_whatever_happens(tmp_path):
     own = Own()
     network().fit(X, LABELS, epochs=1, callbacks=[Log(tmp_path, [own])])
     with pytest.raises(ValueError, match="y must hold classes from 0 to 2"):
-        network().fit(X, LABELS + 1, Categorical(3), callbacks=[Log(tmp_path, [own])])
+        network().fit([(X, LABELS + 1)], likelihood=Categorical(3), callbacks=[Log(tmp_path, [own])])
     assert own.events == [tmp_path, "start", "epoch", "closed", tmp_path, "start", "closed"]
 
 

@@ -12,7 +12,19 @@ from pytagi_ddp import nn
 from pytagi_ddp.data import ArrayLoader, BatchLoader, random_crop_flip, synthetic_images
 from pytagi_ddp.data.array_loader import each_part
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.likelihoods import Bernoulli, Categorical, Censored, Gaussian, Joint, Poisson
+from pytagi_ddp.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Censored,
+    Gamma,
+    Gaussian,
+    HierarchicalCategorical,
+    Joint,
+    LogNormal,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+)
 from pytagi_ddp.nn import DDPSequential, EvidenceSchedule, FSDPSequential
 from pytagi_ddp.training import CallbackError, Checkpoints, Progress, Trainer
 from tests.training.data import (
@@ -739,3 +751,49 @@ def test_a_small_network_learns_numbers_from_small_batches():
         wide[0].freeze()  # 31 parameters learn, or 93
         trainer.fit((x, labels))
         assert trainer.global_batch == (1 if outputs == 1 else size)
+
+
+def bad(values, value):
+    """`values` with a bad one in the middle."""
+    values = np.array(values, float)
+    values.reshape(len(values), -1)[len(values) // 2, 0] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y", "value"),
+    [
+        (Categorical(3), 3, LABELS, 255),
+        (HierarchicalCategorical(3), HierarchicalCategorical(3).outputs, LABELS, 3),
+        (Bernoulli(), 1, LABELS > 1, 2),
+        (Bernoulli("probit"), 1, LABELS > 1, 0.5),
+        (Ordinal(3), 1, LABELS, 3),
+        (Poisson(), 1, LABELS, -1),
+        (NegativeBinomial(2.0), 1, LABELS, 0.5),
+        (LogNormal(0.1), 1, LABELS + 1, 0),
+        (Gamma(2.0), 1, LABELS + 1, -1),
+        (Joint(Gaussian(0.1), Categorical(2)), 3, LABELS > 1, 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("in_validation", [False, True])
+def test_observations_out_of_range_are_refused_before_the_first_step(likelihood, outputs, y, value, in_validation):
+    net = network(outputs)
+    before = state_of(net)
+    data = [(X, y), (X, bad(y, value))][:: 1 if in_validation else -1]
+    if isinstance(likelihood, Joint):
+        data = [(x, (Y, labels)) for x, labels in data]
+    trainer = Trainer(net, likelihood, epochs=1, batch_size=4)
+    with pytest.raises(ValueError, match="^validation: " if in_validation else "^(?!validation)"):
+        trainer.fit(*data)
+    assert trainer.step == 0 and net.schedule is None and state_of(net) == before
+
+
+def test_observations_out_of_range_of_several_ranks_are_refused():
+    def train(net):
+        with pytest.raises(ValueError, match="classes from 0 to 2"):
+            Trainer(net, Categorical(3), epochs=1).fit((X, bad(LABELS, 3)))
+        return net
+
+    for way in WAYS:
+        assert len(on_ranks(way, 2, train)) == 2
