@@ -22,7 +22,11 @@ def checked_weights(weights: Any, samples: int, what: str, each: bool = False) -
     if each and found.shape == (samples, *[1] * (found.ndim - 1)):
         found = found.ravel()
     if found.shape != (samples,) and not (each and found.shape[:1] == (samples,) and found.size > samples):
-        raise ValueError(f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}")
+        of_classes = found.ndim == 1 and 1 < len(found) <= samples // 2
+        remedy = "; for class weights w give w[y]" if of_classes else ""
+        raise ValueError(
+            f"{what} must hold one number for each of {samples} samples, got the shape {found.shape}{remedy}"
+        )
     bad = ~(np.isfinite(found) & (found >= 0))
     if bad.any():
         row = int(bad.reshape(samples, -1).any(1).argmax())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 MISSING = -1  # as a class
+IGNORED = 255  # as a class in the images of other programs
 MOST = float(np.finfo(np.float32).max)
 SCALES = (1e-9, 1e9)  # bounds of a scale: multiples of the median and the largest deviation, see `Likelihood._units`
 SQUARES = (1e-18, 1e18)  # scales whose squares float32 holds
@@ -148,6 +149,7 @@ class Outputs:
         if flat.size and not (flat.min() >= MISSING and flat.max() < classes):
             raise ValueError(
                 f"y must hold classes from 0 to {classes - 1} (-1: missing), got {flat.min()} to {flat.max()}"
+                f"{remedy_of_labels(flat, classes)}"
             )
         return np.ascontiguousarray(flat, np.int32)
 
@@ -536,6 +538,15 @@ def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
 def one(value: float | np.floating) -> Array:
     """A parameter that is one number for all observations."""
     return np.full(1, value, np.float32)
+
+
+def remedy_of_labels(values: np.ndarray, classes: int) -> str:
+    """What to give instead of labels that are out of range in a usual way; empty if it is none."""
+    if values.max() == IGNORED >= classes:
+        return "; if 255 is a missing label, give np.where(y == 255, -1, y.astype(int))"
+    if values.max() == classes and not (values == 0).any():
+        return "; if they count from 1, give y - 1"
+    return ""
 
 
 def refuse_where(bad: np.ndarray, owner: object, what: str, remedy: str = "") -> None:

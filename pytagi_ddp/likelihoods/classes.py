@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
-from pytagi_ddp.likelihoods.base import ONE, ZERO, Likelihood, Outputs, refuse_where
+from pytagi_ddp.likelihoods.base import ONE, ZERO, Likelihood, Outputs, refuse_where, remedy_of_labels
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
     SIGNS,
@@ -210,7 +210,8 @@ class Ordinal(Likelihood):
         values = outputs.numbers(y)
         values = np.where(np.isnan(values), np.float32(-1), values)
         bad = (values != np.floor(values)) | (values < -1) | (values >= self.levels)
-        refuse_where(bad, self, f"levels from 0 to {self.levels - 1}")
+        remedy = remedy_of_labels(values, self.levels) if bad.any() else ""
+        refuse_where(bad, self, f"levels from 0 to {self.levels - 1} (-1: missing)", remedy)
         return values
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:

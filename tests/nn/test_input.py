@@ -191,6 +191,20 @@ def test_images_may_come_flat_or_shaped():
         net(np.zeros(35))
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 7, 8), r"336 values, .* 192 inputs: it has the shape \(2, 3, 7, 8\), expected \(samples, 3, 8, 8\)$"),
+        ((2, 3, 16, 8), "and a sample is 3x8x8: these have to be its last dimensions$"),
+        ((2, 3, 4, 16), "and a sample is 3x8x8: these have to be its last dimensions$"),
+        ((2, 8, 8, 3), "last dimensions; transpose it, or pass what is in another shape flat$"),
+    ],
+)
+def test_images_of_another_size_are_named_with_the_expected_one(shape, message):
+    with pytest.raises(ValueError, match=message):
+        conv()(np.zeros(shape))
+
+
 # -- predict ----------------------------------------------------------------------------------------------------------
 
 

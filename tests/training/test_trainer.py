@@ -197,7 +197,8 @@ def test_each_observation_of_a_sample_may_have_a_weight():
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (np.ones(3), r"one number for each of 61 samples, got the shape \(3,\)"),
+        (np.ones(3), r"(?m)one number for each of 61 samples, got the shape \(3,\); for class weights w give w\[y\]$"),
+        (np.ones(60), r"(?m)one number for each of 61 samples, got the shape \(60,\)$"),
         (2.0, r"got the shape \(\)"),
         (np.full(61, -1.0), "finite numbers of at least 0, got -1.0 in row 0"),
         (np.full(61, np.nan), "finite numbers of at least 0"),

@@ -1,5 +1,6 @@
 """The input of a network: checks, and the memory that holds it until the backward pass."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
 
@@ -31,8 +32,13 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
     """
     array = to_numpy(values, what)
     rows = flat_float32(array, what, size)
+    of_sample = shape.image or shape.sequence or (shape.size,)
     if rows.size % shape.size:
-        raise ValueError(f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs")
+        expected = ", ".join(map(str, ("samples", *of_sample)))
+        shapes = f": it has the shape {array.shape}, expected ({expected})" if array.ndim > 1 else ""
+        raise ValueError(
+            f"{what} holds {rows.size} values, not a whole number of samples of {shape.size} inputs{shapes}"
+        )
     rows = rows.reshape(-1, shape.size)
     if array.ndim > 1 and array.shape != rows.shape:
         of_one = next((array.shape[k:] for k in range(1, array.ndim) if prod(array.shape[k:]) == shape.size), None)
@@ -42,9 +48,11 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
                 raise ValueError(f"{what} has the shape {array.shape} of one sample: add a batch axis, {what}[None]")
             if shape.of_one_step:
                 raise ValueError(_one_step(what, array))
+            of_other_size = Counter(n for n in of_sample if n != 1) - Counter(array.shape)
+            advice = "" if of_other_size else "; transpose it, or pass what is in another shape flat"
             raise ValueError(
-                f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions; "
-                "transpose it, or pass what is in another shape flat"
+                f"{what} has the shape {array.shape}, and a sample is {shape}: these have to be its last dimensions"
+                f"{advice}"
             )
         in_front = array.shape[: array.ndim - len(of_one)]
         if shape.of_one_step and sum(n > 1 for n in in_front) > 1:
