@@ -41,7 +41,7 @@ class Outputs:
 
     Attributes:
         samples: batch size. first, width: the columns that a likelihood reads and writes.
-        image: (channels, height, width) of a sample's outputs, or None.
+        image: (channels, height, width) of a sample's outputs, or None. pixels: (height, width) of its rows, or None.
     """
 
     kernels: Kernels
@@ -51,6 +51,7 @@ class Outputs:
     first: int
     width: int
     image: tuple[int, int, int] | None = None
+    pixels: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -155,13 +156,16 @@ class Outputs:
 
     @property
     def _counted(self) -> str:
-        return f"{self.rows} {'samples' if self.rows == self.samples else 'time steps'}"
+        steps = f"pixels, {self.samples} x {self.pixels[0]} x {self.pixels[1]}" if self.pixels else "time steps"
+        return f"{self.rows} {'samples' if self.rows == self.samples else steps}"
 
     def _of_last_step(self, missing: str) -> str:
+        if self.pixels:
+            return ""
         return f"; for the last step alone give the others {missing}, or the last recurrent layer last_timestep=True"
 
     def check_samples(self, values: np.ndarray, what: str) -> None:
-        check_samples(values.shape, what, self.samples, self.rows, self.image)
+        check_samples(values.shape, what, self.samples, self.rows, self.image, self.pixels)
 
 
 class Likelihood(ABC):
@@ -255,7 +259,7 @@ class Likelihood(ABC):
         self.check_outputs(width)
         nothing = np.broadcast_to(np.float32(0), (samples * shape.steps, width))  # takes no memory
         state, delta = State(nothing, nothing), Delta(nothing, nothing)
-        self._checked(Outputs(get_kernels("cpu"), state, delta, samples, 0, width, shape.image), y)
+        self._checked(Outputs(get_kernels("cpu"), state, delta, samples, 0, width, shape.image, shape.pixels), y)
 
     def _checked(self, outputs: Outputs, y: Any) -> Any:
         """The observations as the kernels take them; raises ValueError if they are out of range."""
@@ -284,7 +288,7 @@ class Likelihood(ABC):
         whole, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         width = whole.mu.shape[1]
         self.check_outputs(width)
-        outputs = Outputs(kernels, whole, delta, batch, 0, width, states.image)
+        outputs = Outputs(kernels, whole, delta, batch, 0, width, states.image, states.pixels)
         deltas.prepared = state, deltas.memory, (steps, states.device, batch, deltas.actual_size), outputs
         return outputs
 

@@ -65,7 +65,7 @@ class Categorical(Likelihood):
         if width != self.n:
             other = f", those of HierarchicalCategorical({self.n})" if width == encode_classes(self.n)[2] else ""
             if not other and width % self.n == 0:
-                other = ": for a class of each pixel see docs/guide/images.md"
+                other = ": for a class of each pixel see docs/guide/images.md (nn.Pixels)"
             raise ValueError(f"Categorical needs {self.n} outputs, the network has {width}{other}")
 
     def _checked(self, outputs: Outputs, y: Any) -> np.ndarray:

@@ -112,7 +112,7 @@ class HeteroscedasticGaussian(Likelihood):
         if outputs.image and outputs.image[1:] != (1, 1):
             raise ValueError(
                 f"HeteroscedasticGaussian takes outputs in pairs, and those of the image {outputs.image} would be "
-                "pixels of a row: make it a sequence of pixels before EvenExp, as docs/guide/images.md shows"
+                "pixels of a row: put nn.Pixels before EvenExp (docs/guide/images.md)"
             )
         observed = replace(outputs, width=pairs).numbers(y)
         weights = np.repeat(np.broadcast_to(outputs.weights(weight, pairs), observed.size), 2)

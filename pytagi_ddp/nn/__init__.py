@@ -41,6 +41,7 @@ from pytagi_ddp.nn.layers.layer_norm import LayerNorm
 from pytagi_ddp.nn.layers.linear import Linear
 from pytagi_ddp.nn.layers.lstm import LSTM, TLSTM
 from pytagi_ddp.nn.layers.parallel import Parallel
+from pytagi_ddp.nn.layers.pixels import Pixels
 from pytagi_ddp.nn.layers.pooling import AvgPool2d, MaxPool2d
 from pytagi_ddp.nn.layers.resnet_block import ResNetBlock
 from pytagi_ddp.nn.layers.rmsnorm import RMSNorm
@@ -91,6 +92,7 @@ __all__ = [
     "Passes",
     "PiecewiseLinearEncoding",
     "PipelineSequential",
+    "Pixels",
     "PosteriorAverage",
     "RMSNorm",
     "ReLU",

@@ -78,6 +78,17 @@ EXAMPLES: dict[type, dict[str, Layers]] = {
     },
     nn.AvgPool2d: of_pooling(nn.AvgPool2d),
     nn.MaxPool2d: of_pooling(nn.MaxPool2d),
+    nn.Pixels: {
+        "last": lambda: [stem(), nn.ReLU(), conv(3, 2), nn.Pixels()],
+        "after an activation": lambda: [stem(), nn.Tanh(), nn.Pixels(), nn.Linear(3, 2)],
+        "after a dense layer": lambda: [nn.Linear(4, 24), nn.Conv2d(3, 2, 1, in_width=4, in_height=2), nn.Pixels()],
+        "in branches": lambda: [
+            stem(),
+            nn.Parallel([conv(3, 2), nn.ReLU(), nn.Pixels()], [nn.Tanh(), nn.Pixels()], merge="concat"),
+            nn.Linear(5, 2),
+        ],
+        "before Remax": lambda: [stem(), nn.ReLU(), conv(3, 4), nn.Pixels(), nn.Remax()],
+    },
     nn.BatchNorm2d: {
         "units": lambda: [nn.Linear(4, 5), nn.BatchNorm2d(5, eps=1e-2, momentum=0.5), nn.ReLU(), nn.Linear(5, 2)],
         "image": lambda: [

@@ -12,7 +12,7 @@ from scipy.special import wrightomega
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
-from pytagi_ddp.nn import Conv2d, EvenExp, Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn import Conv2d, EvenExp, Linear, OutputUpdater, Pixels, ReLU, Sequential
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from tests.likelihoods.reference import log_interval, moments
 
@@ -361,6 +361,41 @@ def test_pairs_are_not_pixels():
         lk.HeteroscedasticGaussian().observe(two, np.ones(6))
     with pytest.raises(ValueError, match=r"needs 2 outputs, the network has 4: for a class of each pixel see docs"):
         lk.Categorical(2).observe(two, np.zeros((3, 2)))
+
+
+def test_classes_of_pixels_keep_height_and_width():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, 1, 3, 5)), rng.integers(-1, 3, (4, 3, 5))
+    weight = rng.uniform(0.5, 2, y.shape)
+    last = Conv2d(1, 3, 1, in_width=5, in_height=3)
+    net = Sequential(last, Pixels())
+    likelihood = lk.Categorical(3)
+    mu, var = net.predict(x)
+    images = Sequential(copy.deepcopy(last)).predict(x)
+    for moment, image in zip((mu, var), images, strict=True):
+        np.testing.assert_array_equal(moment, image.reshape(4, 3, 15).swapaxes(1, 2))
+    net(x)
+    likelihood.observe(net, y, weight)
+    found = net.input_delta_z_buffer.delta_mu.copy()
+    expected = told(likelihood, mu.reshape(60, 3), var.reshape(60, 3), y.ravel(), weight.ravel())
+    np.testing.assert_allclose(found.reshape(60, 3), expected[0], rtol=1e-5, atol=1e-6)
+    for turned, other in ((y.swapaxes(1, 2), weight), (y, weight.swapaxes(1, 2))):
+        net(x)
+        with pytest.raises(ValueError, match=r"has the shape \(4, 5, 3\), and the outputs are \(4, 3, 5, 1\)"):
+            likelihood.observe(net, turned, other)
+    with pytest.raises(ValueError, match=r"each of 60 pixels, 4 x 3 x 5, got 4 in the shape \(4,\)$"):
+        likelihood.observe(net, np.zeros(4, int))
+    with pytest.raises(ValueError, match=r"y has the shape \(4, 5, 3\)"):
+        likelihood.check_observations(y.swapaxes(1, 2), 4, net.out_shape)
+    with pytest.raises(ValueError, match=r"mu_obs has the shape \(4, 5, 3, 3\)"):
+        OutputUpdater("cpu").update(net.output_z_buffer, np.zeros((4, 5, 3, 3)), 1.0, net.input_delta_z_buffer)
+    pairs = Sequential(Conv2d(1, 2, 1, in_width=5, in_height=3), Pixels(), EvenExp())
+    pairs(x)
+    lk.HeteroscedasticGaussian().observe(pairs, y)
+    with pytest.raises(ValueError, match=r"y has the shape \(4, 5, 3\)"):
+        lk.HeteroscedasticGaussian().observe(pairs, y.swapaxes(1, 2))
+    with pytest.raises(ValueError, match="Pixels needs an image"):
+        Sequential(Linear(4, 6), Pixels())
 
 
 def test_joint_parts_take_their_columns():

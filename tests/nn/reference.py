@@ -42,6 +42,15 @@ def linear(layer, m, s):
     return _of_steps(rows, layer, m, s)
 
 
+def pixels(layer, m, s):
+    """(batch, channels, height, width) as (batch, pixels, channels)."""
+
+    def back(dm, ds, sums):
+        return dm.swapaxes(1, 2).reshape(m.shape), ds.swapaxes(1, 2).reshape(m.shape)
+
+    return *(a.reshape(*m.shape[:2], -1).swapaxes(1, 2) for a in (m, s)), back
+
+
 def _patches(images, window, fill=0.0):
     """(batch, channels, y, x, k, k) views of the padded images."""
     p, k = window.padding, window.kernel_size
@@ -339,7 +348,7 @@ def lstm(layer, m, s):
 
 
 def activation(layer, m, s):
-    flat = (len(m), -1)
+    flat = (len(m) * layer.in_shape.steps, -1)
     settings = [getattr(layer, name) for name in layer.formula_settings]
     out_m, out_s, j = reference_activation.moments(type(layer).__name__, m.reshape(flat), s.reshape(flat), *settings)
     j = j.reshape(m.shape)
@@ -414,6 +423,7 @@ LAYERS = {
     nn.ConvTranspose2d: convtranspose2d,
     nn.AvgPool2d: average_pool,
     nn.MaxPool2d: max_pool,
+    nn.Pixels: pixels,
     nn.BatchNorm2d: batch_norm,
     nn.Embedding: embedding,
     nn.PiecewiseLinearEncoding: lambda layer, m, s: _of_steps(encoding, layer, m, s),

@@ -48,13 +48,15 @@ class BaseHiddenStates(OnDevice):
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
             read-only copies.
         block_size: batch size. actual_size: units per sample. size: the product of both.
-        seq_len: time steps of a sample. image: (channels, height, width) of a sample, or None.
+        seq_len: time steps of a sample. image: (channels, height, width) of a sample, or None. pixels: (height, width),
+            if the steps are pixels, or None.
         elsewhere: whether the states are on another rank. Then `OutputUpdater` does nothing on this rank.
         positive_noise: whether the network ends with `EvenExp`, so that outputs 1, 3, ... are never negative.
     """
 
     seq_len = 1
     image: tuple[int, int, int] | None = None
+    pixels: tuple[int, int] | None = None
     elsewhere = positive_noise = False
     _ones: tuple[str, Array] = NO_ONES  # Jacobians of 1 on a device, for `complete`
 
@@ -88,7 +90,7 @@ class BaseHiddenStates(OnDevice):
 
     def arrange(self, shape: Shape) -> None:
         """Says how the units of a sample are arranged."""
-        self.seq_len, self.image = shape.steps, shape.image
+        self.seq_len, self.image, self.pixels = shape.steps, shape.image, shape.pixels
 
     def hold(self, state: State, device: str, positive_noise: bool = False) -> None:
         """Refers to `state`, which is on `device`."""

@@ -17,6 +17,7 @@ class Shape:
         image: (channels, height, width) where the units are pixels, else None.
         channels_last: order of an image in memory; False is the public order, channels first.
         sequence: (time steps, features) where the units are those of several steps, one after the other, else None.
+        pixels: (height, width) where the steps of a sequence are pixels, else None.
         of_one_step: whether the units are those of the single time step that a recurrent or attention layer would see.
     """
 
@@ -24,6 +25,7 @@ class Shape:
     image: tuple[int, int, int] | None = None
     channels_last: bool = False
     sequence: tuple[int, int] | None = None
+    pixels: tuple[int, int] | None = field(default=None, compare=False)
     of_one_step: bool = field(default=False, compare=False)
 
     @classmethod

@@ -49,11 +49,17 @@ def same_order(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def check_samples(
-    shape: tuple[int, ...], what: str, samples: int, rows: int, image: tuple[int, ...] | None = None
+    shape: tuple[int, ...],
+    what: str,
+    samples: int,
+    rows: int,
+    image: tuple[int, ...] | None = None,
+    pixels: tuple[int, int] | None = None,
 ) -> None:
     """Raises ValueError if the first of several dimensions of `what` counts neither samples nor rows (time steps).
 
-    Also if the others are not in the order of (time steps, features), or of an `image` of as many values.
+    Also if the others are not in the order of (time steps, features), of (height, width) of `pixels` and features, or
+    of an `image` of as many values.
     """
     if len(shape) > 1 and shape[0] not in (samples, rows):
         raise ValueError(
@@ -64,7 +70,7 @@ def check_samples(
         size = math.prod(shape)
         outputs = image and (samples, *image)
         if outputs is None or math.prod(outputs) != size:
-            outputs = (samples, rows // samples, size // rows)
+            outputs = (samples, *(pixels or (rows // samples,)), size // rows)
         if not same_order(shape, outputs):
             raise ValueError(f"{what} has the shape {shape}, and the outputs are {outputs}: is it transposed?")
 

@@ -192,7 +192,8 @@ def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.
 
 
 def _check_order(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
-    check_samples(values.shape, what, states.block_size, states.block_size * states.seq_len, states.image)
+    rows = states.block_size * states.seq_len
+    check_samples(values.shape, what, states.block_size, rows, states.image, states.pixels)
 
 
 def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
