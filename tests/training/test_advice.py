@@ -233,3 +233,11 @@ def test_a_step_has_at_least_two_images_if_pixels_are_observed():
     batch, worse, (message,) = smoothed(batch_size=1)
     assert batch == 1 and worse > 1.2 * error
     assert message.startswith("a step learns 1 sample, in which each pixel is an observation")
+
+
+def test_classes_of_pixels_are_learnt_from_more_than_one_image():
+    net = nn.Sequential(nn.Conv2d(1, 2, 1, in_width=4, in_height=4), nn.Pixels())
+    images, labels = X[:32].reshape(4, 1, 4, 4), np.zeros((4, 4, 4), int)
+    (message,) = advice(net, images, labels, Categorical(2), batch_size=1)
+    assert message.startswith("a step learns 1 sample, in which each pixel is an observation")
+    assert advice(net, images, labels, Categorical(2), batch_size=2) == []
