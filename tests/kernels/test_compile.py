@@ -1,5 +1,6 @@
 """Compiled loops are kept between processes, and never meet sources other than their own."""
 
+import compileall
 import math
 import os
 import shutil
@@ -78,6 +79,14 @@ def test_an_edited_formula_never_meets_a_stale_cache(tree):
     assert files(tree) == both, "the first cache was not found again"
 
 
+def leave_out_sources(tree: Path) -> None:
+    """Replaces each `.py` file by its `.pyc` file."""
+    for folder in (tree / "kernels", tree / "pytagi_ddp"):  # links are not followed
+        assert compileall.compile_dir(folder, quiet=1, legacy=True)
+    for path in tree.rglob("*.py"):
+        path.unlink()
+
+
 # Counts the loops that are compiled, not loaded, and prints their number instead.
 COUNT = """
 import numba.core.event as event
@@ -90,6 +99,13 @@ class Count(event.Listener):
 count = Count()
 event.register("numba:compile", count)
 """
+COUNTING = COUNT + PROGRAM.replace("print(net([-8.0])[0][0])", "net([-8.0])\nprint(count.compiled)")
+
+
+def test_a_package_without_sources_keeps_its_loops(tree):
+    leave_out_sources(tree)
+    assert run(tree) == pytest.approx(-0.8)
+    assert run(tree, COUNTING) == 0
 
 
 def test_a_filled_cache_that_can_only_be_read_is_used(tree):
@@ -104,8 +120,7 @@ def test_a_filled_cache_that_can_only_be_read_is_used(tree):
     for folder in folders:
         folder.chmod(0o555)
     try:
-        counting = COUNT + PROGRAM.replace("print(net([-8.0])[0][0])", "net([-8.0])\nprint(count.compiled)")
-        assert run(tree, counting, launcher) == 0
+        assert run(tree, COUNTING, launcher) == 0
         # A loop that is missing there is compiled, and not kept.
         more = PROGRAM.replace("nn.LeakyReLU()", "nn.LeakyReLU(), nn.Tanh()").replace("layers[1]", "layers[2]")
         assert run(tree, more, launcher) == pytest.approx(math.tanh(-0.8))

@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numba
 import pytest
 
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import FileLock
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import AnyFolder, FileLock
 from tests.conftest import weekly
 
 pytestmark = pytest.mark.slow  # starts processes of its own
@@ -102,6 +103,16 @@ def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
     assert sum(compiled(*others)) == LOOPS
     assert time.monotonic() - killed < 30
     first.communicate()
+
+
+def test_a_frozen_application_has_one_cache_in_any_working_directory(tmp_path, monkeypatch):
+    """The names of its sources are relative, and nothing is there."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    found = []
+    for folder in ("/", tmp_path):
+        monkeypatch.chdir(folder)
+        found.append(AnyFolder.from_function(compiled, "package/module.py").get_cache_path())
+    assert found[0] == found[1] and Path(found[0]).is_dir()
 
 
 def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):

@@ -109,7 +109,20 @@ class ChecksummedFiles(IndexDataCacheFile):
 
 
 class AnyFolder(FunctionCache._impl_class._locator_classes[0]):
-    """Numba's location of the files of a function, without a test whether it is writable."""
+    """Numba's location of the files of a function, without a test whether it is writable, or whether there is a source.
+
+    The name of the folder contains a hash of all sources (`compile.cache_folder`), so that files need no other stamp.
+    """
+
+    @classmethod
+    def from_function(cls, py_func: Callable, py_file: str) -> "AnyFolder":
+        # A frozen application has relative names of sources: the cache does not depend on the working directory.
+        located = cls(py_func, os.path.join(os.sep, py_file))
+        located.ensure_cache_path()
+        return located
+
+    def get_source_stamp(self) -> str:
+        return ""
 
     def ensure_cache_path(self) -> None:
         path = Path(self.get_cache_path())
