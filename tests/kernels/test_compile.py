@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pytagi_ddp.kernels.checksummed import read_checksummed
-from pytagi_ddp.kernels.cpu.runtime import shared_cache
+from pytagi_ddp.kernels.cpu.runtime import compile, shared_cache
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 
 pytestmark = pytest.mark.slow  # starts processes of its own
@@ -58,18 +58,22 @@ def files(tree: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (tree / "cache").rglob("*.nb*")}
 
 
+def edit(tree: Path) -> tuple[Path, str]:
+    """Edits the formula of LeakyReLU; the file, and what was in it."""
+    formula = tree / "kernels" / "formulas" / "activation.py"
+    original, slope = formula.read_text(), "else negative_slope"
+    assert original.count(slope) == 1
+    formula.write_text(original.replace(slope, f"{slope} + HALF"))
+    return formula, original
+
+
 @pytest.mark.slow
 def test_an_edited_formula_never_meets_a_stale_cache(tree):
-    formula = tree / "kernels" / "formulas" / "activation.py"
-    original = formula.read_text()
-
     assert run(tree) == pytest.approx(-0.8)
     compiled = files(tree)
     assert compiled, "nothing was kept"
 
-    slope = "else negative_slope"
-    assert original.count(slope) == 1
-    formula.write_text(original.replace(slope, f"{slope} + HALF"))
+    formula, original = edit(tree)
     assert run(tree) == pytest.approx(-4.8)
     assert compiled.items() < files(tree).items()
 
@@ -83,8 +87,8 @@ def leave_out_sources(tree: Path) -> None:
     """Replaces each `.py` file by its `.pyc` file."""
     for folder in (tree / "kernels", tree / "pytagi_ddp"):  # links are not followed
         assert compileall.compile_dir(folder, quiet=1, legacy=True)
-    for path in tree.rglob("*.py"):
-        path.unlink()
+        for path in folder.rglob("*.py"):
+            path.unlink()
 
 
 # Counts the loops that are compiled, not loaded, and prints their number instead.
@@ -103,9 +107,30 @@ COUNTING = COUNT + PROGRAM.replace("print(net([-8.0])[0][0])", "net([-8.0])\npri
 
 
 def test_a_package_without_sources_keeps_its_loops(tree):
+    shutil.copytree(tree / "kernels", tree / "another version" / "kernels")
     leave_out_sources(tree)
     assert run(tree) == pytest.approx(-0.8)
     assert run(tree, COUNTING) == 0
+
+    shutil.rmtree(tree / "kernels")
+    edit(tree / "another version")
+    (tree / "another version" / "kernels").rename(tree / "kernels")
+    leave_out_sources(tree)
+    assert run(tree) == pytest.approx(-4.8)
+
+
+def test_a_frozen_application_has_a_cache_of_its_own(tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    monkeypatch.setattr(compile, "__file__", str(tmp_path / "kernels" / "cpu" / "runtime" / "compile.py"))
+    monkeypatch.setattr(sys, "executable", str(program))
+    hashes = set()
+    for content, seconds in ((b"1", 1), (b"12", 1), (b"12", 2)):
+        program.write_bytes(content)
+        os.utime(program, (seconds, seconds))
+        hashes.add(compile._source_hash())
+    monkeypatch.setattr(compile, "version", lambda: "9.9.9")
+    hashes.add(compile._source_hash())
+    assert len(hashes) == 4
 
 
 def test_a_filled_cache_that_can_only_be_read_is_used(tree):

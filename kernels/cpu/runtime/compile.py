@@ -2,11 +2,13 @@
 
 Numba's cache detects a change in the file of a kernel, but not in a formula that the kernel imports. So the name of the
 cache folder contains a hash of every source file under `kernels/`: after an edit of any of them, all loops are compiled
-again. Processes that start together share the compilation (see `shared_cache`).
+again. Without source files, it is a hash of the `.pyc` files, or else of the version and of when the program was made.
+Processes that start together share the compilation (see `shared_cache`).
 """
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper
@@ -16,6 +18,7 @@ from typing import Any
 import numba
 import platformdirs
 
+from pytagi_ddp._version import version
 from pytagi_ddp.files import check_private
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.cpu.runtime.extension import load
@@ -36,9 +39,13 @@ PARALLEL_MIN = 32_768  # elements from which several threads are faster
 def _source_hash() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[2]
-    for path in sorted(root.rglob("*.py")):
+    files = sorted(root.rglob("*.py")) or sorted(root.rglob("*.pyc"))
+    for path in files:
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
+    if not files:  # a frozen application: modules are in the program, or beside it
+        program = os.stat(sys.executable)
+        digest.update(f"{version()} {program.st_size} {program.st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
 
 
