@@ -12,7 +12,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import AnyFolder, FileLock
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import AnyFolder, FileLock, share
 from tests.conftest import weekly
 
 pytestmark = pytest.mark.slow  # starts processes of its own
@@ -113,6 +113,16 @@ def test_a_frozen_application_has_one_cache_in_any_working_directory(tmp_path, m
         monkeypatch.chdir(folder)
         found.append(AnyFolder.from_function(compiled, "package/module.py").get_cache_path())
     assert found[0] == found[1] and Path(found[0]).is_dir()
+
+
+def test_the_place_does_not_depend_on_locators_of_the_user(tmp_path, monkeypatch):
+    """Later versions of Numba read them from a variable; they are for functions of the program."""
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "NoSuchLocator", raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "elsewhere")
+    dispatcher = numba.njit(compiled)
+    share(dispatcher, tmp_path)
+    assert Path(dispatcher._cache.cache_path).parent == tmp_path
+    assert (numba.config.CACHE_LOCATOR_CLASSES, numba.config.CACHE_DIR) == ("NoSuchLocator", "elsewhere")
 
 
 def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):

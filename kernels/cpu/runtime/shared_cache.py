@@ -191,13 +191,16 @@ def _is_private(folder: str | Path) -> bool:
 
 def share(dispatcher, folder: Path) -> None:
     """Gives a Numba dispatcher a `SharedCache` in `folder`."""
-    with global_compiler_lock:  # all threads share this setting
-        previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(folder)
+    settings = {"CACHE_DIR": str(folder), "CACHE_LOCATOR_CLASSES": ""}
+    with global_compiler_lock:  # all threads share these settings
+        previous = {name: getattr(numba.config, name) for name in settings if hasattr(numba.config, name)}
         try:
+            for name in previous:  # old versions of Numba have no CACHE_LOCATOR_CLASSES
+                setattr(numba.config, name, settings[name])
             dispatcher._cache = shared = SharedCache(dispatcher.py_func)
         finally:
-            numba.config.CACHE_DIR = previous
+            for name, value in previous.items():
+                setattr(numba.config, name, value)
     compile_or_load = dispatcher.compile
 
     def compile_once(sig):
