@@ -2,10 +2,17 @@
 
 import subprocess
 import sys
+import zipfile
+from glob import glob
+from pathlib import Path
 
 import pytest
 
+import pytagi_ddp
+from pytagi_ddp.kernels.cpu.runtime import extension
 from pytagi_ddp.kernels.cpu.runtime.extension import load
+
+SITE = Path(pytagi_ddp.__file__).parents[1]
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -39,3 +46,28 @@ print(len(scipy.linalg.cython_blas.__pyx_capi__) > 100, scipy.linalg.det([[2, 0]
 def test_a_module_that_is_not_built_is_named_with_the_remedy():
     with pytest.raises(ImportError, match=r"_no_such_kernel is not built: run `pip install -e \.`"):
         load("layers._no_such_kernel")
+
+
+@pytest.mark.parametrize("missing", ["pytagi_ddp.kernels.cpu.layers._gone", "scipy.linalg.cython_blas", "scipy.linalg"])
+def test_a_frozen_application_names_the_options_that_include_it(missing, monkeypatch):
+    def import_module(name):
+        raise ModuleNotFoundError(name=missing)
+
+    monkeypatch.setattr(extension, "FROZEN", True)
+    monkeypatch.setattr(extension, "import_module", import_module)
+    options = "--collect-submodules pytagi_ddp --hidden-import scipy.linalg.cython_blas"
+    with pytest.raises(ImportError, match=rf"{missing} is missing in this application: .* PyInstaller by `{options}`"):
+        load("layers._gone")
+
+
+def test_a_zip_file_is_to_be_unpacked(tmp_path):
+    archive = tmp_path / "app.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in glob("pytagi_ddp/**/*.py", root_dir=SITE, recursive=True):
+            file.write(SITE / name, name)
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); import pytagi_ddp.kernels.cpu"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: pytagi_ddp.kernels.cpu.runtime._replay is a compiled module, which Python cannot load from a zip "
+        f"file: unpack {archive}"
+    )

@@ -9,10 +9,13 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from zipimport import zipimporter
 
 from pytagi_ddp.kernels.cpu.runtime.waiting import bounded
 
 KERNELS = "pytagi_ddp.kernels.cpu"
+CYTHON_BLAS = "scipy.linalg.cython_blas"  # imported by compiled modules, which tools for applications cannot see
+FROZEN = getattr(sys, "frozen", False)  # by PyInstaller, for example
 LARGEST = 1 << 30  # as in products/_blas.pxd
 
 
@@ -20,18 +23,28 @@ def load(name: str) -> ModuleType:
     """The extension module `pytagi_ddp.kernels.cpu.<name>`, as in `load("products._blas")`.
 
     Raises:
-        ImportError: it has not been built.
+        ImportError: it has not been built, or is not in the application; the message says what to do.
     """
     full_name = f"{KERNELS}.{name}"
     try:
         with _blas_alone(), bounded():
             return import_module(full_name)
     except ModuleNotFoundError as error:
-        if error.name != full_name:
+        name = error.name or ""
+        if name != full_name and not (FROZEN and name.startswith("scipy.linalg")):
             raise
-        raise ImportError(
-            f"{full_name} is not built: run `pip install -e .` in the source tree, with this Python and a C compiler"
-        ) from error
+        raise ImportError(_advice(name)) from error
+
+
+def _advice(missing: str) -> str:
+    if FROZEN:
+        return (
+            f"{missing} is missing in this application: include it when you build the application, with PyInstaller by "
+            f"`--collect-submodules pytagi_ddp --hidden-import {CYTHON_BLAS}`"
+        )
+    if isinstance(loader := __spec__.loader, zipimporter):
+        return f"{missing} is a compiled module, which Python cannot load from a zip file: unpack {loader.archive}"
+    return f"{missing} is not built: run `pip install -e .` in the source tree, with this Python and a C compiler"
 
 
 @contextlib.contextmanager
@@ -40,21 +53,20 @@ def _blas_alone() -> Iterator[None]:
 
     Afterwards `scipy.linalg` can be imported as usual.
     """
-    name = "scipy.linalg.cython_blas"
     spec = None
     if not {"scipy.linalg", f"{KERNELS}.products._blas"} & sys.modules.keys():
         import scipy
 
-        spec = PathFinder.find_spec(name, [str(Path(folder, "linalg")) for folder in scipy.__path__])
+        spec = PathFinder.find_spec(CYTHON_BLAS, [str(Path(folder, "linalg")) for folder in scipy.__path__])
     if spec is None:
         yield
         return
-    sys.modules[name] = module = module_from_spec(spec)
+    sys.modules[CYTHON_BLAS] = module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         yield
     finally:
-        del sys.modules[name]
+        del sys.modules[CYTHON_BLAS]
 
 
 def size_error(call: str, **arrays) -> ValueError:
