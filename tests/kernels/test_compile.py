@@ -289,6 +289,27 @@ OF_OTHERS = {
 IS_USED = "from pytagi_ddp.kernels.cpu.runtime.compile import cache_folder; print(int(cache_folder() is not None))"
 
 
+# As another user, once the modules are read: others may not be able to read this Python.
+AS_OTHER = f"""
+import os
+from pytagi_ddp.kernels.cpu.runtime import compile
+os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})
+"""
+
+
+@needs_users
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_the_warning_about_a_cache_of_root_that_others_cannot_read_says_how_they_can(open_tree, mode):
+    cache = open_tree / "cache"
+    assert run(open_tree) == pytest.approx(-0.8)
+    cache.chmod(mode)
+    number, warnings = said(open_tree, AS_OTHER + IS_USED)
+    command = f"chmod -R a+rX {cache}"
+    assert number == 0 and warnings.count(WARNING) == 1 and command in warnings
+    subprocess.run(command.split(), check=True)
+    assert said(open_tree, AS_OTHER + IS_USED) == (1, "")
+
+
 @needs_users
 def test_a_cache_that_others_may_have_filled_is_not_used_and_is_named(open_tree):
     """Not even where its files can be read alone: their content would run."""

@@ -6,6 +6,7 @@ again. Without source files, it is a hash of the `.pyc` files, or else of the ve
 Processes that start together share the compilation (see `shared_cache`).
 """
 
+import errno
 import hashlib
 import os
 import sys
@@ -71,10 +72,20 @@ def cache_folder() -> Path | None:
             return folder
         warn(
             f"there is no place to keep compiled loops ({error}), so that every process compiles them again: set "
-            "NUMBA_CACHE_DIR to a folder that you, and nobody else, may write to",
+            f"NUMBA_CACHE_DIR to a folder that you, and nobody else, may write to{_hint(folder, error)}",
             RuntimeWarning,
         )
         return None
+
+
+def _hint(folder: Path | None, error: Exception) -> str:
+    """What its owner can do if the cache is there and cannot be read."""
+    if folder is None or getattr(error, "errno", None) != errno.EACCES:
+        return ""
+    present = filter(os.path.isdir, (folder.parent, folder))
+    if all(os.access(path, os.R_OK | os.X_OK) for path in present):
+        return ""
+    return f", or, if it was filled for all users, `chmod -R a+rX {folder.parent}` as its owner"
 
 
 def _may_be_read(folder: Path) -> bool:
