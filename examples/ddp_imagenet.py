@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: anything wrong with options, images or checkpoint, in one line; Ctrl-C on a single rank.
     """
-    description, _, rest = str(__doc__).partition("\n\n")
+    description, _, rest = (__doc__ or "").partition("\n\n")
     parser = job_parser("ddp_imagenet", description + "\n\n" + rest.partition("\n\n")[2], list(MODELS), "32")
     add_options(parser)
     parser.set_defaults(through_statistics=True, average_last=0.0)

@@ -83,5 +83,6 @@ def main(epochs: int = 20, average: bool = True) -> float:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser("functional_training", description=__doc__.partition("\n")[0]).parse_args()  # --help alone
+    description = (__doc__ or "").partition("\n")[0]
+    argparse.ArgumentParser("functional_training", description=description).parse_args()  # --help alone
     main()

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> float:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Reads the options."""
-    parser = argparse.ArgumentParser("mnist", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser("mnist", description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--model", choices=MODELS, default="mlp", help="network (mlp)")
     add("--epochs", type=positive_int, default=2, help="passes over the data (2)")

@@ -59,5 +59,6 @@ def main() -> float:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser("model_parallel", description=__doc__.splitlines()[0]).parse_args()  # --help alone
+    description = (__doc__ or "").partition("\n")[0]
+    argparse.ArgumentParser("model_parallel", description=description).parse_args()  # --help alone
     main()

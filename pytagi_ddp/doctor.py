@@ -301,7 +301,7 @@ def check_gpu(device: str, file: Path | None = None) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pytagi_ddp.doctor", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pytagi_ddp.doctor", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gpu", nargs="?", const="cuda", metavar="cuda:INDEX", help="try this GPU (the current one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --gpu: where to write the table as well")
     options = parser.parse_args(arguments)
