@@ -24,6 +24,10 @@ if sys.platform == "win32":
         "POSIX; install it in the Windows Subsystem for Linux (wsl --install)"
     )
 
+# An sdist contains no links, and the kernels only once: a patch of `kernels` changes what is built.
+if not os.path.lexists("pytagi_ddp/kernels"):
+    os.symlink("../kernels", "pytagi_ddp/kernels")
+
 KERNELS = [Path("pytagi_ddp/kernels/cpu", name) for name in ("products", "runtime", "layers")]
 ENGINE = Path("pytagi_ddp/distributed/engine")
 COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")

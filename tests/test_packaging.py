@@ -216,6 +216,33 @@ def test_the_steps_on_arm64_name_tests_that_are_there():
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+# Runs a command of setup.py, without C code of modules.
+SETUP = """
+import runpy, sys, Cython.Build
+Cython.Build.cythonize = lambda modules, **options: modules
+sys.argv[0] = "setup.py"
+runpy.run_path("setup.py")
+"""
+
+
+@pytest.mark.slow
+def test_an_sdist_has_the_kernels_once_and_a_patch_of_them_is_built(tmp_path):
+    tree, site = source_tree(tmp_path / "tree"), tmp_path / "site"
+    made = run(sys.executable, "-c", SETUP, "sdist", "--dist-dir", str(tmp_path), cwd=tree)
+    assert made.returncode == 0, made.stderr
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path)
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    assert not (unpacked / "pytagi_ddp" / "kernels").exists()
+    (unpacked / "kernels" / "protocol.py").write_text("patched = True\n")
+    built = run(sys.executable, "-c", SETUP, "build_py", "--build-lib", str(site), cwd=unpacked)
+    assert built.returncode == 0, built.stderr
+    assert (site / "pytagi_ddp" / "kernels" / "protocol.py").read_text() == "patched = True\n"
+    kinds = ("*.py", "*.pyx", "*.pxd", "*.h")
+    expected = {path.relative_to(tree) for kind in kinds for path in (tree / "kernels").rglob(kind)}
+    assert {path.relative_to(site / "pytagi_ddp") for path in (site / "pytagi_ddp/kernels").rglob("*.*")} == expected
+
+
 def test_windows_is_refused_with_the_reason():
     program = """
 import runpy, sys, numpy, setuptools.command.build_ext, Cython.Build
