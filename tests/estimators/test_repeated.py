@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 from pytagi_ddp.estimators.folds import alike, assign_folds, joined
 from pytagi_ddp.estimators.inputs import checked_groups

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators.student_t import DEGREES, fit_scale, log_density, quantile, ranked_score
 
 

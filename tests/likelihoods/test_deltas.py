@@ -5,6 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
+
+pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq

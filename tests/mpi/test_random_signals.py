@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from tests.conftest import weekly
 from tests.mpi.programs import faults, signalled
 from tests.mpi.random_signals import TARGETS, Case, draw, run
