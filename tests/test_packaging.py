@@ -348,6 +348,20 @@ def test_the_recipe_asks_for_what_pyproject_asks_for():
     block = re.search(r"^dependencies = \[(.+?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)[1]
     wanted = {f"python >={PYTHONS[0]}", *(name.replace(">=", " >=") for name in re.findall(r'"(.+?)"', block))}
     assert set(recipe["requirements"]["run"]) == wanted
+    to_build = {name.replace(">=", " >=") for name in re.findall(r'"(.+?)"', declared(r"^requires = \[(.+)\]")[0])}
+    assert to_build < set(recipe["requirements"]["host"])
+
+
+@pytest.mark.parametrize(
+    ("name", "works"),
+    [
+        ("cython", (3, 0, 1)),  # 3.0.0 makes C code of an enum without a name that does not compile
+    ],
+)
+def test_versions_that_do_not_work_are_not_asked_for(name, works):
+    files = ("pyproject.toml", "packaging/recipe.yaml", "tests/arm64.py")
+    asked = re.findall(rf"\b{name} ?>=([\d.]+)", "".join((ROOT / file).read_text() for file in files))
+    assert len(asked) > 1 and {tuple(map(int, version.split("."))) for version in asked} == {works}
 
 
 def workflows() -> dict[str, dict]:
