@@ -5,6 +5,7 @@ every access (see CONTRIBUTING.md).
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -88,12 +89,19 @@ if COMPILING and compiles("int main(void) { return 0; }", "-Werror", "-mprefer-v
     FLAGS.append("-mprefer-vector-width=256")
 
 
+def cores():
+    """The cores that a build may use: those of this process, or fewer if CPU_COUNT, or -jN in MAKEFLAGS, says so."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    said = [os.environ.get("CPU_COUNT", ""), *re.findall(r"(?:^|\s)-j ?(\d+)", os.environ.get("MAKEFLAGS", ""))]
+    return min([mine, *(int(number) for number in said if number.isdecimal() and int(number))])
+
+
 class BuildKernels(build_ext):
-    """Compiles on all cores at once."""
+    """Compiles on all cores at once that it may use."""
 
     def finalize_options(self):
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+        self.parallel = self.parallel or cores()
 
 
 def header_folders(source):

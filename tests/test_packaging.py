@@ -238,8 +238,38 @@ SETUP = """
 import runpy, sys, Cython.Build
 Cython.Build.cythonize = lambda modules, **options: modules
 sys.argv[0] = "setup.py"
-runpy.run_path("setup.py")
+made = runpy.run_path("setup.py")
 """
+
+
+# Prints how many files are compiled at once.
+AT_ONCE = f"""
+{SETUP}
+from setuptools import Distribution
+command = made["BuildKernels"](Distribution())
+command.finalize_options()
+print(command.parallel)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mine", "environment", "expected"),
+    [
+        (3, {}, 3),
+        (3, {"CPU_COUNT": "2"}, 2),
+        (3, {"CPU_COUNT": "8"}, 3),
+        (3, {"CPU_COUNT": "", "MAKEFLAGS": " -j2 --jobserver-auth=3,4"}, 2),
+        (6, {"CPU_COUNT": "5", "MAKEFLAGS": "-k -j 4"}, 4),
+        (3, {"CPU_COUNT": "all", "MAKEFLAGS": "-j --jobs"}, 3),
+        (None, {}, 64),
+    ],
+)
+def test_a_build_takes_no_more_cores_than_it_may(mine, environment, expected):
+    """mine: cores that this process may use; None where the system cannot tell."""
+    affinity = f"os.sched_getaffinity = lambda process: range({mine})" if mine else "del os.sched_getaffinity"
+    program = f"import os; os.cpu_count = lambda: 64; {affinity}\n{AT_ONCE}"
+    done = run(sys.executable, "-c", program, "--name", cwd=ROOT, **{"CPU_COUNT": "", "MAKEFLAGS": ""} | environment)
+    assert done.stdout.split()[-1] == str(expected), done.stderr
 
 
 @pytest.mark.slow
