@@ -83,7 +83,10 @@ def _own_options(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
 
 def main(arguments: Sequence[str]) -> None:
     """Runs mpirun in the place of this process, which gives it the signals and the exit code; or under a supervisor."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments:
+        print(USAGE, file=sys.stderr)
+        sys.exit(2)
+    if arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
     try:

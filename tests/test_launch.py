@@ -10,7 +10,7 @@ import pytest
 from pytagi_ddp.distributed.engine import supervisor
 from pytagi_ddp.distributed.engine.slurm import batch_script
 from pytagi_ddp.distributed.engine.supervisor import Supervisor, hosts_in
-from pytagi_ddp.launch import main, split_arguments
+from pytagi_ddp.launch import USAGE, main, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,13 @@ def test_split_arguments(line, options, program):
 def test_no_program(line):
     with pytest.raises(ValueError, match="no script and no -m module"):
         split_arguments(line.split())
+
+
+def test_without_arguments_it_fails_with_its_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"{USAGE}\n")
 
 
 @pytest.mark.parametrize("line", ["-np x a.py", "-np 0 a.py", "-n -2 a.py", "-np 1e1 -m a", "-np a.py", "-np -l a.py"])
