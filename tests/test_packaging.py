@@ -227,6 +227,15 @@ def test_every_module_compiles(tmp_path, target):
     assert done.returncode == 0, done.stderr[:3000]
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_formats_of_numbers_are_right(compiler, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    header = ROOT / "kernels/cpu/runtime/contention.h"
+    done = run(compiler, "-fsyntax-only", "-Wformat", "-Werror=format", "-x", "c", str(header), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_steps_on_arm64_name_tests_that_are_there():
     named = re.findall(r"tests/\S+\.py", " ".join(arm64.STEPS.values()))
     assert len(named) > 5

@@ -64,7 +64,7 @@ static double tagi_contention_wait(void) {
         ssize_t length = read(file, line, sizeof line - 1);
         close(file);
         line[length > 0 ? length : 0] = 0;
-        if (sscanf(line, "%*llu %llu", &waited) == 1) seconds += 1e-9 * waited;
+        if (sscanf(line, "%*u %llu", &waited) == 1) seconds += 1e-9 * waited;
     }
     closedir(threads);
     return seconds;
