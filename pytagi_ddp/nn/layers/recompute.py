@@ -6,7 +6,7 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import NO_STATE
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
-from pytagi_ddp.nn.core.state import Delta, State
+from pytagi_ddp.nn.core.state import Delta, Lifetime, State
 
 
 class Recomputed(BaseLayer):
@@ -35,9 +35,10 @@ class Recomputed(BaseLayer):
     def forward(self, state: State, saved: Saved) -> State:
         saved.input = state
         out = self.block._run_forward(state, saved.in_turn(self.block, recomputed=False))
-        if not saved.training:
-            return out
-        kept = (None if a is None else saved.buffer(name, *a.shape) for name, a in zip(State._fields, out, strict=True))
+        # In evaluation too: the output may be in the memory that all blocks share, which the next block overwrites.
+        last = Lifetime.BACKWARD if saved.training else Lifetime.NEXT
+        named = zip(State._fields, out, strict=True)
+        kept = (None if a is None else saved.units(name, state.batch, last) for name, a in named)
         result = State(*kept)
         for source, target in zip(out, result, strict=True):
             if source is not None:
