@@ -54,6 +54,15 @@ def test_values_have_units():
     assert not var[:, 9:].any()
 
 
+def test_an_activation_leaves_the_zeros_of_the_next_pass():
+    """Its variances, at least 1e-6, were those of the encoding in the next pass."""
+    net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES), nn.MixtureReLU(), nn.Linear(9, 2))
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    first = net(x)
+    for again in (net(x), net.predict(x)):
+        assert all(np.array_equal(a.ravel(), b) for a, b in zip(again, first, strict=True))
+
+
 def test_a_missing_input_has_the_moments_of_a_standard_normal():
     net = nn.Sequential(nn.PiecewiseLinearEncoding(EDGES), nn.Linear(9, 2))
     net.missing_inputs = "standard normal"

@@ -45,7 +45,8 @@ class Activation(BaseLayer):
 
     def forward(self, state: State, saved: Saved) -> State:
         x = saved.with_variance(state)
-        out = x if self.in_place else saved.output(state.batch)
+        # Without variances, those of `x` are zeros that the next passes read again.
+        out = x if self.in_place and state.var is not None else saved.output(state.batch)
         out = State(out.mu, out.var, saved.units("jcb", state.batch))
         self._run(x, out)
         if state.jcb is not None:
