@@ -127,6 +127,36 @@ def test_a_concatenation_keeps_the_moments():
         assert np.array_equal(kept.reshape(4, 5)[:, [0, 1, 4]], given[:, [0, 1, 5]])
 
 
+def encoding() -> nn.PiecewiseLinearEncoding:
+    return nn.PiecewiseLinearEncoding([[-1, 0, 1]] * 2)
+
+
+ENCODED = {
+    "beside units": lambda: [nn.Parallel(encoding(), nn.Linear(2, 3), None, merge="concat"), nn.Linear(9, 1)],
+    "sum": lambda: [nn.Parallel(nn.Linear(2, 4), encoding()), nn.Linear(4, 1)],
+    "sum of two": lambda: [nn.Parallel(encoding(), encoding()), nn.MixtureReLU(), nn.Linear(4, 1)],
+    "residual": lambda: [nn.ResNetBlock(nn.LayerBlock(encoding()), nn.Linear(2, 4)), nn.Linear(4, 1)],
+    "shortcut": lambda: [
+        nn.ResNetBlock(nn.LayerBlock(nn.Linear(2, 4), nn.BatchNorm2d(4)), encoding()),
+        nn.Linear(4, 1),
+    ],
+}
+
+
+@pytest.mark.parametrize("make", ENCODED.values(), ids=ENCODED)
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
+def test_an_encoding_of_known_inputs_is_a_branch(make, checkpoint_blocks):
+    """It gives no variances there."""
+    net = nn.Sequential(make(), checkpoint_blocks=checkpoint_blocks)
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    expected = net(x, np.full((5, 2), 1e-12))
+    for _ in range(3):
+        for known, other in zip(net(x), expected, strict=True):
+            np.testing.assert_allclose(known, other, rtol=1e-4, atol=1e-5)
+        net.set_delta_z(np.ones(5), -np.ones(5))
+        net.backward()
+
+
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])
 def test_a_category_beside_numbers(checkpoint_blocks):
     """Only the part of the input that an Embedding takes has to be categories."""

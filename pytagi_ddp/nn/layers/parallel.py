@@ -280,14 +280,15 @@ class Parallel(BaseLayer):
         for k, (slot, part) in enumerate(zip(self._slots, inputs, strict=True)):
             end = part if slot is None else slot._run_forward(part, saved.of(slot))
             saved.ends.append(end)
-            var = end.var
-            if var is None:  # the identity of a deterministic input
-                zeros = saved.with_variance(state).var
-                assert zeros is not None
-                var = zeros.reshape(-1)[: end.mu.size].reshape(end.mu.shape)
             parts.put(self.kernels, k, end.mu, out.mu)
-            parts.put(self.kernels, k, var, out.var)
+            parts.put(self.kernels, k, self._zeros(end, saved) if end.var is None else end.var, out.var)
         return out
+
+    def _zeros(self, end: State, saved: Saved) -> Array:
+        """Variances of a deterministic end: an input, or what an encoding made of it."""
+        zeros = saved.scratch("zeros", end.mu.shape)
+        self.kernels.array.clear(zeros)
+        return zeros
 
     def _inputs(self, state: State, saved: Saved) -> list[State]:
         """The input of each branch."""
@@ -314,6 +315,8 @@ class Parallel(BaseLayer):
         # The sum is made in the memory of a branch, not in that of the input.
         total: Any
         total, *others = [ends[k] for k in reversed(self._order)]
+        if isinstance(total, State) and total.var is None:
+            total = total._replace(var=self._zeros(total, saved))
         for other in others:
             total = fused.add_ends(self.kernels, total, other, inputs[0].batch)
         return total
