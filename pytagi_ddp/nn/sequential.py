@@ -515,7 +515,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             for i in range(0, n, batch_size):
                 rows = slice(i, i + batch_size)
                 if apart:
-                    self.reset_lstm_states()
+                    self._reset_carried()
                 out = self.passes.forward(mu_x[rows], None if variances is None else variances[rows])
                 self.kernels.array.copy(out.mu, mu[rows])
                 self.kernels.array.copy(out.var, var[rows])
@@ -825,6 +825,10 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     @alone
     def reset_lstm_states(self) -> None:
         """Resets the states that layers carry from call to call, such as the memory of recurrent layers."""
+        self._reset_carried()
+        self.arena.keep_state()  # what a refused step restores
+
+    def _reset_carried(self) -> None:
         for spec in self.arena.tensors:
             if spec.kind == "carried":
                 self.kernels.array.copy(np.full(spec.size, spec.initial, np.float32), self.arena.values(spec))

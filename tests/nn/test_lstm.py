@@ -167,6 +167,20 @@ def test_states_that_are_refused():
             net.set_lstm_states(states)
 
 
+def test_a_refused_step_keeps_the_reset_memory():
+    """It restored the memory before the reset."""
+    net = online()
+    train(net, 1, 1, 1)
+    assert net.arena.carried.any()
+    net.reset_lstm_states()
+    net(np.ones(net.in_shape.size))
+    net.set_delta_z(np.full(net.out_shape.size, np.inf), -np.ones(net.out_shape.size))
+    net.backward()
+    with pytest.raises(FloatingPointError):
+        net.step()
+    assert not net.arena.carried.any()
+
+
 def test_states_go_through_json():
     net = nn.Sequential(nn.LSTM(1, 2), nn.Linear(2, 1))
     net(np.ones(1))
