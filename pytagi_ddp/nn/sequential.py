@@ -117,6 +117,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     num_samples: int | None = 0
     _smoothed_outputs: tuple[np.ndarray, np.ndarray] | None = None
     _training = True
+    _input_state_update = False
 
     def __init__(
         self, *layers: BaseLayer | Sequence[BaseLayer], checkpoint_blocks: bool = False, precision: str = "float32"
@@ -135,7 +136,6 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             self._make_arena = DeferredArena
         self._device = "cpu"
         self._missing_inputs = "error"
-        self.input_state_update = False
         self.output_z_buffer = BaseHiddenStates()
         self.output_z_buffer.arrange(self.out_shape)
         self.input_delta_z_buffer = BaseDeltaStates()
@@ -211,6 +211,17 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         if value not in MISSING:
             raise ValueError(f"missing_inputs must be one of {', '.join(map(repr, MISSING))}, got {value!r}")
         self._missing_inputs = value
+
+    @property
+    def input_state_update(self) -> bool:
+        return self._input_state_update
+
+    @input_state_update.setter
+    @alone
+    def input_state_update(self, value: bool) -> None:
+        if value and not self._input_state_update:
+            self.output_delta_z_buffer.set_size(0, 1)  # its deltas are of an earlier batch
+        self._input_state_update = value
 
     # -- modes ------------------------------------------------------------------------------------------------
 
@@ -942,7 +953,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         state = writable(state)
         step, schedule = state.pop("pending"), state.pop("schedule", None)
         state.pop("_hooks", None)  # of earlier versions
-        for name in ("training", "first_layer"):  # as earlier versions call them
+        for name in ("training", "first_layer", "input_state_update"):  # as earlier versions call them
             if name in state:
                 state[f"_{name}"] = state.pop(name)
         self.__dict__.update(state)

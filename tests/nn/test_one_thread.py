@@ -83,6 +83,7 @@ CALLS: dict[str, Callable[[nn.Sequential], object]] = {
     "get_neg_var_w_counter": lambda net: net.get_neg_var_w_counter(),
     "get_norm_mean_var": lambda net: net.get_norm_mean_var(),
     "get_outputs": lambda net: net.get_outputs(),
+    "input_state_update": assign("input_state_update", True),
     "inspect": lambda net: net.inspect(X),
     "load": lambda net: net.load(FOLDER),
     "load_csv": lambda net: net.load_csv(FOLDER),

@@ -314,6 +314,11 @@ def test_input_states_are_those_of_the_last_batch(net, steps):
     learn()
     net.predict(X)
     assert len(net.get_input_states()[0]) == X.size
+    net.input_state_update = False
+    learn()
+    net.input_state_update = True  # too late again
+    with pytest.raises(RuntimeError, match="has computed for the last batch"):
+        net.get_input_states()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
