@@ -171,8 +171,8 @@ def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | N
     """Rejection curve: the error of the answers that are kept, against the share that is refused as most uncertain.
 
     The curve falls if the uncertainty distinguishes wrong answers from right ones; a useless uncertainty gives a flat
-    curve. The end, where less than 2 % of the answers are kept, is not drawn, because an error of a few answers
-    is not reliable.
+    curve. Answers of the same uncertainty all count with their mean error. The end, where less than 2 % of the answers
+    are kept, is not drawn, because an error of a few answers is not reliable.
 
     Args:
         uncertainty: n numbers, such as entropies, variances, or 1 - confidence; larger is less certain.
@@ -186,7 +186,8 @@ def rejection(ax: Axes, uncertainty: ArrayLike, wrong: ArrayLike, label: str | N
     if n == 0 or n != loss.size:
         raise ValueError(f"rejection needs as many uncertainties as answers, got {n} and {loss.size}")
     kept = np.arange(1, n + 1)
-    error = np.cumsum(loss[np.argsort(doubt, kind="stable")]) / kept
+    _, group, sizes = np.unique(doubt, return_inverse=True, return_counts=True)
+    error = np.cumsum(np.repeat(np.bincount(group, loss) / sizes, sizes)) / kept
     shown = kept >= n * LEAST_KEPT
     ax.plot(1 - kept[shown] / n, error[shown], label=label)
     ax.set(xlabel="share refused", ylabel="error of the rest", xlim=(0, 1))

@@ -65,6 +65,11 @@ def test_rejection(ax):
         plot.rejection(ax, [1], [0, 1])
 
 
+def test_rejection_does_not_depend_on_the_order_of_equal_uncertainties(ax):
+    plot.rejection(ax, [2, 1, 1, 2, 1, 1], [True, False, False, False, True, True])
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 0.5)
+
+
 def test_learning_curves(ax, tmp_path):
     records = [{"event": "epoch", "epoch": n, "train_error": 0.5 / n, "test_error": 0.6} for n in (2, 1, 2)]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
