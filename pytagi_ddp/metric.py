@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.likelihoods.base import MISSING
+from pytagi_ddp.nn.core.validate import same_order
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
 from pytagi_ddp.warn import warn
@@ -92,7 +93,9 @@ def mse(prediction: ArrayLike, observation: ArrayLike) -> float:
         observation: Observed values; a missing one is NaN, and is left out of the mean.
 
     Raises:
-        ValueError: Sizes that do not belong together, or no observation.
+        ValueError: Sizes that do not belong together.
+
+    Without an observation the result is NaN, with a RuntimeWarning.
     """
     observation = _numbers("observation", observation)
     return _mean(_observed(observation, (_like(observation, "prediction", prediction) - observation) ** 2))
@@ -119,8 +122,9 @@ def log_likelihood(
         reduction: "mean" over the observations, or "sum", as in later versions of pytagi.
 
     Raises:
-        ValueError: Sizes that do not belong together, another reduction, a standard deviation of 0 or NaN, or no
-            observation for a mean.
+        ValueError: Sizes that do not belong together, another reduction, or a standard deviation of 0 or NaN.
+
+    Without an observation the mean is NaN, with a RuntimeWarning.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"unknown reduction {reduction!r}; use 'mean' or 'sum'")
@@ -301,7 +305,7 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
 def _of_all_classes(probabilities: ArrayLike) -> np.ndarray:
     """(..., K) probabilities as float64; from (..., 1) of the class 1, those of both classes."""
     p = _numbers("probabilities", probabilities)
-    return np.concatenate([1 - p, p], -1) if p.shape[-1:] == (1,) else p
+    return np.concatenate([np.maximum(1 - p, 0), p], -1) if p.shape[-1:] == (1,) else p
 
 
 def _check_probabilities(values: np.ndarray, name: str) -> None:
@@ -338,8 +342,7 @@ def _like(observation: np.ndarray, name: str, values: ArrayLike) -> np.ndarray:
     transposed table does not.
     """
     values = _numbers(name, values)
-    given, own = ([n for n in array.shape if n != 1] for array in (values, observation))
-    if values.size == observation.size and (given == own or len(given) != len(own)):
+    if values.size == observation.size and same_order(values.shape, observation.shape):
         return values.reshape(observation.shape)
     try:
         return np.broadcast_to(values, observation.shape)

@@ -73,6 +73,14 @@ def test_a_table_that_lies_the_other_way_round_does_not_fit():
         metric.mse(table.T, table)
 
 
+def test_images_in_another_order_do_not_fit():
+    images = np.arange(48.0).reshape(8, 2, 3)
+    for shape in ((8, 6), (16, 3), (48,), (8, 1, 6), (8, 2, 3, 1)):
+        assert metric.mse(images.reshape(shape), images) == metric.mse(images, images.reshape(shape)) == 0
+    with pytest.raises(ValueError, match=r"of shape \(6, 8\) does not fit observations of shape \(8, 2, 3\)"):
+        metric.mse(images.reshape(8, 6).T, images)
+
+
 def test_classification_error_is_the_share_of_wrong_classes():
     assert metric.classification_error(np.array([1, 2, 3, 4]), np.array([1, 2, 2, 4])) == 0.25
     assert metric.classification_error(np.array([[1], [2]]), np.array([1, 2])) == 0.0
@@ -166,6 +174,12 @@ def test_one_column_has_the_probabilities_of_the_class_1():
     assert metric.calibration_error(column, label) == pytest.approx(metric.calibration_error(PROBABILITIES, label))
     with pytest.raises(ValueError, match="probabilities are from 0 to 1"):
         metric.calibration_error([[1.5]], [1])
+
+
+def test_a_column_may_exceed_1_by_rounding():
+    np.testing.assert_allclose(metric.entropy(np.nextafter(np.float32([[1]]), 2)), 0, atol=1e-6)
+    with pytest.raises(ValueError, match="probabilities are from 0 to 1"):
+        metric.entropy([[1.5]])
 
 
 def test_probabilities_of_few_bits_count_as_they_are():
