@@ -154,13 +154,17 @@ def _moments(graph: _Graph, net: Sequential, x: str) -> Moments:
             mean = _encoding(graph, layer, x)
         elif isinstance(layer, Linear):
             mean, var = _linear(graph, layer, mean, var)
-        elif type(layer) in ACTIVATIONS and var is not None:
-            mean, var = ACTIVATIONS[type(layer)](graph, layer, mean, var)
+        elif type(layer) in ACTIVATIONS:
+            mean, var = ACTIVATIONS[type(layer)](graph, layer, mean, var or _zeros(graph, mean))
         else:
             known = ", ".join(kind.__name__ for kind in (Linear, *ACTIVATIONS))
             raise TypeError(f"export knows no graph for {layer.get_layer_info()}: it takes {known}")
-    assert var is not None
-    return mean, var
+    return mean, var or _zeros(graph, mean)
+
+
+def _zeros(graph: _Graph, mean: str) -> str:
+    """The variances of an encoding."""
+    return graph.op("Sub", mean, mean)
 
 
 def _encoding(graph: _Graph, layer: PiecewiseLinearEncoding, x: str) -> str:
@@ -202,13 +206,13 @@ def _relu(graph: _Graph, layer: ReLU, m: str, s: str) -> Moments:
 
 
 def _leaky_relu(graph: _Graph, layer: LeakyReLU, m: str, s: str) -> Moments:
-    j = graph.op("Where", graph.op("Greater", m, 0.0), 1.0, layer.negative_slope)
+    j = graph.op("Where", graph.op("Greater", m, 0.0), 1.0, float(layer.negative_slope))
     return graph.op("Mul", j, m), _scaled(graph, j, s)
 
 
 def _elu(graph: _Graph, layer: ELU, m: str, s: str) -> Moments:
     above = graph.op("Greater", m, 0.0)
-    j = graph.op("Where", above, 1.0, graph.op("Mul", graph.op("Exp", graph.op("Min", m, 0.0)), layer.alpha))
+    j = graph.op("Where", above, 1.0, graph.op("Mul", graph.op("Exp", graph.op("Min", m, 0.0)), float(layer.alpha)))
     return graph.op("Elu", m, alpha=float(layer.alpha)), _scaled(graph, j, s)
 
 

@@ -83,6 +83,27 @@ def test_a_graph_predicts_what_the_network_does(activations, tmp_path):
     np.testing.assert_array_equal(run(tmp_path / "net.onnx", x[:1])["mean"].shape, (1, 2))
 
 
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize("layers", [[], [MixtureReLU()], [ELU(), Linear(6, 2)]])
+def test_an_encoding_has_no_variances(layers, tmp_path):
+    manual_seed(0)
+    net = Sequential(PiecewiseLinearEncoding([[-1, 0, 2], None, [0, 1, 2, 3]]), *layers)
+    onnx.export(net, tmp_path / "net.onnx")
+    x = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)
+    for found, expected in zip(run(tmp_path / "net.onnx", x).values(), net.predict(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize(("activation", "name"), [(LeakyReLU(), "negative_slope"), (ELU(), "alpha")])
+def test_settings_may_be_numbers_of_numpy(activation, name, tmp_path):
+    net = trained(activation)
+    setattr(activation, name, np.float64(0.3))
+    onnx.export(net, tmp_path / "net.onnx")
+    x = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    np.testing.assert_allclose(run(tmp_path / "net.onnx", x)["mean"], net.predict(x)[0], rtol=1e-4, atol=1e-5)
+
+
 def regression(n=120, targets=1, seed=0):
     rng = np.random.default_rng(seed)
     x = np.c_[rng.normal(size=(n, 2)), 1e6 + rng.normal(size=n), np.full(n, 7.0)]
