@@ -173,6 +173,39 @@ def test_a_step_after_a_batch_that_was_left_out(net):
     assert net.passes.waiting == 6
 
 
+def test_an_accumulation_does_not_go_on_after_a_pass_that_was_cut_short(net):
+    """The batch after it replaced the deltas of those before."""
+
+    def fail(leaf, direction):
+        if direction == "backward":
+            raise KeyboardInterrupt
+
+    def learn(net=net) -> None:
+        set_deltas(net)
+        net.backward()
+
+    with net.accumulate():
+        with net.add_hook(before=fail), pytest.raises(KeyboardInterrupt):
+            learn()
+        learn()
+        with net.add_hook(before=fail), pytest.raises(KeyboardInterrupt):
+            learn()
+        with pytest.raises(RuntimeError, match=r"accumulated deltas are lost: call drop_deltas\(\)"):
+            learn()
+        with pytest.raises(RuntimeError, match=r"accumulated deltas are lost: call drop_deltas\(\)"):
+            learn(copy.deepcopy(net))
+        net.drop_deltas()
+        learn()
+        learn()
+    assert net.passes.waiting == 6
+    net.step()
+    with net.add_hook(before=fail), pytest.raises(KeyboardInterrupt):
+        learn()
+    with net.accumulate():
+        learn()
+    net.step()
+
+
 def test_a_network_in_a_wrapper_does_not_step_alone(net):
     wrapped = nn.DDPSequential(net, nn.DDPConfig(backend="serial"))
     observe_all(wrapped)

@@ -56,6 +56,7 @@ class Step:
         waiting: samples in the batch sums that no step or exchange has used; 0 for none. After a step, the sums stay in
             memory until the next backward pass.
         accumulating: whether a backward pass adds to pending sums instead of replacing them.
+        lost: whether an interrupted backward pass was to add to sums, which are incomplete now.
         average: None while the sums are those of this process. Once they are those of all ranks: whether the step
             divides them by the number of ranks that had samples.
     """
@@ -65,6 +66,7 @@ class Step:
     samples: int | None = 0
     waiting = 0
     accumulating = False
+    lost = False
     average: bool | None = None
 
     @property
@@ -92,21 +94,23 @@ class Step:
         Until `passed`, the sums count as incomplete.
         """
         before = self.waiting if self.accumulating else 0
-        self.samples, self.waiting = None, 0
+        self.samples, self.waiting, self.lost = None, 0, self.lost or before > 0
         return before
 
     def passed(self, samples: int) -> None:
         """To be called after a backward pass: the sums are now those of `samples` samples."""
         self.samples = self.waiting = samples
+        self.lost = False
 
     def drop(self) -> None:
         """Drops accumulated sums, and ends the accumulation."""
         self.begin()
-        self.accumulating = False
+        self.accumulating = self.lost = False
 
     def forget(self) -> None:
         """Drops pending deltas, because their parameters have changed. An accumulation in progress starts again."""
         self.samples = self.waiting = 0
+        self.lost = False
 
     def exchanged(self, average: bool) -> None:
         """To be called after an exchange between ranks: the sums are now those of all ranks, for one step."""
@@ -115,12 +119,12 @@ class Step:
 
     def stepped(self) -> None:
         """To be called with a step."""
-        self.waiting, self.accumulating, self.average = 0, False, None
+        self.waiting, self.accumulating, self.lost, self.average = 0, False, False, None
 
     def continue_as(self, other: Step) -> None:
         """Takes over the sums of `other`, as a copy of a network does; sums over ranks do not count."""
         self.samples, self.waiting, self.accumulating = other.samples, other.waiting, other.accumulating
-        self.average = None
+        self.lost, self.average = other.lost, None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "applied" in state:  # of version 0.2.0

@@ -206,6 +206,11 @@ class Passes(Step):
                 raise RuntimeError(
                     "backward() would overwrite the deltas of all ranks: call step() first, which applies them"
                 )
+            if self.accumulating and self.lost:
+                raise RuntimeError(
+                    "backward() after one that was cut short, with which the accumulated deltas are lost: call "
+                    "drop_deltas(), and begin with the first batch of the step again"
+                )
             source, end = net.input_delta_z_buffer, None
             source.check(batch, net.out_shape.size)
             if not batch:
