@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytagi_ddp import nn
 from pytagi_ddp.nn.files.csv_files import SUFFIXES
 from tests.nn.networks import FIELDS, randomise
 from tests.nn.test_persistence import make
@@ -23,3 +24,10 @@ def test_a_round_trip_and_what_is_refused(tmp_path):
     (tmp_path / "net_1_mw.csv").write_text("1\nzwei\n")
     with pytest.raises(ValueError, match=r"net_1_mw\.csv is not a file of numbers"):
         other.load_csv(tmp_path / "net")
+
+
+def test_a_network_without_parameters(tmp_path):
+    net = nn.Sequential(nn.PiecewiseLinearEncoding([[0, 1, 2]]), nn.ReLU())
+    net.save_csv(tmp_path / "net")
+    net.load_csv(tmp_path / "net")
+    assert [path.read_text() for path in tmp_path.iterdir()] == [""] * 4

@@ -20,7 +20,7 @@ def save_csv(model: Network, prefix: AnyPath) -> None:
     with ExitStack() as written:  # no file is replaced before all are written
         for field, suffix in SUFFIXES.items():
             arrays = [array for spec, array in values if spec.kind == "learned" and spec.field == field]
-            text = "".join(f"{value:.9g}\n" for value in np.concatenate(arrays))
+            text = "".join(f"{value:.9g}\n" for array in arrays for value in array)
             file = written.enter_context(atomic_file(f"{as_path(prefix)}{suffix}"))
             file.write(text.encode())
             file.flush()
@@ -34,7 +34,7 @@ def check_csv(model: Network, prefix: AnyPath) -> Values:
         tensors = [spec for spec in model.arena.tensors if spec.kind == "learned" and spec.field == field]
         ends = np.cumsum([spec.size for spec in tensors])
         column = _numbers(Path(f"{as_path(prefix)}{suffix}"), sum(spec.size for spec in tensors))
-        found += zip(tensors, np.split(column, ends[:-1]), strict=True)
+        found += zip(tensors, np.split(column, ends)[:-1], strict=True)
     return check_file(model, by_entry(found), str(as_path(prefix)))
 
 
