@@ -376,7 +376,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Raises:
             RuntimeError: there was no forward pass in training mode before; or since then the mode or the parameters
                 have changed (also by a step); or `input_delta_z_buffer` still holds the deltas of an earlier batch; or
-                the deltas of all ranks wait for a step.
+                the deltas of all ranks wait for a step; or an accumulation was cut short.
             ValueError: deltas of another batch size.
         """
         if not self._express.backward(self, self.passes):
@@ -594,7 +594,8 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
     @alone
     def parameters(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """(mu_w, var_w, mu_b, var_b) of every layer with parameters, in forward order; flat copies, empty if none."""
-        host, learned = self.kernels.array.to_host, (leaf for leaf in self.arena.leaves if leaf.num_weights)
+        host = self.kernels.array.to_host
+        learned = (leaf for leaf in self.arena.leaves if leaf.num_weights or leaf.num_biases)
         return [(host(leaf.mu_w), host(leaf.var_w), host(leaf.mu_b), host(leaf.var_b)) for leaf in learned]
 
     @alone

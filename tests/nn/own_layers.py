@@ -60,3 +60,27 @@ class Passes(nn.BaseLayer):
 
     def backward(self, delta, saved):
         return delta
+
+
+class Shifts(nn.BaseLayer):
+    """z + b: biases, and no weights."""
+
+    name = "Shifts"
+
+    def build(self, shape):
+        shape = super().build(shape)
+        if self.parameters is None:
+            self.init_weight_bias()
+        return shape
+
+    def init_weight_bias(self):
+        n = self.in_shape.size
+        self.set_prior([], [], np.zeros(n), np.full(n, 0.1))
+
+    def forward(self, state, saved):
+        return nn.State(state.mu + self.mu_b, state.var + self.var_b)
+
+    def backward(self, delta, saved):
+        b = self.parameters.b
+        b.delta_mu_sum[:], b.delta_var_sum[:] = delta.mu.sum(0), delta.var.sum(0)
+        return delta

@@ -12,7 +12,7 @@ from tests.battery import check_layer
 from tests.battery.example import train
 from tests.nn import reference, reference_activation
 from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
-from tests.nn.own_layers import KeepsItsOutput, Passes, Scale, Sine, own_layers, scale, sine
+from tests.nn.own_layers import KeepsItsOutput, Passes, Scale, Shifts, Sine, own_layers, scale, sine
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,17 @@ def test_they_pass_the_battery():
     assert check_layer(own_layers) == {
         "recorded_passes_have_the_same_bits": "a layer of it says that its passes are more than calls of kernels"
     }
+
+
+def test_biases_alone():
+    net = train(nn.Sequential(nn.Linear(2, 3), Shifts(), nn.Linear(3, 1)), 5)
+    assert [tuple(part.size for part in parts) for parts in net.parameters()] == [
+        (6, 6, 3, 3),
+        (0, 0, 3, 3),
+        (3, 3, 1, 1),
+    ]
+    row = net.inspect(np.ones((4, 2))).rows[1]
+    assert np.isnan(row.snr).all() and 0 < row.var_ratio < 1
 
 
 @pytest.mark.parametrize("checkpoint_blocks", [False, True])

@@ -99,7 +99,9 @@ def inspect(net: Network, x: ArrayLike, var_x: ArrayLike | None = None) -> Inspe
     for key, leaf in net.named_leaves():
         of_parameters: dict[str, Any] = {"frozen": leaf.frozen}
         if leaf.parameters is not None:
-            of_parameters |= {"snr": _snr(leaf), "var_ratio": _var_ratio(leaf)}
+            of_parameters["var_ratio"] = _var_ratio(leaf)
+            if leaf.num_weights:
+                of_parameters["snr"] = _snr(leaf)
             if samples > 0:
                 of_parameters["capped"] = _capped(leaf, scale, caps * cap_factor(round(samples) * leaf.steps))
         rows.append(
