@@ -177,6 +177,14 @@ def test_state_dictionaries_of_torchvision(sort):
     np.testing.assert_allclose(net.predict(x)[0], want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
+def test_names_go_back_as_they_came():
+    """Wrapped by DataParallel, and without a name of the module."""
+    w, net = np.eye(2), nn.Sequential(nn.Linear(2, 2))
+    for prefix in ("", "module.", "0.", "module.0."):
+        like = {f"{prefix}weight": w, f"{prefix}bias": w[0]}
+        assert list(nn.to_torch_state_dict(net, like)) == list(like)
+
+
 def test_other_orders_are_given_by_names():
     net, w = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), np.eye(2)
     state = {"2.weight": 2 * w, "2.bias": w[0], "10.weight": 10 * w, "10.bias": w[0]}

@@ -21,6 +21,7 @@ from pytagi_ddp.nn.layers.norm import RowNorm
 from pytagi_ddp.nn.sequential import Sequential
 
 FIELDS_OF_TORCH = ("weight", "bias", "running_mean", "running_var")
+WRAPPER = "module."
 HEAD = (
     "; for another last layer, load into a network that has the one of the dictionary, and replace it: "
     "Sequential(*copy.deepcopy(net.layers)[:-1], Linear(inputs, outputs))"
@@ -98,10 +99,12 @@ def to_torch_state_dict(net: Sequential, like: Any = None) -> dict[str, np.ndarr
         ValueError: `like` has other modules.
     """
     learned = [(key, leaf) for key, leaf in net.named_leaves() if leaf.parameters is not None]
-    modules = None if like is None else _modules(like if isinstance(like, Mapping) else like.state_dict())
+    given = like if like is None or isinstance(like, Mapping) else like.state_dict()
+    modules = None if given is None else _modules(given)
     names = [key.partition(".")[2] for key, _ in learned] if modules is None else _in_order(modules)
     if len(names) != len(learned):
         raise ValueError(f"the network has {len(learned)} layers with parameters, `like` has {len(names)} modules")
+    wrapper = WRAPPER if given is not None and _wrapped(given) else ""
     values, state = {}, net.state_dict()
     for (key, leaf), name in zip(learned, names, strict=True):
         assert leaf.parameters is not None
@@ -114,7 +117,8 @@ def to_torch_state_dict(net: Sequential, like: Any = None) -> dict[str, np.ndarr
         if modules is not None and fields.keys() != modules[name].keys():
             raise ValueError(f"{key} has {', '.join(fields)}, and {name} {', '.join(modules[name])}")
         for field, mean in fields.items():
-            values[f"{name}.{field}"] = mean if modules is None else mean.reshape(modules[name][field].shape)
+            own = f"{wrapper}{name}.{field}" if name else f"{wrapper}{field}"
+            values[own] = mean if modules is None else mean.reshape(modules[name][field].shape)
     return values
 
 
@@ -124,16 +128,21 @@ def _modules(state_dict: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
         raise TypeError(f"a PyTorch state dictionary maps names to arrays, got {type(state_dict).__name__}")
     if strange := [name for name in state_dict if not isinstance(name, str)]:
         raise TypeError(f"the names of a PyTorch state dictionary are texts, got {strange[0]!r:.50}")
-    wrapped = all(name.startswith("module.") for name in state_dict)
+    wrapped = _wrapped(state_dict)
     modules: dict[str, dict[str, np.ndarray]] = {}
     for name, values in state_dict.items():
-        module, _, field = (name[len("module.") :] if wrapped else name).rpartition(".")
+        module, _, field = (name[len(WRAPPER) :] if wrapped else name).rpartition(".")
         if field == "num_batches_tracked":
             continue
         if field not in FIELDS_OF_TORCH:
             raise ValueError(f"{name}: only {', '.join(FIELDS_OF_TORCH)} of a module have a place here")
         modules.setdefault(module, {})[field] = to_numpy(values, name)
     return modules
+
+
+def _wrapped(state_dict: Mapping[str, Any]) -> bool:
+    """Whether a module is wrapped by DataParallel."""
+    return all(name.startswith(WRAPPER) for name in state_dict)
 
 
 def _in_order(modules: Mapping[str, Any]) -> list[str]:
