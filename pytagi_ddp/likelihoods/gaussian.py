@@ -77,7 +77,7 @@ class Gaussian(Likelihood):
         return not isinstance(y, tuple)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        return GaussianPrediction(mu, var + self.sigma**2, self.sigma**2)
+        return GaussianPrediction(mu, var + self.sigma**2, var)
 
 
 class HeteroscedasticGaussian(Likelihood):

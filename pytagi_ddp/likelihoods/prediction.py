@@ -194,19 +194,19 @@ class GaussianPrediction(PredictionOfMoments):
     """Gaussians with these means and variances.
 
     Args:
-        noise: variance of the noise, which is a part of `variance`, if observations may be (y, var) with other noise.
+        function_variance: `variance` without the noise, if observations may be (y, var) with other noise.
     """
 
-    def __init__(self, mean: np.ndarray, variance: np.ndarray, noise: float | None = None):
-        self._mean, self._variance, self._noise = mean, variance, noise
+    def __init__(self, mean: np.ndarray, variance: np.ndarray, function_variance: np.ndarray | None = None):
+        self._mean, self._variance, self._function_variance = mean, variance, function_variance
         self._sd = np.sqrt(variance)
 
     def _observed(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Observations, and the variance of each."""
-        if not isinstance(y, tuple) or self._noise is None:
+        if not isinstance(y, tuple) or self._function_variance is None:
             return observed_as(y, self._mean), self._variance
         y, noise = y
-        return observed_as(y, self._mean), self._variance - self._noise + observed_as(noise, self._mean)
+        return observed_as(y, self._mean), self._function_variance + observed_as(noise, self._mean)
 
     def log_prob(self, y: Any) -> np.ndarray:
         values, variance = self._observed(y)

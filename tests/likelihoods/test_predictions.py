@@ -221,6 +221,8 @@ def test_scores_of_observations_with_a_noise_of_their_own():
     assert np.isnan(prediction.log_prob((y, var))[1])
     with pytest.raises(TypeError, match=r"no noise parameters that could be fitted to observations \(y, var\)"):
         lk.Gaussian().fitted_to(M, S, (y, var))
+    small = lk.Gaussian(1.0).prediction([[0.0]], [[1e-18]]).log_prob(([[1e-9]], [[3e-18]]))
+    np.testing.assert_allclose(small, stats.norm.logpdf(1e-9, 0, 2e-9), rtol=1e-9)  # the noise of 1 leaves no trace
 
 
 def test_transposed_observations_have_no_scores():
