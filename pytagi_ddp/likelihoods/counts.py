@@ -59,6 +59,7 @@ class Poisson(Likelihood):
             lambda random, z: random.poisson(np.exp(np.minimum(z, 43))).astype(float),
             True,
             lambda y: 1 / np.sqrt(1 + y),
+            lambda y: (sp.digamma(1 + y), np.sqrt(sp.polygamma(1, 1 + y))),
         )
 
 
@@ -110,6 +111,10 @@ class NegativeBinomial(Likelihood):
             lambda random, z: random.poisson(np.minimum(random.gamma(r, np.exp(np.minimum(z, 43)) / r), 5e18)) * 1.0,
             True,
             lambda y: 1 / np.sqrt(np.minimum(1 + y, r)),
+            lambda y: (
+                sp.digamma(1 + y) - sp.digamma(r) + np.log(r),
+                np.sqrt(sp.polygamma(1, 1 + y) + sp.polygamma(1, r)),
+            ),
         )
 
 

@@ -60,4 +60,5 @@ class Gamma(Likelihood):
             lambda random, z: random.gamma(k, np.exp(np.minimum(z, 700)) / k),
             False,
             lambda y: np.full(y.shape, 1 / np.sqrt(max(k, 1.0))),
+            lambda y: (np.log(y) + np.log(k) - sp.digamma(k), np.full(y.shape, np.sqrt(sp.polygamma(1, k)))),
         )

@@ -292,7 +292,9 @@ class LinkedPrediction(PredictionOfMoments):
 
     Args:
         mean, variance: of y. log_density, cumulative: functions of (y, z). draw: (generator, z) -> y.
-        discrete: whether y are counts. sharpness: width in z of the sharpest step of `cumulative`.
+        discrete: whether y are counts.
+        width: of y, for the number of nodes: the width in z of the sharpest part of `cumulative`, which falls from 1 to
+            0. step: of y: the mean and standard deviation of the z at which it falls.
     """
 
     def __init__(
@@ -306,10 +308,11 @@ class LinkedPrediction(PredictionOfMoments):
         draw: Callable[[np.random.Generator, np.ndarray], np.ndarray],
         discrete: bool,
         width: Callable[[np.ndarray], np.ndarray],
+        step: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     ):
         self._m, self._s, self._mean, self._variance = m, s, mean, variance
         self._log_density, self._cumulative, self._draw = log_density, cumulative, draw
-        self.discrete, self._width = discrete, width
+        self.discrete, self._width, self._step = discrete, width, step
 
     def log_prob(self, y: Any) -> np.ndarray:
         values, m, s = np.broadcast_arrays(observed_as(y, self._m), self._m, self._s)
@@ -323,10 +326,9 @@ class LinkedPrediction(PredictionOfMoments):
         values = np.floor(values) if self.discrete else values
         safe = np.where((values >= 0) & np.isfinite(values), values, 0.0)
         sd = np.sqrt(s)
-        width = self._width(safe)
-        with np.errstate(invalid="ignore"):
-            needed = np.nan_to_num(24 * sd / width)
-        steep = needed > MOST_NODES
+        with np.errstate(divide="ignore", invalid="ignore"):
+            place, spread = self._step(safe)
+            needed, steep = np.nan_to_num(24 * sd / self._width(safe)), 24 * sd > MOST_NODES * spread
         n = int(np.clip(np.max(needed, where=~steep, initial=0), 41, MOST_NODES)) | 1
         u = np.linspace(-8, 8, n)
         w = np.exp(-0.5 * u * u)
@@ -334,9 +336,8 @@ class LinkedPrediction(PredictionOfMoments):
         for nodes, weights in zip(np.array_split(u, parts), np.array_split(w / w.sum(), parts), strict=True):
             z = m + sd * nodes.reshape(-1, *[1] * m.ndim)
             total += np.tensordot(weights, self._cumulative(safe, z), 1)
-        if steep.any():  # a step at z = ln y, as wide as a Gaussian
-            with np.errstate(divide="ignore"):
-                far = (np.log(safe + 0.5 * self.discrete) - m) / np.sqrt(np.where(steep, s + width**2, 1))
+        if steep.any():  # the step of a Gaussian
+            far = (place - m) / np.sqrt(np.where(steep, s + spread**2, 1))
             total = np.where(steep, special().ndtr(far), total)
         total = np.where(values == np.inf, 1, total)
         return np.where(np.isnan(values), np.nan, np.where(values >= 0, np.minimum(total, 1), 0.0))

@@ -315,6 +315,25 @@ def test_expected_probabilities_are_the_fixed_point_however_uncertain(mu, var):
 
 
 @pytest.mark.parametrize(
+    ("likelihood", "density"),  # the logarithm of the one of v, where the cdf falls from 1 to 0 at z = v
+    [
+        (lk.Gamma(0.05), lambda v: -0.05 * (v - np.log(0.05)) - 0.05 * np.exp(-v)),
+        (lk.Poisson(), lambda v: v - np.exp(v)),
+        (lk.NegativeBinomial(0.05), lambda v: v - 1.05 * np.logaddexp(0, v - np.log(0.05))),
+    ],
+)
+@pytest.mark.parametrize("s", [1800.0, 1e5])
+def test_wide_steps_have_their_own_place_and_width(likelihood, density, s):
+    with np.errstate(over="ignore"):
+        prediction = likelihood.prediction([[0.0]], [[s]])
+        v = np.linspace(-50, 700, 200_001)
+        weights = np.exp(density(v) - density(v).max())
+    expected = weights @ stats.norm.cdf(v / np.sqrt(s)) / weights.sum()
+    y = 1.0 if isinstance(likelihood, lk.Gamma) else 0.0
+    assert prediction.cdf([[y]]) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
     ("likelihood", "m", "s", "y", "expected"),
     [  # by quadrature of 60 digits
         (lk.Poisson(), 14, 1, 1e6, 0.42681),
