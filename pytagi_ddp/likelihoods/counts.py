@@ -13,6 +13,8 @@ from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, positive, refu
 from pytagi_ddp.likelihoods.prediction import LinkedPrediction, Prediction, special
 from pytagi_ddp.nn.core.validate import check_samples
 
+LARGEST_RATE = 5e18  # that NumPy draws from
+
 
 class Poisson(Likelihood):
     """Counts y ~ Poisson(exposure e^z): log p(y | z) = y z - exposure e^z + const.
@@ -56,7 +58,7 @@ class Poisson(Likelihood):
             mean + mean**2 * np.expm1(var),
             lambda y, z: y * z - np.exp(np.minimum(z, 700)) - sp.gammaln(y + 1),
             lambda y, z: sp.gammaincc(y + 1, np.exp(np.minimum(z, 700))),
-            lambda random, z: random.poisson(np.exp(np.minimum(z, 43))).astype(float),
+            lambda random, z: _drawn(random, np.exp(np.minimum(z, 700))),
             True,
             lambda y: 1 / np.sqrt(1 + y),
             lambda y: (sp.digamma(1 + y), np.sqrt(sp.polygamma(1, 1 + y))),
@@ -108,7 +110,7 @@ class NegativeBinomial(Likelihood):
             mean + mean**2 * (np.expm1(var) + np.exp(var) / r),
             log_density,
             lambda y, z: sp.betainc(r, y + 1, sp.expit(np.log(r) - z)),
-            lambda random, z: random.poisson(np.minimum(random.gamma(r, np.exp(np.minimum(z, 43)) / r), 5e18)) * 1.0,
+            lambda random, z: _drawn(random, random.gamma(r, np.exp(np.minimum(z, 600)) / r)),
             True,
             lambda y: 1 / np.sqrt(np.minimum(1 + y, r)),
             lambda y: (
@@ -116,6 +118,11 @@ class NegativeBinomial(Likelihood):
                 np.sqrt(sp.polygamma(1, 1 + y) + sp.polygamma(1, r)),
             ),
         )
+
+
+def _drawn(random: np.random.Generator, rates: np.ndarray) -> np.ndarray:
+    """Counts with these rates. One that is too large for NumPy is its own count: its noise is below 1e-9 of it."""
+    return np.where(rates > LARGEST_RATE, rates, random.poisson(np.minimum(rates, LARGEST_RATE)))
 
 
 def _counts(likelihood: Likelihood, outputs: Outputs, y: Any) -> np.ndarray:

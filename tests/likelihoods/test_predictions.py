@@ -348,6 +348,16 @@ def test_steep_steps_are_not_lost_between_nodes(likelihood, m, s, y, expected):
     assert prediction.cdf([[1.001 * y]]) - prediction.cdf([[y]]) > 1e-4 or y == np.inf
 
 
+@pytest.mark.parametrize("likelihood", [lk.Poisson(), lk.NegativeBinomial(0.05)])
+def test_samples_of_very_uncertain_counts_are_those_of_the_cdf(likelihood):
+    with np.errstate(over="ignore"):
+        prediction = likelihood.prediction([[0.0]], [[3000.0]])
+    drawn = prediction.sample(200_000, seed=0)
+    for q in (0.3, 0.6, 0.9):
+        found = prediction.quantile(q)
+        assert np.mean(drawn <= found) == pytest.approx(prediction.cdf(found), abs=5e-3)
+
+
 def test_impossible_observations():
     for counts in (lk.Poisson(), lk.NegativeBinomial()):
         assert (counts.prediction(M, S).log_prob([1.5, np.inf, -2]) == -np.inf).all()
