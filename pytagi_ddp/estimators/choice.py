@@ -20,6 +20,7 @@ BINS, FEWER = 24, 8  # of the first encoding, and of the next one if that is not
 MOST_INPUTS = 450  # limit on inputs when the number of bins is doubled; the first number of bins may give twice as many
 FEW_SAMPLES = 2000  # below that, encodings that are not scaled are tried, too; from there on, units for values
 CLEARLY = 2.0  # standard errors by which a training is clearly worse
+WORTH = 0.1  # part by which scaled inputs have to reduce the loss: the mean over networks makes up for less
 SCALINGS = 2  # after which inputs that are scaled by their relevance have to be clearly better
 SEEDS, MORE_SEEDS = 2, 4  # least and largest number of networks for each fold if it is not given
 EXCESS = 0.008  # part by which the loss of fewer networks than `MORE_SEEDS` may be larger: of an RMSE 0.4 %
@@ -119,10 +120,15 @@ class Choice:
                 f"{self._seconds_of(training):.0f} s: give fewer samples, epochs or networks (n_folds, n_seeds)"
             )
 
-    def _is_better(self, training: Training, other: Training, folds: int, errors: float) -> bool:
-        """Whether one network of each of the first folds is better than that of another training, by so many errors."""
-        better = self._loss(self._some(other, folds, 1)) - self._loss(self._some(training, folds, 1))
-        return bool(better.mean() > errors * better.std() / math.sqrt(len(better)))
+    def _is_better(self, training: Training, other: Training, folds: int, errors: float, part: float = 0.0) -> bool:
+        """Whether one network of each of the first folds is better than that of another training.
+
+        errors, part: by more than so many standard errors, and by more than this part of the other's loss.
+        """
+        loss = self._loss(self._some(other, folds, 1))
+        better = loss - self._loss(self._some(training, folds, 1))
+        least = max(errors * better.std() / math.sqrt(len(better)), part * abs(loss.mean()))
+        return bool(better.mean() > least)
 
     def _judged(self, networks: list[list[Sequential]]) -> float:
         return float(self._loss(networks).mean())
@@ -238,7 +244,7 @@ class Choice:
                 self.consider(replace(best, hidden=tuple(2 * number for number in best.hidden)))
 
     def scale(self) -> None:
-        """Scales the inputs by their relevance to the best networks, if this is clearly better.
+        """Scales the inputs by their relevance to the best networks, if this is clearly better, and by a large part.
 
         The first networks may be too bad to show the relevance: then those with scaled inputs show it. After that, it
         is repeated while the loss decreases, and the other trainings are tried with these scales, too.
@@ -251,7 +257,7 @@ class Choice:
                 return
             if not all(self._is_better(scaled, before, folds, 0.0) for folds in (1, self._judges)):
                 return
-            if self._is_better(scaled, first, self._judges, CLEARLY):
+            if self._is_better(scaled, first, self._judges, CLEARLY, WORTH):
                 break
         else:
             return
