@@ -138,12 +138,12 @@ def log_likelihood(
 
 
 def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
-    """Share of the predicted classes that are not the label; NaN with a warning, if all labels are missing.
+    """Share of the predicted classes that are not the label.
 
     Args:
         prediction: N predicted classes, in an array of any shape.
-        label: N true classes. Missing ones are left out: NaN, and -1 if no prediction is negative. (Labels that are
-            all -1 or 1 are classes.)
+        label: N true classes. -1 is a class, too: if it means a missing label, give prediction[label >= 0],
+            label[label >= 0].
 
     Raises:
         ValueError: No predictions, or another number of labels. TypeError: Numbers on one side, text on the other.
@@ -156,11 +156,7 @@ def classification_error(prediction: ArrayLike, label: ArrayLike) -> float:
     kinds = [array.dtype.kind in "US" for array in (prediction, label) if array.dtype.kind in "USbiuf"]
     if len(set(kinds)) == 2:
         raise TypeError(f"predictions of {prediction.dtype} and labels of {label.dtype} are never equal")
-    known = label == label  # NaN is not
-    if set(label.dtype.kind + prediction.dtype.kind) <= set("biuf") and not (prediction < 0).any():
-        signs = np.array_equal(np.unique(label), [-1, 1])
-        known &= (label != MISSING) | signs
-    return _mean((prediction != label)[known])
+    return float(np.mean(prediction != label))
 
 
 def reliability_bins(
@@ -287,8 +283,11 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
         ValueError: No score of one of them, or NaN; labels.
     """
     low, high = to_numpy(inside, "inside").ravel(), to_numpy(outside, "outside").ravel()
-    of_labels = [np.array_equal(np.unique(values), [0, 1]) for values in (low, high)]
-    if "b" in (low.dtype.kind, high.dtype.kind) or (low.size == high.size and sum(of_labels) == 1):
+    of_labels = [
+        values.dtype.kind == "b" or (values.dtype.kind in "iu" and np.array_equal(np.unique(values), [0, 1]))
+        for values in (low, high)
+    ]
+    if low.size == high.size and sum(of_labels) == 1:
         raise ValueError(
             "auroc takes the scores of two groups, and one argument holds labels: of scores p and labels y give "
             "auroc(p[y == 0], p[y == 1])"

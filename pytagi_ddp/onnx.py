@@ -337,7 +337,7 @@ def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: st
 
     op, f = graph.op, np.float64
     if isinstance(noise, GivenNoise):
-        return op("Log", op("Add", op("Mul", op("Add", var, spread), f(noise.factor)), f(noise.variance)))
+        return op("Log", op("Add", op("Add", op("Mul", var, f(noise.factor)), spread), f(noise.variance)))
     features, scale = noise.features, noise.scale
     log_var = op("Log", op("Add", var, f(LEAST)))
     if not noise.networks:

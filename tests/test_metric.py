@@ -89,18 +89,6 @@ def test_classification_error_is_the_share_of_wrong_classes():
         metric.classification_error(np.array(["1", "2"]), np.array([1, 2]))
 
 
-def test_classification_error_leaves_missing_labels_out():
-    label = np.array([0, -1, 2, 1, -1])
-    assert metric.classification_error(np.array([0, 1, 2, 2, 0]), label) == pytest.approx(1 / 3)
-    assert metric.classification_error(np.array([0, 1, 2, 2, 0]), np.where(label < 0, np.nan, label)) == 1 / 3
-    assert metric.classification_error(np.array([0, -1, 2, 2, 0]), label) == 2 / 5  # -1 is a class
-    assert metric.classification_error(np.ones(4, int), np.array([1, 1, -1, 1])) == 1 / 4
-    assert metric.classification_error(np.ones(4), np.array([True, True, False, True])) == 1 / 4
-    for missing in (-1, np.nan):
-        with pytest.warns(RuntimeWarning, match="no observation to take the mean over"):
-            assert math.isnan(metric.classification_error(np.zeros(2, int), np.full(2, missing)))
-
-
 @pytest.mark.parametrize("num_classes", [2, 7, 10, 100])
 def test_a_network_that_says_the_label_is_never_wrong(num_classes):
     scorer = HRCSoftmaxMetric(num_classes)

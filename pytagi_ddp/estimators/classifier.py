@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.encoding import CategoryInputs
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_if_refused, unwrapped
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_unless_done, unwrapped
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.locks import lock_of
@@ -125,7 +125,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
                 tell persons or places apart (without groups).
         """
-        with unchanged_if_refused(self):
+        with unchanged_unless_done(self):
             self._fit(X, y, sample_weight, groups)
         return self
 
@@ -191,7 +191,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             UserWarning: columns that are constant in the first call, or have no number there and are ignored.
         """
         first = not hasattr(self, "networks_")
-        with unchanged_if_refused(self):
+        with unchanged_unless_done(self):
             x, numbers, weights = self._take(X, y, sample_weight, classes, reset=first)
             if first:
                 self._tree = self.sigma_v is not None

@@ -326,7 +326,7 @@ class EnsembleEstimator(BaseEstimator):
 
 
 @contextmanager
-def unchanged_if_refused(estimator: BaseEstimator) -> Iterator[None]:
+def unchanged_unless_done(estimator: BaseEstimator) -> Iterator[None]:
     """Restores the attributes of the estimator if the block raises an error."""
     before = dict(vars(estimator))
     try:

@@ -29,7 +29,7 @@ LARGEST = 8.0  # limit on |ln r^2|: a residual near 0 is due to chance
 MOST_GAIN = 0.7  # limit on the share of s^2 that averaging over networks takes away
 LEAST = 1e-8  # smallest variance, where the target has variance 1
 ROUNDS = 20  # in which factors of the noise of several columns are fitted together
-FACTORS = tuple(2 ** (k / 4) for k in range(-24, 25))  # on the variances of networks, if the noise is known
+FACTORS = tuple(2 ** (k / 4) for k in range(-40, 41))  # on the variances of networks, if the noise is known
 USUAL = 10  # samples as many as which the usual noise counts in that of samples whose category is rare or missing
 Run = Callable[[Callable[..., Any], Iterable[tuple]], list]  # calls a function with each of some tuples of arguments
 
@@ -135,10 +135,6 @@ class StudentTNoise(Noise):
         """Variances of the networks, as they count in the epistemic part of the variance."""
         return moments.var
 
-    def spread(self, moments: Moments) -> np.ndarray:
-        """The spread of the networks, as it counts in the epistemic part of the variance."""
-        return moments.spread
-
     @abstractmethod
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
         """ln s^2 of the scale s, for a standardised target."""
@@ -151,9 +147,8 @@ class StudentTNoise(Noise):
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
-        spread = self.spread(moments)
-        epistemic = self.variances(moments) + moments.missing + spread
-        epistemic, spread = (epistemic, spread) * np.exp(-log_scale2)
+        epistemic = self.variances(moments) + moments.missing + moments.spread
+        epistemic, spread = (epistemic, moments.spread) * np.exp(-log_scale2)
         mu = moments.mu
         if known and self.intercept is not None:
             mu, log_scale2 = self.intercept.given(x, mu, log_scale2)
@@ -165,7 +160,7 @@ class GivenNoise(StudentTNoise):
     """Noise of a known variance. Predictions are Gaussian; networks' variances, their spread and the noise add up.
 
     Attributes:
-        factor: on the variances and the spread of the networks.
+        factor: on the variances of the networks. (Their spread is larger in the ensemble than within a fold.)
     """
 
     variance: float
@@ -173,13 +168,10 @@ class GivenNoise(StudentTNoise):
     factor: float = 1.0
 
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
-        return np.log(self.variances(moments) + moments.missing + self.spread(moments) + self.variance)
+        return np.log(self.variances(moments) + moments.missing + moments.spread + self.variance)
 
     def variances(self, moments: Moments) -> np.ndarray:
         return self.factor * moments.var
-
-    def spread(self, moments: Moments) -> np.ndarray:
-        return self.factor * moments.spread
 
     def fitted(self, moments: Moments, y: np.ndarray, weights: np.ndarray) -> GivenNoise:
         """With the most probable factor, given the prior ln f ~ N(0, 1) and samples that the networks have not learnt.

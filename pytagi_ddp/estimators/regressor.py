@@ -21,7 +21,7 @@ from pytagi_ddp.estimators.ensemble import (
     EnsembleEstimator,
     is_deviation,
     scales_of,
-    unchanged_if_refused,
+    unchanged_unless_done,
     unwrapped,
 )
 from pytagi_ddp.estimators.folds import learnt_by
@@ -97,8 +97,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             `hidden_layer_sizes` is None as well, (50, 50) with 5 epochs is tried too: many epochs may fit the noise.
         batch_size: samples in a step. Small batches keep steps accurate.
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
-            one for each. Predictions are then Gaussian, and the variances of the networks have the factor, from 1/64 to
-            64, with which samples that were not learnt are most probable. None: the noise is learnt, as above.
+            one for each. Predictions are then Gaussian, and the variances of the networks have the factor, from 1/1024
+            to 1024, with which samples that were not learnt are most probable. None: the noise is learnt, as above.
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs. In `partial_fit` without `fit` the noise
             does not depend on the inputs.
@@ -233,7 +233,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 tell persons or places apart (without groups); or y with extremes, compared with which most of its
                 numbers are nearly equal.
         """
-        with unchanged_if_refused(self):
+        with unchanged_unless_done(self):
             self._fit(X, y, sample_weight, groups)
         return self
 
@@ -350,7 +350,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 as in `fit`.
         """
         first = not hasattr(self, "networks_")
-        with unchanged_if_refused(self):
+        with unchanged_unless_done(self):
             x, y, weights = self._take(X, y, sample_weight, reset=first)
             training, given = self._trainings(len(y), y.shape[1])[0], self._given_noise()
             networks = self._untrained(training, x) if first else []

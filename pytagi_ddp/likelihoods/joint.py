@@ -56,7 +56,7 @@ class Joint(Likelihood):
 
     def _observed(self, y: Any) -> Iterator[tuple[Likelihood, int, int, Any]]:
         """(likelihood, first output, number of outputs, observations) of each part."""
-        return ((*part, values) for part, values in zip(self._parts, _checked(y, len(self._parts)), strict=True))
+        return ((*part, values) for part, values in zip(self._parts, _of_parts(y, len(self._parts)), strict=True))
 
     def _checked(self, outputs: Outputs, y: Any) -> None:
         for likelihood, first, width, values in self._observed(y):
@@ -116,7 +116,7 @@ class JointPrediction:
             ValueError: another number of parts, or as `Prediction.log_prob`.
         """
         total: Any = 0.0
-        for part, values in zip(self.parts, _checked(y, len(self.parts)), strict=True):
+        for part, values in zip(self.parts, _of_parts(y, len(self.parts)), strict=True):
             if values is not None:
                 logs = part.log_prob(values)
                 known, of_sample = np.where(np.isnan(logs), 0, logs), tuple(range(1 - part.mean.ndim, 0))
@@ -129,7 +129,7 @@ class JointPrediction:
         return [part.sample(n, random) for part in self.parts]
 
 
-def _checked(y: Any, parts: int) -> Sequence[Any]:
+def _of_parts(y: Any, parts: int) -> Sequence[Any]:
     """`y` if it has one entry for each part; otherwise raises ValueError."""
     if not isinstance(y, list | tuple) or len(y) != parts:
         raise ValueError(

@@ -61,7 +61,6 @@ LARGE_COUNT = 1000  # from which errors are several times the standard deviation
 LOOKED_AT = 1 << 17  # values, about
 FAR = 1e100  # limit of values
 MANY = 10  # epochs after which a network has learnt something
-TINY = 1e-30  # least variance of y
 OFTEN = 4  # epochs of a warm-up after which a training that ends is reported
 OF_NUMBERS = (Censored, Gaussian, HeteroscedasticGaussian, Laplace, StudentT)
 LINKS: dict[type, tuple[type, ...]] = {
@@ -196,13 +195,13 @@ def advise_batch_size(samples: int | None, least: int, parameters: int | None, b
     """
     if samples is None:
         return
+    if isinstance(batches, ArrayLoader):
+        samples = min(samples, len(batches.x))
     if samples < least:
         warn(
             f"a step learns {samples} sample, in which each pixel is an observation: it may change the network much "
             f"too far. Give a batch_size of at least {least}"
         )
-    if isinstance(batches, ArrayLoader):
-        samples = min(samples, len(batches.x))
     if parameters is not None and samples > max(least, parameters // 2):
         warn(
             f"a step learns {samples} samples, which is too many for a network with {parameters} parameters for each "
@@ -222,8 +221,10 @@ def advise_result(batches: Iterable[Any], likelihood: Any, nll: float | None, pa
     y = batches.y
     if not isinstance(y, np.ndarray) or batches.weight is not None or len(y) >= parameters:
         return
-    rows = y.reshape(len(y), -1).astype(np.float64)
-    constant = float(np.mean(0.5 * np.log(2 * np.pi * np.e * np.maximum(np.nanvar(rows, 0), TINY))))
+    rows = np.asarray(y[:: max(1, y.size // LOOKED_AT)], np.float64).reshape(-1, y[0].size)
+    variances = np.array([np.nanvar(column) for column in rows.T if not np.isnan(column).all()])
+    predicted = np.maximum(variances, likelihood.sigma**2)  # the likelihood has this noise
+    constant = float(np.mean(np.log(2 * np.pi * predicted) + variances / predicted)) / 2
     if nll >= constant:
         warn(
             f"the network has learnt nothing: its train_nll is {nll:.2f}, and that of a constant is {constant:.2f}. "

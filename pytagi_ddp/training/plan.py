@@ -31,7 +31,8 @@ def default_batch_size(of_classes: bool, parameters: int, shares: int, least: in
 
 def least_samples(outputs: Shape) -> int:
     """The least samples of a step: `LEAST_IMAGES` if each sample is observed at several pixels, otherwise 1."""
-    return LEAST_IMAGES if outputs.pixels or outputs.height * outputs.width > 1 else 1
+    height, width = outputs.pixels or (outputs.height, outputs.width)
+    return LEAST_IMAGES if height * width > 1 else 1
 
 
 def default_count(of_classes: bool, parameters: int, epochs: int) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ from pytagi_ddp.training.ranks import (
 )
 from pytagi_ddp.warn import warn
 from pytagi_ddp.weights import warn_of_sum
+
+CHECKED = 1 << 20  # observations that are checked at a time: the check copies them
 
 
 class Trainer:
@@ -439,7 +442,8 @@ class Trainer:
                     error.add_note(f"after {self.step} steps, in epoch {self.epoch + 1}")
                 raise
             except KeyboardInterrupt:
-                advise_interrupted(self.network.schedule)
+                with first_rank_warns(self.ranks), suppress(Warning):
+                    advise_interrupted(self.network.schedule)
                 raise
             if self.step:
                 compare_networks_in_training(self.net)
@@ -469,9 +473,15 @@ class Trainer:
 
     def _check_observations(self, what: str, batches: Iterable[Any] | None) -> None:
         """Raises the errors of the likelihood about observations in arrays, behind `what`, before they end an epoch."""
-        if isinstance(batches, ArrayLoader) and isinstance(self.likelihood, Likelihood) and self._has_outputs:
+        if not (isinstance(batches, ArrayLoader) and isinstance(self.likelihood, Likelihood) and self._has_outputs):
+            return
+        samples, shape = len(batches.x), self.network.out_shape
+        size = max(1, CHECKED // shape.size)  # of a part, as the check copies it
+        for first in range(0, samples, size):
+            rows = slice(first, min(first + size, samples))
             try:
-                self.likelihood.check_observations(batches.y, len(batches.x), self.network.out_shape)
+                y = each_part(operator.itemgetter(rows), batches.y)
+                self.likelihood.check_observations(y, rows.stop - first, shape)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{what}{error}") from None
 

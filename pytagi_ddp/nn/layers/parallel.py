@@ -193,7 +193,8 @@ class Parallel(BaseLayer):
     def _sum_of(self, outputs: list[Shape]) -> Shape:
         # Flat units may be those of an image or a sequence.
         images, sequences = ({getattr(out, kind) for out in outputs} - {None} for kind in ("image", "sequence"))
-        if len({out.size for out in outputs}) > 1 or len(images) > 1 or len(sequences) > 1:
+        mixed = bool(images) and any(out.pixels for out in outputs)  # pixels have another order than in an image
+        if len({out.size for out in outputs}) > 1 or len(images) > 1 or len(sequences) > 1 or mixed:
             raise ValueError(f"{self._told(outputs)}; they must be equal")
         if None in self._given:
             return self._identities_first(outputs)[0]
