@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytagi_ddp.data.batches import RankBatches
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.nn import EvidenceSchedule, Sequential, Shape
 from pytagi_ddp.training.advice import FEW
-from pytagi_ddp.training.batches import length
+from pytagi_ddp.training.batches import counts_samples, length
 from pytagi_ddp.warn import warn
 
 # How often a sample counts. For classes, a cold posterior makes the fewest errors. For numbers with known noise, 8
@@ -50,7 +49,7 @@ def steps_per_epoch(train: Iterable[Any], ranks: Communicator) -> int:
         ValueError: it is unknown, or 0.
     """
     every = [length(train)]
-    if not isinstance(train, RankBatches):  # ranks may have different numbers of batches
+    if not counts_samples(train):  # ranks may have different numbers of batches
         every = ranks.all_gather_object(every[0], "fit")
     if None in every:
         raise ValueError(

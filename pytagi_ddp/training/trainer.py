@@ -240,8 +240,8 @@ class Trainer:
 
     @property
     def in_step(self) -> bool:
-        """Whether all ranks have the same number of batches, as with arrays and the library's loaders."""
-        return self.ranks.world_size == 1 or isinstance(self._train, RankBatches)
+        """Whether all ranks have the same number of batches, as with arrays and the library's loaders for training."""
+        return self.ranks.world_size == 1 or counts_samples(self._train)
 
     @property
     def classes(self) -> list[str] | None:

@@ -445,6 +445,22 @@ def test_ranks_may_have_different_numbers_of_batches(way):
 
 
 @pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
+def test_a_loader_for_evaluation_may_be_learnt_from(way):
+    """Of 61 samples rank 0 has two batches and rank 1 three: both take three steps, and end alike."""
+
+    def train():
+        net = way(network(), average=False)
+        loader = ArrayLoader(X, LABELS, 15, net.rank, 2, evaluation=True)
+        trainer = Trainer(net, Categorical(3), epochs=2)
+        history = trainer.fit(loader)
+        assert net.model.schedule.steps == trainer.step == 2 * 3
+        return len(loader), without_times(history), b"" if way is FSDPSequential else state_of(net)
+
+    (batches, *first), (more, *second) = run_threads(train, 2)
+    assert (batches, more) == (2, 3) and first == second
+
+
+@pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
 def test_batches_without_samples_are_left_out(way):
     def train():
         net = way(network(), average=False)
