@@ -10,7 +10,9 @@ GROUPS = {
         *("forward", "backward", "step", "predict", "fit", "train", "eval", "training", "forget_evidence", "update_bn"),
         *("accumulate", "no_sync", "join", "forward_backward"),
     ),
-    "Calls of all ranks": ("synchronize", "merge", "steps_since_merge", "barrier", "request_stop", "unshard", "close"),
+    "Calls of all ranks": (
+        *("synchronize", "merge", "steps_since_merge", "barrier", "request_stop", "withdraw_stop", "unshard", "close"),
+    ),
     "Files": ("save", "load", "save_pytagi", "save_csv", "load_csv"),
     "Layers and parameters": (
         *("summary", "named_layers", "named_leaves", "num_parameters", "parameters", "state_dict", "load_state_dict"),

@@ -260,6 +260,13 @@ class TrainedOnRanks(Wrapper):
         """Requests a stop: with the next exchange, `stop_requested` becomes True on every rank."""
         self._stop = True
 
+    def withdraw_stop(self) -> None:
+        """Withdraws earlier requests: `stop_requested` is False until there is another one. To be called on every rank.
+
+        `Trainer.fit` does it at its beginning.
+        """
+        self._stop, self._exchange.pooled = False, None
+
     def load(self, filename: str | bytes | Path) -> None:
         """`Sequential.load`; every rank reads the file, and drops its pending deltas.
 

@@ -393,6 +393,8 @@ class Trainer:
         self._begin()
         if self.net is self.network:
             warn_of_rank_alone()
+        if isinstance(self.net, TrainedOnRanks):
+            self.net.withdraw_stop()  # a request that has ended an earlier training
         self._share_of_data, self._shares = share_of(self.net)
         shape = self._out_shape()
         outputs, least = shape.features, least_samples(shape)

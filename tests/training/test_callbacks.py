@@ -16,7 +16,7 @@ from pytagi_ddp.nn import DDPSequential, Linear, ReLU, Sequential
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Trainer
 from tests.mpi.programs import training
 from tests.mpi.run import MpiJob, mpirun
-from tests.training.data import LABELS, TEST, StopAt, X, Y, network, on_ranks, shares, state_of
+from tests.training.data import LABELS, TEST, WAYS, StopAt, X, Y, network, on_ranks, shares, state_of
 
 
 class Seen(Callback):
@@ -324,6 +324,20 @@ def test_a_rank_that_has_no_more_batches_stops_with_the_others(rank, tmp_path):
     steps = 4 if rank == 0 else 3
     assert run_threads(train, 2) == [(True, 0, steps, steps)] * 2
     assert len(list((tmp_path / str(rank)).glob(f"step-{steps:010}-*"))) == 1
+
+
+@pytest.mark.parametrize("wrap", [*WAYS.values(), lambda model: DDPSequential(model, every=4)])
+def test_a_request_to_stop_ends_one_training(wrap):
+    def train():
+        net = wrap(network())
+        trainers = [
+            Trainer(net, Categorical(3), epochs=2, batch_size=6, callbacks=[StopAt(step, 0)]) for step in (1, None)
+        ]
+        for trainer in trainers:
+            trainer.fit((X, LABELS))
+        return [trainer.stopped for trainer in trainers], trainer.step == 2 * len(trainer._train), net.stop_requested
+
+    assert run_threads(train, 2) == [([True, False], True, False)] * 2
 
 
 def test_any_rank_may_end_the_training_after_an_epoch():

@@ -462,6 +462,10 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     def stop_requested(self) -> bool:
         return self._stop_requested
 
+    def withdraw_stop(self) -> None:
+        super().withdraw_stop()
+        self._stop_requested = False
+
     def timelines(self) -> list[Timeline]:
         """`timeline` of all stages of this pipeline, for `schedule.draw` and `schedule.bubble`; collective.
 
