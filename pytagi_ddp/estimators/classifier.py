@@ -244,7 +244,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
 
         With `reset` they determine scales, features and classes.
         """
-        X, y = self._numbers(X, reset), unwrapped(y, "y", text=True)
+        X, y = self._numbers(X, reset, sample_weight), unwrapped(y, "y", text=True)
         with explained(y, "y"):
             X, y = check_X_y(X, y, ensure_all_finite="allow-nan", estimator=self)
             check_classification_targets(y)

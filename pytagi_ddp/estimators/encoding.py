@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pytagi_ddp.estimators.inputs import labels_of, names_of
+from pytagi_ddp.estimators.inputs import labels_of, names_of, sample_weights
 from pytagi_ddp.nn import PiecewiseLinearEncoding
 from pytagi_ddp.warn import warn
 
@@ -178,8 +179,8 @@ class Categories:
         vars(self).update({"others": {}} | state)
 
     @classmethod
-    def of(cls, X: Any, asked: Any) -> Categories:
-        """The categories of X; `asked`: as the estimators' `categorical_features`.
+    def of(cls, X: Any, asked: Any, weights: Any = None) -> Categories:
+        """The categories of X; `asked`: as the estimators' `categorical_features`; `weights`: as in `fit`.
 
         Raises:
             ValueError: columns that X does not have.
@@ -196,7 +197,7 @@ class Categories:
         known: dict[int, list[Hashable]] = {}
         others: dict[int, set[Hashable]] = {}
         for k in columns:
-            keys = _keys(X, k)
+            keys = _learnt(_keys(X, k), weights)
             counts = Counter(key for key in keys if key is not None)
             text = any(isinstance(key, str) for key in counts) and not _is_declared(_column(X, k))
             most = [key for key, _ in counts.most_common(MOST_CATEGORIES)]
@@ -207,11 +208,12 @@ class Categories:
                 others[k] = set(keys) - set(most)
         return cls(known, [k for k in range(X.shape[1]) if k not in known], others)
 
-    def split(self, X: Any) -> tuple[Any, np.ndarray]:
+    def split(self, X: Any, weights: Any = None) -> tuple[Any, np.ndarray]:
         """The numeric columns of X, `indexable` (None: there are none), and the columns that encode its categories.
 
         Warns:
             UserWarning: most values of a column are unknown, and it has at least five, or they are of another type.
+                Values with the weight 0 do not count.
         """
         parts = []
         for k, categories in self.known.items():
@@ -219,7 +221,7 @@ class Categories:
             place |= dict.fromkeys(self.others.get(k, ()), len(categories))
             keys = _keys(X, k)
             found = np.array([place.get(key, -1) for key in keys], int)
-            given = [key for key in keys if key is not None]
+            given = [key for key in _learnt(keys, weights) if key is not None]
             unknown = [key for key in given if key not in place]
             most = categories and 2 * len(unknown) > len(given)
             if most and (len(given) >= MANY or not _types(unknown) & _types(categories)):
@@ -259,6 +261,11 @@ class Categories:
 
     def _width(self, k: int) -> int:
         return len(self.known[k]) + (k in self.others)
+
+
+def _learnt(keys: list[Hashable], weights: Any) -> list[Hashable]:
+    """The keys of the samples whose weight is not 0."""
+    return list(compress(keys, sample_weights(weights, len(keys), learnt=False)))
 
 
 def _warn_of_categories(name: Any, counts: Counter, kept: int, text: bool) -> None:

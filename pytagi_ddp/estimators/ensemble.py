@@ -257,20 +257,22 @@ class EnsembleEstimator(BaseEstimator):
         check_is_fitted(self, "networks_")
         return self._scaled(self._numbers(X, reset=False))
 
-    def _numbers(self, X: Any, reset: bool) -> np.ndarray:
-        """float64 samples; with `reset`, they determine number and names of the features.
+    def _numbers(self, X: Any, reset: bool, weights: Any = None) -> np.ndarray:
+        """float64 samples; with `reset`, they determine number and names of the features, and the known categories.
+
+        Categories of samples with the weight 0 are not known.
 
         Raises:
             TypeError: columns that do not hold numbers. ValueError: as `check_array`.
         """
         X = dense(X)
         if reset:
-            self._categories = Categories.of(X, self.categorical_features)
+            self._categories = Categories.of(X, self.categorical_features, weights)
         check_header = partial(validate_data, self, header_of(X), "no_validation", reset=reset, skip_check_array=True)
         if self._categories.known:
             X = indexable(X)
             check_header()
-            numbers, categories = self._categories.split(X)
+            numbers, categories = self._categories.split(X, weights)
             parts = [categories] if numbers is None else [self._checked(numbers), categories]
             return np.concatenate(parts, 1, dtype=np.float64)
         checked = self._checked(X)

@@ -568,7 +568,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         With `reset`, these samples define the standardisation of all later ones.
         """
-        X, y = self._numbers(X, reset), unwrapped(y, "y")
+        X, y = self._numbers(X, reset, sample_weight), unwrapped(y, "y")
         with explained(y, "y"):
             X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, multi_output=True, estimator=self)
         if issparse(y):

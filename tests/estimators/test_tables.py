@@ -266,6 +266,19 @@ def test_values_that_were_not_learnt_are_unknown():
     assert np.isnan(missing).all() and np.isnan(new).all()
 
 
+@both
+@pytest.mark.parametrize("train", ["fit", "partial_fit"])
+def test_categories_of_samples_without_weight_are_unknown(kind, train):
+    x = [*np.arange(30) % 3, *range(100, 140), *range(100, 140)]
+    y, weights = np.arange(110) % 2, np.repeat([1.0, 0.0], [30, 80])
+    some, every = (kind(**QUICK, categorical_features=[0]) for _ in range(2))
+    getattr(some, train)(np.array(x[:30])[:, None], y[:30])
+    with warnings.catch_warnings(action="error"):  # most values are of no known category, but do not count
+        getattr(every, train)(np.array(x)[:, None], y, sample_weight=weights)
+    assert some._categories == every._categories
+    np.testing.assert_array_equal(some.predict([[1], [100]]), every.predict([[1], [100]]))
+
+
 def test_a_missing_value_does_not_make_unknown_categories_known():
     rng = np.random.default_rng(0)
     effect, names = rng.normal(size=20), np.repeat(np.arange(20), 20)
