@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError
-from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP
+from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP, errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
@@ -98,8 +99,7 @@ class Checkpoints(Callback):
             )
         if self._manager:
             trainer.folder = self._manager.folder
-            if trainer.ranks.rank == 0:
-                self._manager.check_folder()
+            on_rank_0(trainer.ranks, self._manager.check_folder)
         first = trainer.first_likelihood
         self._began_with = json.loads(json.dumps(first.state_dict())) if isinstance(first, Likelihood) else None
         if self._resume:
@@ -130,9 +130,12 @@ class Checkpoints(Callback):
             extra = self._metrics(trainer)  # first, since it is collective, and what follows may fail on one rank
             if isinstance(likelihood, Likelihood):
                 extra |= {"likelihood": likelihood.state_dict(), "first likelihood": self._began_with}
-            extra["callbacks"] = [
-                (type(one).__name__, one.state_dict() if runs_here(one, trainer) else {}) for one in trainer.callbacks
-            ]
+            # All ranks save a network in shards: if one of them fails before, the others would wait for it.
+            with errors_of_all_ranks(trainer.ranks) if isinstance(trainer.net, ShardedNetwork) else nullcontext():
+                extra["callbacks"] = [
+                    (type(one).__name__, one.state_dict() if runs_here(one, trainer) else {})
+                    for one in trainer.callbacks
+                ]
             if classes is not None:
                 extra["classes"] = classes
             self._manager.save(trainer.savable, trainer.position, self._settings, average=trainer.average, extra=extra)

@@ -34,13 +34,15 @@ def one(folder, checkpoints=(), **options):
     return without_times(trainer.fit((X, LABELS), TEST)), state_of(net), trainer
 
 
-def test_a_folder_that_cannot_be_made_ends_the_training_at_its_beginning():
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_cannot_be_made_ends_the_training_at_its_beginning(resume):
     def train():
         net = network()
         before = state_of(net)
         ways = DDPSequential(net)
         with pytest.raises(CallbackError, match=r"Checkpoints failed in fit_begin.*/proc/none"):  # nobody makes it
-            Trainer(ways, Categorical(3), callbacks=[Checkpoints("/proc/none")], **ALL).fit((X, LABELS))
+            checkpoints = Checkpoints("/proc/none", resume=resume)
+            Trainer(ways, Categorical(3), callbacks=[checkpoints], **ALL).fit((X, LABELS))
         assert state_of(net) == before
 
     run_threads(train, 2)
@@ -176,6 +178,21 @@ def test_what_callbacks_keep_is_that_of_each(tmp_path, on_all_ranks):
 
     run_threads(lambda: train(1), 2)
     assert run_threads(lambda: train(2), 2) == [[2, 3], [2, 3] if on_all_ranks else [1, 2]]
+
+
+@pytest.mark.parametrize(("way", "every"), [("ddp", None), ("fsdp", None), ("fsdp", 1)])
+def test_a_callback_that_cannot_be_kept_ends_the_training_on_all_ranks(tmp_path, way, every):
+    class Fails(Callback):
+        def state_dict(self):
+            raise ValueError("cannot be kept")
+
+    def train(net):
+        with pytest.raises(CallbackError, match=r"Checkpoints failed in \w+_end: ValueError: cannot be kept"):
+            checkpoints = Checkpoints(tmp_path, every=every)
+            Trainer(net, epochs=1, batch_size=6, callbacks=[Fails(), checkpoints]).fit((X, LABELS))
+        return net.communicator.all_gather_object(net.rank)
+
+    assert on_ranks(way, 2, train) == [[0, 1]] * 2
 
 
 def test_early_stopping_says_that_it_begins_anew(tmp_path):
