@@ -25,6 +25,7 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.interrupts import answer, held_back
+from pytagi_ddp.kernels.cpu.runtime import entries
 from pytagi_ddp.kernels.cpu.runtime.compile import inner
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
@@ -104,6 +105,28 @@ def test_no_interrupt_cuts_the_compiler_short(times, monkeypatch):
     monkeypatch.undo()
     compiled(values)
     np.testing.assert_array_equal(values, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_an_interrupt_leaves_no_lock_of_the_compiler_taken(place, monkeypatch):
+    """Other threads would wait for it for ever. It is taken for the address of a loop, and to make an entry."""
+    compiled, values, taken = inner(lambda values: None), np.zeros(3, np.float32), []
+
+    class Lock:
+        def __enter__(self):
+            taken.append(True)
+            if len(taken) == place:
+                interrupt()
+
+        def __exit__(self, *exc_info):
+            taken[-1] = False
+
+    compiled(values)
+    monkeypatch.setattr(entries, "global_compiler_lock", Lock())
+    monkeypatch.setattr(entries, "_entries", {})
+    with pytest.raises(KeyboardInterrupt):
+        entries.entry_of(compiled, (values,))
+    assert taken == [False] * place
 
 
 IMPORTED_LATE = """

@@ -44,7 +44,7 @@ def entry_of(loop: Any, arguments: tuple) -> tuple[int, list[int]] | None:
     function_type = convention.get_function_type(types.none, signature)
     if len(function_type.args) != len(words) + 2:  # the result and an exception come first
         return None
-    with global_compiler_lock:  # so that no fork leaves LLVM locked
+    with held_back(always=True), global_compiler_lock:  # so that no fork leaves LLVM locked
         target = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return _entry(compiled.target_context, function_type), [target, *words]
 
@@ -65,7 +65,7 @@ def _words(argument: Any) -> list[int] | None:
 def _entry(context: Any, function_type: ir.FunctionType) -> int:
     key = str(function_type)
     if key not in _entries:
-        with global_compiler_lock, held_back(always=True):
+        with held_back(always=True), global_compiler_lock:
             _entries[key] = _compile(context, function_type, f"pytagi_ddp_entry_{len(_entries)}")
     return _entries[key][0]
 
