@@ -22,8 +22,8 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     queue: Queue = Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_fill, args=(items, queue, stop), name="prefetch", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while True:
             item, error = queue.get()
             if error is not None:
@@ -39,7 +39,7 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
                 queue.get_nowait()
         # At the end of the program the thread stands still, and from Python 3.13 on would be waited for without an end.
         if not sys.is_finalizing():
-            with suppress(RuntimeError):  # in a garbage collection of the thread itself
+            with suppress(RuntimeError):  # in a garbage collection of the thread itself, or if it has not started
                 thread.join()
 
 

@@ -66,6 +66,20 @@ def test_an_exception_in_the_loop_ends_the_thread(interruption):
     assert threads() == []
 
 
+@pytest.mark.parametrize("started", [False, True])
+def test_an_interrupt_while_the_thread_starts_ends_it(started, monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self):
+            if started:
+                super().start()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(prefetch(iter(range(10**9)), 2))
+    assert threads() == []
+
+
 def test_garbage_collection_ends_the_thread():
     source = prefetch(iter(range(10**9)), 2)
     next(source)
