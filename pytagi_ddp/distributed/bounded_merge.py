@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from numbers import Real
 
 import numpy as np
@@ -42,6 +43,7 @@ class BoundedMerge(PosteriorMerge):
         self._max_wait = float(options.max_wait)
         ranks = communicator.split(0)  # a copy, for merges during other collectives of the program
         assert ranks is not None
+        weakref.finalize(self, ranks.close).atexit = False  # it does not wait for other ranks
         self._ranks, ranks.debug = ranks, False  # debug mode would wait for all ranks before a merge
         self._flight: Handle | None = None  # the merge in progress
         communicator.at_end(self._abandon)

@@ -1,6 +1,7 @@
 """What DDPSequential can do beside one all-reduce a step, on 1, 2 and 3 real ranks."""
 
 import copy
+import gc
 import os
 import time
 import warnings
@@ -242,6 +243,23 @@ def bounded_wait(comm):
     ddp.merge()
     results["end"] = [same_everywhere(ddp), ddp.steps_since_merge, ddp.stop_requested]
     return results
+
+
+def deleted(comm):
+    ddp = DDPSequential(WITHOUT_BATCH_NORM["Linear"](), DDPConfig(backend=comm.backend), every=2, max_wait=1.0)
+    ranks = ddp._exchange._ranks
+    before = ranks.closed
+    del ddp
+    deadline = time.monotonic() + 10
+    while not ranks.closed and time.monotonic() < deadline:  # nothing happens while another thread collects
+        gc.collect()
+        time.sleep(2e-3)
+    return [before, ranks.closed, comm.closed]
+
+
+@on_ranks(deleted, 1, 2, real=2)
+def test_a_network_that_is_deleted_gives_its_group_back(results):
+    assert results == [[False, True, False]] * len(results)
 
 
 @on_ranks(bounded_wait, 1, 2, 3, real=3)
