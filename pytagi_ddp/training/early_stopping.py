@@ -18,7 +18,8 @@ BEST = "best.safetensors"
 class EarlyStopping(Callback):
     """Ends the training when a metric has not improved for `patience` epochs, and restores the best epoch.
 
-    If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement.
+    If the metric is NaN in an epoch, there is a warning, and the epoch does not count as an improvement. If it is NaN
+    in all of them, the parameters of the last one stay.
 
     With `Checkpoints` and `restore` the best network is written to `best.safetensors` in their folder: `net.load` reads
     it. If such a training is started again, the count continues, and there is no further step if this callback has
@@ -59,14 +60,15 @@ class EarlyStopping(Callback):
         self.restore = restore
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, epoch: int = 0) -> None:
         self.best, self.best_epoch = math.inf, 0
+        self._first = epoch  # epochs before, which do not count
         self._watched: str | None = None
         self._kept: Any = None
         self._checksum: int | None = None  # of the file
 
     def state_dict(self) -> dict[str, Any]:
-        if not self.best_epoch or math.isnan(self.best):
+        if not self.best_epoch:
             return {}
         likelihood = self._kept and self._kept[1]
         noise = likelihood.state_dict() if isinstance(likelihood, Likelihood) else None
@@ -83,6 +85,7 @@ class EarlyStopping(Callback):
         if earlier is None or self.metric not in (None, earlier[0]["metric"]):
             if trainer.epoch or trainer.batch:
                 warn("EarlyStopping does not know this metric of the epochs before the checkpoint, and begins anew")
+            self._first = trainer.epoch
             return
         state, folder = earlier
         self._watched, self.best, self.best_epoch = state["metric"], state["best"], state["best_epoch"]
@@ -126,16 +129,17 @@ class EarlyStopping(Callback):
             warn(f"EarlyStopping: {metric!r} is NaN in epoch {trainer.epoch}: no observation has a score")
         if self._watched not in (None, metric):
             warn(f"EarlyStopping has watched {self._watched!r}, and now {metric!r}: it begins anew")
-            self._begin()
+            self._begin(trainer.epoch - 1)
         self._watched, sign = metric, -1 if self.largest else 1
-        if self.best_epoch == 0 or sign * value < sign * self.best - self.least or math.isnan(self.best):
+        first = self.best_epoch == 0 and not math.isnan(value)
+        if first or sign * value < sign * self.best - self.least:
             self.best, self.best_epoch = value, trainer.epoch
             if self.restore:
                 self._kept = trainer.keep()
                 if trainer.folder is not None:
                     with trainer.evaluated():
                         self._write(trainer)
-        elif trainer.epoch - self.best_epoch >= self.patience:
+        elif trainer.epoch - max(self.best_epoch, self._first) >= self.patience:
             trainer.stop()
 
     def fit_end(self, trainer: Any) -> None:

@@ -195,13 +195,19 @@ def test_a_callback_that_cannot_be_kept_ends_the_training_on_all_ranks(tmp_path,
     assert on_ranks(way, 2, train) == [[0, 1]] * 2
 
 
+@pytest.mark.filterwarnings("ignore:EarlyStopping. 'train_none' is NaN")
 def test_early_stopping_says_that_it_begins_anew(tmp_path):
+    none = {"none": lambda prediction, y: np.full(len(y), np.nan)}
+
     def train(epochs, *stopping):
-        network().fit(X, LABELS, epochs=epochs, callbacks=[*stopping, Checkpoints(tmp_path, resume=True)])
+        callbacks = [*stopping, Checkpoints(tmp_path, resume=True)]
+        return network().fit(X, LABELS, epochs=epochs, callbacks=callbacks, metrics=none)
 
     train(1)
     with pytest.warns(UserWarning, match="EarlyStopping does not know this metric of the epochs before the checkpoint"):
         train(2, EarlyStopping())
+    with pytest.warns(UserWarning, match="EarlyStopping does not know this metric of the epochs before the checkpoint"):
+        assert len(train(9, EarlyStopping(2, "train_none"))) == 2
 
 
 def test_a_resumed_training_has_the_likelihood_and_the_schedule_that_it_began_with(tmp_path):
