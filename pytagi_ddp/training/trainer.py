@@ -31,6 +31,7 @@ from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
 from pytagi_ddp.nn.core.validate import check_integers, check_predictions
 from pytagi_ddp.nn.tools.inspection import pulls_knowledge
+from pytagi_ddp.nn.tools.update_bn import unfrozen_norms
 from pytagi_ddp.training import metrics as metric
 from pytagi_ddp.training.advice import (
     KNOWS,
@@ -460,12 +461,16 @@ class Trainer:
         return self.history
 
     def _check_data(self, validation: Iterable[Any] | None) -> None:
-        """Raises ValueError for data that cannot be read in each epoch, and for other classes in the validation."""
+        """Raises ValueError for data that cannot be read so often, and for other classes in the validation."""
+        of_norms = self._bn_batches > 0 and bool(unfrozen_norms(self.network))
         for batches in (self._train, validation):
-            if self.epochs > 1 and isinstance(batches, Iterator):
+            if isinstance(batches, Iterator) and (self.epochs > 1 or (of_norms and batches is self._train)):
+                again = f"there are {self.epochs} epochs"
+                if self.epochs == 1:
+                    again = "statistics of normalisations need it again (not with bn_batches=0)"
                 raise ValueError(
-                    f"a {type(batches).__name__} can be read once, and there are {self.epochs} epochs: give a list of "
-                    "batches, or an object whose __iter__ starts again"
+                    f"a {type(batches).__name__} can be read once, and {again}: give a list of batches, or an object "
+                    "whose __iter__ starts again"
                 )
         if validation is not None and (other := other_class(self.classes, classes_of(validation))):
             raise ValueError(

@@ -676,6 +676,8 @@ def test_data_and_networks_that_cannot_be():
         network().fit(X, likelihood=Categorical(3))
     with pytest.raises(ValueError, match="a generator can be read once, and there are 2 epochs"):
         network().fit((batch for batch in cut(X, LABELS)), likelihood=Categorical(3), epochs=2)
+    with pytest.raises(ValueError, match=r"can be read once, and statistics .* need it again \(not with bn_b"):
+        network(norm=True).fit((batch for batch in cut(X, LABELS)), likelihood=Categorical(3), epochs=1)
     images, test = synthetic_images(40, 20)
     renamed = BatchLoader(replace(test, classes=("x", *test.classes[1:])), 20, evaluation=True)
     with pytest.raises(ValueError, match=r"class 0 is '.*' in the training data, and 'x' in the validation data: make"):
@@ -685,6 +687,14 @@ def test_data_and_networks_that_cannot_be():
         own.fit((X, LABELS), iter(cut(*TEST)))
     with pytest.raises(ValueError, match="evaluate needs a likelihood"):
         Trainer(network()).evaluate(TEST)
+
+
+def test_a_generator_is_read_once():
+    options = {"epochs": 1, "likelihood": Categorical(3), "evidence": None}
+    for norm, batches in ((False, 40), (True, 0)):
+        train, validation = ((batch for batch in cut(*data)) for data in ((X, LABELS), TEST))
+        history = network(norm=norm).fit(train, bn_batches=batches, validation=validation, **options)
+        assert history[0]["val_nll"] > 0
 
 
 def test_the_schedule_of_a_stream_stays():
