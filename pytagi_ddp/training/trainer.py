@@ -232,7 +232,9 @@ class Trainer:
     def position(self) -> TrainingPosition:
         """The position in the training."""
         samples = self.samples_done if counts_samples(self._train) else None
-        return TrainingPosition(self.epoch, self.batch, self.step, getattr(self._train, "seed", self.seed), samples)
+        seed: Any = getattr(self._train, "seed", None)  # an iterable of any kind may have something else
+        found = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        return TrainingPosition(self.epoch, self.batch, self.step, int(seed) if found else self.seed, samples)
 
     @property
     def batches_per_epoch(self) -> int | None:

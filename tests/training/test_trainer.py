@@ -427,6 +427,18 @@ def test_a_loader_of_pytorch_makes_lists_of_tuples(batch_size):
         assert state_of(net) == state_of(expected)
 
 
+@pytest.mark.parametrize(("seed", "found"), [(None, 5), (-1, 5), (True, 5), (print, 5), (np.int64(7), 7)])
+def test_a_seed_of_an_iterable_counts_if_it_is_one(seed, found):
+    class Batches(list):
+        def __init__(self):
+            super().__init__(cut(X, LABELS))
+            self.seed = seed
+
+    trainer = Trainer(network(), Categorical(3), epochs=1, seed=5)
+    trainer.fit(Batches())
+    assert trainer.position.seed == trainer.options["seed"] == found
+
+
 @pytest.mark.parametrize("way", [DDPSequential, FSDPSequential])
 def test_ranks_may_have_different_numbers_of_batches(way):
     """Rank 0 has seven batches, rank 1 three: no sample is lost, and both end alike."""
