@@ -129,7 +129,8 @@ class RankBatches(ABC):
         Behind all samples there is no further batch, also if the last one was smaller.
         """
         batch, first = divmod(samples, self.global_batch)
-        return (self.num_batches(), 0) if first and samples == self._num_samples else (batch, first)
+        smaller = first > 0 and samples == self._num_samples and not self._order["drop_last"]
+        return (self.num_batches(), 0) if smaller else (batch, first)
 
     def state_dict(self) -> dict[str, int]:
         """Position in the training order, to be stored in a checkpoint; the same on every rank."""

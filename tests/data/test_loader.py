@@ -188,6 +188,18 @@ def test_other_ranks_and_batch_sizes_go_on_behind_the_same_sample(version):
     assert sum(len(labels) for _, labels in loader) == len(data), "the next iteration is of the whole epoch"
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_end_that_other_batch_sizes_store_again_stays_the_end(drop_last):
+    first = BatchLoader(make_data(100), 10, drop_last=drop_last)
+    assert len(list(first)) == 10
+    state = first.state_dict()
+    for batch_size in (8, 3, 10):
+        loader = BatchLoader(make_data(100), batch_size, drop_last=drop_last)
+        loader.load_state_dict(state)
+        state = loader.state_dict()
+        assert state["samples"] == 100 and list(loader) == []
+
+
 def test_what_counts_no_samples_or_not_so_many():
     with pytest.raises(ValueError, match=r"samples must be in 0\.\.101 \(.* of training data, got 102"):
         BatchLoader(make_data(), 4).set_epoch(0, samples=102)
