@@ -421,13 +421,13 @@ class Trainer:
         with errors_of_all_ranks(self.ranks, "fit"):
             self._check_observations("", self._train)
             self._check_observations("validation: ", own)
-        with first_rank_warns(self.ranks):
+        with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):  # a warning may be an error
             if self._pipeline is None:
                 advise(self._train, self.likelihood, self.network)
                 parameters = None if self._of_classes else self._num_learned // outputs
                 advise_batch_size(self.global_batch, least, parameters, self._train)
             self._sums = self._new_sums()
-            self._plan(outputs)
+        self._plan(outputs)
         self.average = PosteriorAverage(self.network) if self._share else None
         with ExitStack() as self.stack:
             for loader in (self._train, own):
@@ -456,7 +456,7 @@ class Trainer:
                 self.net.load_state_dict(self._evaluated)
             self._call("fit_end")
         if not self.stopped and self.network.schedule is not None and self._pipeline is None:
-            with first_rank_warns(self.ranks):
+            with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):
                 advise_interrupted(self.network.schedule)
                 if self.epoch == self.epochs >= MANY:
                     advise_result(self._train, self.likelihood, self.results.get("train_nll"), self._num_learned)
@@ -514,14 +514,15 @@ class Trainer:
         steps = given.pop("steps_per_epoch", None)
         if steps is None:
             steps = steps_per_epoch(self._train, self.ranks)
-        here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
-        if here and pulls_knowledge(self.network.arena.leaves, schedule is None):
-            if schedule is not None:
-                warn(UNFROZEN)
-            elif self.epochs > 1:
-                warn(KNOWS)
-        count = default_count(self._of_classes, self._num_learned // outputs, self.epochs)
-        plan_evidence(self.network, steps, self.epochs, count, given)
+        with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):
+            here = not isinstance(self.net, ShardedNetwork)  # where no rank has all parameters
+            if here and pulls_knowledge(self.network.arena.leaves, schedule is None):
+                if schedule is not None:
+                    warn(UNFROZEN)
+                elif self.epochs > 1:
+                    warn(KNOWS)
+            count = default_count(self._of_classes, self._num_learned // outputs, self.epochs)
+            plan_evidence(self.network, steps, self.epochs, count, given)
 
     def _ends(self) -> bool:
         """Whether a rank has asked to stop after this epoch; collective."""
@@ -558,10 +559,12 @@ class Trainer:
             self.ranks, sums.samples, seconds, share, *sums.weights
         )
         seconds, share = seconds / self.ranks.world_size, share / self.ranks.world_size
-        if seen and not self.history and self.ranks.rank == 0:
-            warn_of_sum("weight", *weights)
-            if np.isnan(found["nll"]):
-                warn("there was no observation in this epoch: all were missing, have the weight 0, or have no score")
+        if seen and not self.history:
+            with errors_of_all_ranks(self.ranks, "fit"), first_rank_warns(self.ranks):
+                warn_of_sum("weight", *weights)
+                if np.isnan(found["nll"]):
+                    none = "all were missing, have the weight 0, or have no score"
+                    warn(f"there was no observation in this epoch: {none}")
         self.results = {"epoch": self.epoch + 1, **{f"train_{name}": value for name, value in found.items()}}
         self.results |= {"samples_per_second": seen / seconds, "train_seconds": seconds, "communication_share": share}
         self._call("evaluation_begin")

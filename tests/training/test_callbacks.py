@@ -4,6 +4,7 @@ import inspect
 import os
 import signal
 import sys
+import warnings
 from functools import partial
 
 import numpy as np
@@ -261,6 +262,30 @@ def test_only_rank_0_warns_about_the_data():
     with pytest.warns(UserWarning, match="numbers in x are about 100 or more") as found:
         run_threads(train, 3)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "known", "message"),
+    [
+        ((1000 * X, Y), False, "numbers in x are about 100 or more"),
+        ((X, Y), True, "evidence=None"),
+        ((X, Y, np.full(61, 1e-3)), False, "weight sums to"),
+        ((X, np.nan * Y), False, "no observation in this epoch"),
+        ((X[:8], np.where(np.arange(8) % 2, 1.0, -1.0)), False, "the network has learnt nothing"),
+    ],
+)
+def test_a_warning_that_is_an_error_is_raised_on_all_ranks(data, known, message):
+    def train():
+        net = network(1)
+        if known:
+            net.fit(X, Y, Gaussian(0.1), epochs=1, evidence=None)
+        net = DDPSequential(net)
+        with pytest.raises(UserWarning, match=message):
+            net.fit(data, likelihood=Gaussian(0.1), epochs=20 if len(data[0]) == 8 else 2, batch_size=4)
+        return net.communicator.all_gather_object(net.rank)
+
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        assert run_threads(train, 2) == [[0, 1]] * 2
 
 
 def test_an_error_within_an_epoch_names_the_callback():
