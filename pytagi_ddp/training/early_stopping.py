@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
@@ -116,7 +117,8 @@ class EarlyStopping(Callback):
 
     def _write(self, trainer: Any) -> None:
         path = trainer.folder / BEST
-        trainer.net.save(path)
+        with errors_of_all_ranks(trainer.ranks):  # also where rank 0 saves alone
+            trainer.net.save(path)
         self._checksum = checksum_of(path) if trainer.ranks.rank == 0 else None
 
     def epoch_end(self, trainer: Any) -> None:

@@ -14,7 +14,7 @@ from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.data import ArrayLoader, BatchLoader, synthetic_images
 from pytagi_ddp.distributed import run_threads
 from pytagi_ddp.likelihoods import Categorical, Gaussian, Joint, Laplace, StudentT
-from pytagi_ddp.nn import DDPSequential, Linear, Sequential
+from pytagi_ddp.nn import DDPSequential, FSDPSequential, Linear, Sequential
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.training import Callback, CallbackError, Checkpoints, EarlyStopping, Log, Trainer
 from tests.training.data import LABELS, TEST, WAYS, StopAt, X, network, on_ranks, shares, state_of, without_times
@@ -127,6 +127,25 @@ def test_the_best_epoch_in_another_folder(tmp_path):
     stopping_early(network(1), tmp_path / "a", epochs=3)
     stopping_early(network(1), tmp_path / "b", epochs=4, resume=tmp_path / "a")
     assert stopping_early(network(1), tmp_path / "b")[1:] == unbroken[1:]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_best_epoch_that_another_folder_cannot_take_ends_the_training_on_all_ranks(tmp_path, whole):
+    """`whole`: rank 0 saves the network alone."""
+
+    def train(folder, resume):
+        net = FSDPSequential(network(1), average=False, reshard_after_forward=not whole)
+        callbacks = [EarlyStopping(), Checkpoints(folder, resume=resume)]
+        try:
+            net.fit(X, X[:, 0], Gaussian(1.0), epochs=2 if resume else 1, callbacks=callbacks)
+        except CallbackError as error:
+            return str(error), net.communicator.all_gather_object(net.rank)
+
+    run_threads(lambda: train(tmp_path / "a", False), 2)
+    (tmp_path / "b" / "best.safetensors").mkdir(parents=True)
+    results = run_threads(lambda: train(tmp_path / "b", tmp_path / "a"), 2)
+    assert [ranks for _, ranks in results] == [[0, 1]] * 2
+    assert all("EarlyStopping failed in fit_begin: IsADirectoryError" in error for error, _ in results)
 
 
 @pytest.mark.parametrize("lost", [lambda path: path.unlink(), lambda path: path.write_bytes(b"of another run")])
