@@ -12,6 +12,7 @@ from typing import Any
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError
 from pytagi_ddp.distributed.engine.error_propagation import OUT_OF_STEP, errors_of_all_ranks, on_rank_0
 from pytagi_ddp.distributed.sharded import ShardedNetwork
+from pytagi_ddp.files import remove_temporary_files
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
 from pytagi_ddp.training.callback import Callback, runs_here
@@ -118,6 +119,8 @@ class Checkpoints(Callback):
         if self._manager and trainer.averages:
             with trainer.evaluated():
                 trainer.net.save(self._manager.folder / AVERAGE)
+            if trainer.ranks.rank == 0:
+                remove_temporary_files(self._manager.folder, AVERAGE)  # of killed jobs
         self._save(trainer)
 
     def fit_end(self, trainer: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
+from pytagi_ddp.files import remove_temporary_files
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
 from pytagi_ddp.warn import warn
@@ -119,7 +120,10 @@ class EarlyStopping(Callback):
         path = trainer.folder / BEST
         with errors_of_all_ranks(trainer.ranks):  # also where rank 0 saves alone
             trainer.net.save(path)
-        self._checksum = checksum_of(path) if trainer.ranks.rank == 0 else None
+        self._checksum = None
+        if trainer.ranks.rank == 0:
+            remove_temporary_files(trainer.folder, BEST)  # of killed jobs
+            self._checksum = checksum_of(path)
 
     def epoch_end(self, trainer: Any) -> None:
         results = trainer.results

@@ -148,6 +148,14 @@ def test_a_best_epoch_that_another_folder_cannot_take_ends_the_training_on_all_r
     assert all("EarlyStopping failed in fit_begin: IsADirectoryError" in error for error, _ in results)
 
 
+def test_temporary_files_of_killed_jobs_are_removed(tmp_path):
+    for name in ("best", "average"):
+        (tmp_path / f".{name}.safetensors.{'0f' * 16}.tmp").write_text("")
+    callbacks = [EarlyStopping(), Checkpoints(tmp_path)]
+    network().fit(X, LABELS, epochs=1, average_last=0.5, callbacks=callbacks)
+    assert not [*tmp_path.glob(".*.tmp")]
+
+
 @pytest.mark.parametrize("lost", [lambda path: path.unlink(), lambda path: path.write_bytes(b"of another run")])
 def test_a_best_network_that_is_lost_is_warned_about(tmp_path, lost):
     stopping_early(network(1), tmp_path, epochs=3)
