@@ -8,6 +8,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -127,14 +128,14 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     check_replaceable(path)
     mode = 0o600 if private else _own_mode(path)
-    temporary = path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
+    temporary = _temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made_with = 0o666 if mode is None else mode  # from the start, so that nobody else can read it meanwhile
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, made_with)) as file:
+        while (new := _locked(_created(temporary, mode))) is None:
+            temporary = _temporary_path(path)
+        with new as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)  # also the bits that the process's umask has removed
-            lock(file.fileno())  # until it has its name, so that no other process removes it
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -147,6 +148,23 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
+
+
+def _created(path: Path, mode: int | None) -> BinaryIO:
+    made_with = 0o666 if mode is None else mode  # from the start, so that nobody else can read it meanwhile
+    return open(path, "xb", opener=partial(os.open, mode=made_with))
+
+
+def _locked(file: BinaryIO) -> BinaryIO | None:
+    """A new temporary file, locked until it has its name, so that no other process removes it; None if one just did."""
+    if lock(file.fileno()) and os.fstat(file.fileno()).st_nlink:
+        return file
+    file.close()
+    return None
+
+
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(_temporary_name(path.name, uuid.uuid4().hex))
 
 
 def _temporary_name(name: str, mark: str) -> str:

@@ -254,6 +254,28 @@ def test_what_another_process_writes_is_no_leftover_on_nfs(tmp_path, monkeypatch
     assert (tmp_path / "file").read_bytes() == b"data"
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_another_process_that_is_first_to_lock_a_new_file_may_remove_it(tmp_path, monkeypatch, removed):
+    """It is written again. `removed`: the other process has removed it before this one tries to lock it."""
+    flock, others = files.lock, []
+
+    def late(descriptor):
+        if not others:
+            (leftover,) = tmp_path.iterdir()
+            others.append(os.open(leftover, os.O_RDWR))
+            assert flock(others[0])
+            leftover.unlink()
+            if removed:
+                os.close(others[0])
+        return flock(descriptor)
+
+    monkeypatch.setattr(files, "lock", late)
+    atomic_write(tmp_path / "file", b"data")
+    if not removed:
+        os.close(others[0])
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"data")]
+
+
 def test_leftovers_that_are_read_only_are_removed(tmp_path, monkeypatch):
     leftover = tmp_path / f".a.{'0f' * 16}.tmp"
     leftover.write_text("")
