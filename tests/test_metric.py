@@ -197,6 +197,7 @@ def test_auroc_refuses_scores_and_labels():
         with pytest.raises(ValueError, match=r"give auroc\(p\[y == 0\], p\[y == 1\]\)"):
             metric.auroc(*arguments)
     assert metric.auroc([0, 0, 0, 0], p) == 1 and metric.auroc([0, 1], p) == 0.5  # scores
+    assert metric.auroc([False, True], [True, True]) == 0.75
     assert metric.auroc([0, 1, 0, 0], y) == 0.625
 
 
