@@ -363,7 +363,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         If an exception (or Ctrl-C) leaves the block, the accumulated deltas are dropped.
         """
         with self._one_thread:
-            self.passes.accumulating = True
+            self.passes.accumulating, self.passes.lost = True, False
         try:
             yield
         except BaseException:
