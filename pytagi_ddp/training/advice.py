@@ -216,7 +216,7 @@ def advise_result(batches: Iterable[Any], likelihood: Any, nll: float | None, pa
     Args:
         batches: the training data. nll: negative log-likelihood of the last epoch. parameters: number of parameters.
     """
-    if nll is None or not isinstance(batches, ArrayLoader) or not isinstance(likelihood, Gaussian):
+    if nll is None or np.isnan(nll) or not isinstance(batches, ArrayLoader) or not isinstance(likelihood, Gaussian):
         return
     y = batches.y
     if not isinstance(y, np.ndarray) or batches.weight is not None or len(y) >= parameters:
