@@ -283,9 +283,10 @@ def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
         ValueError: No score of one of them, or NaN; labels.
     """
     low, high = to_numpy(inside, "inside").ravel(), to_numpy(outside, "outside").ravel()
-    bools = sum(values.dtype.kind == "b" for values in (low, high))
-    labels = sum(values.dtype.kind in "iu" and np.array_equal(np.unique(values), [0, 1]) for values in (low, high))
-    if bools == 1 or (labels == 1 and low.size == high.size):
+    kinds = [values.dtype.kind for values in (low, high)]
+    zero_one = [np.array_equal(np.unique(values), [0, 1]) for values in (low, high)]
+    labels = [kind == "b" or (kind in "iu" and both) for kind, both in zip(kinds, zero_one, strict=True)]
+    if sum(labels) == 1 and low.size == high.size:
         raise ValueError(
             "auroc takes the scores of two groups, and one argument holds labels: of scores p and labels y give "
             "auroc(p[y == 0], p[y == 1])"

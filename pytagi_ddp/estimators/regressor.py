@@ -210,7 +210,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> TAGIRegressor:
-        """Trains from scratch.
+        """Trains from scratch. If an exception (or Ctrl-C) ends it, the estimator is as it was before.
 
         Args:
             X: (n, features) numbers, n at least 2; NaN is missing. Columns that are constant have no effect.
@@ -226,7 +226,6 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
             TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
-            After an exception, also a KeyboardInterrupt, the estimator is as it was before.
 
         Warns:
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that
