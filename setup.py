@@ -97,7 +97,7 @@ def cores():
 
 
 class BuildKernels(build_ext):
-    """Compiles on all cores at once that it may use."""
+    """Compiles on all cores that it may use at once."""
 
     def finalize_options(self):
         super().finalize_options()

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.likelihoods.base import MISSING
 from pytagi_ddp.nn.core.validate import same_order
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
@@ -190,7 +189,7 @@ def reliability_bins(
         )
     if truth.dtype.kind not in "iub" or not 0 <= truth.min() <= truth.max() < p.shape[1]:
         remedy = "those of a scikit-learn classifier are np.searchsorted(classifier.classes_, y)"
-        if truth.dtype.kind == "i" and truth.min() == MISSING:
+        if truth.dtype.kind == "i" and truth.min() == -1:
             remedy = "-1 is a missing label; give p[y >= 0], y[y >= 0]"
         raise ValueError(
             f"label must be numbers of columns, integers from 0 to {p.shape[1] - 1}, "
