@@ -34,8 +34,9 @@ class Sine(nn.Activation):
 #
 # ``backward`` gets the deltas dm and ds of the output. For each parameter it sums A dm and A² ds over the batch, where
 # A is the derivative of the output by the parameter: here m. (With ``saved.accumulate`` it adds to the sums of the
-# passes before.) For the input it gives A dm and A² ds, where A is the derivative by the input, µ, times the Jacobian
-# of the activation in front. What it needs of ``forward`` is kept in attributes of ``saved``.
+# passes before. Otherwise it does not read them: they may be infinite, after a step that was refused.) For the input it
+# gives A dm and A² ds, where A is the derivative by the input, µ, times the Jacobian of the activation in front. What
+# it needs of ``forward`` is kept in attributes of ``saved``.
 
 
 class Scale(nn.BaseLayer):
@@ -57,8 +58,9 @@ class Scale(nn.BaseLayer):
 
     def backward(self, delta, saved):
         w, x = self.parameters.w, saved.x
-        w.delta_mu_sum[:] = saved.accumulate * w.delta_mu_sum + (x.mu * delta.mu).sum(0)
-        w.delta_var_sum[:] = saved.accumulate * w.delta_var_sum + (x.mu**2 * delta.var).sum(0)
+        g, h = (x.mu * delta.mu).sum(0), (x.mu**2 * delta.var).sum(0)
+        w.delta_mu_sum[:] = w.delta_mu_sum + g if saved.accumulate else g
+        w.delta_var_sum[:] = w.delta_var_sum + h if saved.accumulate else h
         slope = w.mu if x.jcb is None else w.mu * x.jcb
         return nn.Delta(slope * delta.mu, slope**2 * delta.var)
 

@@ -35,6 +35,21 @@ def test_they_pass_the_battery():
     }
 
 
+def test_it_learns_after_a_step_that_was_refused():
+    net = own_layers()
+    x = np.ones((3, 8))
+    for mu in (0.1, 3e38, 0.1):
+        net(x)
+        net.set_delta_z(np.full(12, mu), np.full(12, -0.1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            net.backward()
+        if mu < 1:
+            net.step()
+        else:
+            with pytest.raises(FloatingPointError, match="nothing has changed"):
+                net.step()
+
+
 def test_biases_alone():
     net = train(nn.Sequential(nn.Linear(2, 3), Shifts(), nn.Linear(3, 1)), 5)
     assert [tuple(part.size for part in parts) for parts in net.parameters()] == [
