@@ -11,6 +11,7 @@ from tests.battery import CHECKS, keeping, numerics
 from tests.battery.keeping import PRIOR
 from tests.battery.layers import EXAMPLES, examples_of, layers_of
 from tests.battery.numerics import oracles
+from tests.mpi.ddp_networks import WITHOUT_BATCH_NORM, with_batch_norm
 
 LAYERS = layers_of(nn)
 ALL = {
@@ -63,3 +64,10 @@ def test_every_layer_has_examples_and_an_oracle(kind):
         if parameter.default is not parameter.empty and name not in PRIOR:
             unusual = any(given[name] != parameter.default for given in settings)
             assert unusual, f"no example has a {name} other than {parameter.default}"
+
+
+def test_every_layer_is_trained_on_many_ranks():
+    nets = [make() for make in (*WITHOUT_BATCH_NORM.values(), with_batch_norm)]
+    there = {type(layer) for net in nets for _, layer in net.named_layers()}
+    missing = [kind.__name__ for kind in LAYERS if kind not in there]
+    assert not missing, f"add a network with {', '.join(missing)} to WITHOUT_BATCH_NORM in tests/mpi/ddp_networks.py"

@@ -45,6 +45,7 @@ WITHOUT_BATCH_NORM = {
     "ConvTranspose2d": lambda: conv(nn.ConvTranspose2d(3, 2, 3, stride=2, padding_type=2), features=338),
     "AvgPool2d": lambda: conv(nn.AvgPool2d(2), features=27),
     "MaxPool2d": lambda: conv(nn.MaxPool2d(2, 2), features=27),
+    "Pixels": lambda: conv(nn.Pixels(), features=108),
     "LayerNorm of an image": lambda: conv(nn.LayerNorm([3, 6, 6]), features=108),
     "LayerBlock": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU()), features=108),
     "LayerBlock of one": lambda: conv(nn.LayerBlock(nn.Conv2d(3, 3, 3, padding=1)), features=108),
@@ -57,21 +58,9 @@ WITHOUT_BATCH_NORM = {
     ),
     "layers of somebody's own": own_layers,
 } | {
-    kind: lambda kind=kind: dense(getattr(nn, kind)())
-    for kind in (
-        "ReLU",
-        "LeakyReLU",
-        "Sigmoid",
-        "Tanh",
-        "Softplus",
-        "MixtureReLU",
-        "MixtureSigmoid",
-        "MixtureTanh",
-        "Softmax",
-        "EvenExp",
-        "Remax",
-        "ClosedFormSoftmax",
-    )
+    kind.__name__: lambda kind=kind: dense(kind())
+    for kind in nn.Activation.__subclasses__()
+    if kind.__name__ in nn.__all__  # none of somebody's own
 }
 
 
