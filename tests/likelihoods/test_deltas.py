@@ -16,6 +16,7 @@ from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import Conv2d, EvenExp, Linear, OutputUpdater, Pixels, ReLU, Sequential
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from tests.likelihoods.examples import EXAMPLES, OTHERS, kinds
 from tests.likelihoods.reference import log_interval, moments
 
 NAN, INF = np.nan, np.inf
@@ -288,20 +289,12 @@ def test_a_tree_of_many_classes_takes_little_memory():
     assert np.count_nonzero(dm, 1).tolist() == [7, 0, 13]  # 6 of the 13 nodes of the last class have one branch
 
 
-LIKELIHOODS = {
-    "Gaussian": (lk.Gaussian(0.5), 0.4),
-    "LogNormal": (lk.LogNormal(0.5), 0.4),
-    "Bernoulli": (lk.Bernoulli(), 1),
-    "probit": (lk.Bernoulli("probit"), 1),
-    "Poisson": (lk.Poisson(), 3),
-    "NegativeBinomial": (lk.NegativeBinomial(2), 3),
-    "Gamma": (lk.Gamma(2), 0.7),
-    "StudentT": (lk.StudentT(4, 0.5), 0.4),
-    "Laplace": (lk.Laplace(0.5), 0.4),
-    "Censored": (lk.Censored(0.5), 0.4),
-    "Ordinal": (lk.Ordinal(3), 1),
-    "Custom": (lk.Custom(lambda m, s, y: ((y - m) / (s + 1), -1 / (s + 1))), 0.4),
-}
+LIKELIHOODS = EXAMPLES | {"Custom": (lk.Custom(lambda m, s, y: ((y - m) / (s + 1), -1 / (s + 1))), 0.4)}
+
+
+def test_every_likelihood_has_an_example():
+    missing = kinds().keys() - EXAMPLES.keys() - OTHERS
+    assert not missing, f"add {', '.join(missing)} to EXAMPLES in tests/likelihoods/examples.py"
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)

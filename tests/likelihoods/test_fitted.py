@@ -8,6 +8,7 @@ import pytest
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import Linear, ReLU, Sequential
+from tests.likelihoods.examples import kinds
 
 NAN = np.nan
 RNG = np.random.default_rng(0)
@@ -38,6 +39,11 @@ def drawn(likelihood):
 
 def mean_log_prob(likelihood, y, m=M, s=S):
     return np.nanmean(likelihood.prediction(m, s).log_prob(y))
+
+
+def test_all_noise_parameters_are_estimated():
+    missing = {name for name, kind in kinds().items() if kind.noise_parameters} - TRUE.keys()
+    assert not missing, f"add {', '.join(missing)} to TRUE in tests/likelihoods/test_fitted.py"
 
 
 @pytest.mark.parametrize("name", TRUE)

@@ -9,21 +9,10 @@ from scipy import stats
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import Linear, ReLU, Sequential
+from tests.likelihoods.examples import EXAMPLES
 
 M, S = np.array([[0.3], [-1.0], [1.5]]), np.array([[0.4], [0.05], [1.0]])
-KINDS = {
-    "Gaussian": lk.Gaussian(0.5),
-    "LogNormal": lk.LogNormal(0.5),
-    "StudentT": lk.StudentT(6, 0.5),
-    "Laplace": lk.Laplace(0.5),
-    "Gamma": lk.Gamma(3),
-    "Poisson": lk.Poisson(4),
-    "NegativeBinomial": lk.NegativeBinomial(5),
-    "Censored": lk.Censored(0.5),
-    "Bernoulli": lk.Bernoulli(),
-    "probit": lk.Bernoulli("probit"),
-    "Ordinal": lk.Ordinal(4),
-}
+KINDS = {name: likelihood for name, (likelihood, _) in EXAMPLES.items()}
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -504,6 +504,7 @@ OBSERVED = {
 @pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_likelihoods(kind):
     rows, width, outputs, first = 90, 7, 5, 1
+    assert kind in OBSERVED, f"add {kind} to OBSERVED: a function that makes observations, and parameters a and b"
     make, a, b = OBSERVED[kind]
     output = State(normal(rows, width), uniform(rows, width), normal(rows, width, seed=1))
     observed = make(rows, outputs).astype(np.float32)

@@ -52,7 +52,10 @@ def relative(ours, exact):
 
 def test_every_formula_has_a_layer():
     """Adding an activation is an entry in the registry and a class: neither may be forgotten, nor a setting."""
-    assert LAYERS.keys() == ELEMENTWISE.keys()
+    without = ELEMENTWISE.keys() - LAYERS.keys()
+    assert not without, f"no activation in __all__ of pytagi_ddp.nn has the formula {', '.join(without)}"
+    unknown = LAYERS.keys() - ELEMENTWISE.keys()
+    assert not unknown, f"add {', '.join(unknown)} to ELEMENTWISE in kernels/formulas/activation.py"
     for name, formula in ELEMENTWISE.items():
         assert LAYERS[name].formula_settings == parameters_of(formula), name
 
