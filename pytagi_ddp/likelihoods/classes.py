@@ -20,6 +20,7 @@ from pytagi_ddp.likelihoods.prediction import (
     special,
 )
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
+from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
 if TYPE_CHECKING:
@@ -51,12 +52,16 @@ class Categorical(Likelihood):
     Args:
         n: number of classes, at least 2.
 
+    Raises:
+        ValueError: fewer classes; in `observe`, a class out of range, or another number of outputs. TypeError: an n
+            that is not an integer, or (in `observe`) fractions.
+
     Source: Knowles & Minka (2011), "Non-conjugate variational message passing", for the tangent; Böhning (1992),
     "Multinomial logistic regression algorithm", for the curvature.
     """
 
     def __init__(self, n: int):
-        self.n = self.outputs = _classes(n)
+        self.n = self.outputs = _classes(self, n=n)
 
     def __repr__(self) -> str:
         return f"Categorical({self.n})"
@@ -94,6 +99,9 @@ class Bernoulli(Likelihood):
 
     Args:
         link: "logit" or "probit".
+
+    Raises:
+        ValueError: another link; in `observe`, numbers that are not from 0 to 1, or with "probit" neither 0 nor 1.
 
     Source: Albert & Chib (1993), JASA 88, for probit; Minka (2001), UAI, for the moments.
     """
@@ -140,11 +148,14 @@ class HierarchicalCategorical(Likelihood):
     Args:
         n: number of classes, at least 2.
 
+    Raises:
+        ValueError, TypeError: as `Categorical`.
+
     Source: Morin & Bengio (2005), AISTATS.
     """
 
     def __init__(self, n: int):
-        self.n = _classes(n)
+        self.n = _classes(self, n=n)
         signs, units, self.outputs = encode_classes(self.n)
         depth = signs.shape[1]
         shifts = np.arange(depth - 1, -1, -1)
@@ -192,13 +203,17 @@ class Ordinal(Likelihood):
         cuts: levels - 1 increasing cut points; None: with distances of 1, around 0, which fits few data. `fitted`
             estimates the lowest one and the distances, which are from 0.001 to 30.
 
+    Raises:
+        ValueError: fewer levels, another number of cut points, or some that do not increase or are not finite; in
+            `observe`, a y that is not a level. TypeError: levels that are not an integer.
+
     Source: McCullagh (1980), JRSS B 42.
     """
 
     noise_parameters: ClassVar = {"cuts": (-30.0, 30.0)}
 
     def __init__(self, levels: int, cuts: ArrayLike | None = None):
-        self.levels = _classes(levels)
+        self.levels = _classes(self, levels=levels)
         given = np.arange(self.levels - 1) - (self.levels - 2) / 2 if cuts is None else np.asarray(cuts, np.float64)
         if given.shape != (self.levels - 1,) or not np.all(np.isfinite(given)) or np.any(np.diff(given) <= 0):
             raise ValueError(f"Ordinal({self.levels}) needs {self.levels - 1} increasing cut points, got {given}")
@@ -233,11 +248,13 @@ class Ordinal(Likelihood):
         return self._with(cuts=np.cumsum([free[0], *np.exp(free[1:])]))
 
 
-def _classes(n: int) -> int:
-    n = operator.index(n)
+def _classes(owner: object, **number: int) -> int:
+    """The number of classes, an argument of `owner`."""
+    kind, (name, n) = type(owner).__name__, *number.items()
+    check_integers(kind, **number)
     if n < 2:
-        raise ValueError(f"at least 2 classes are needed, got {n}")
-    return n
+        raise ValueError(f"{kind} needs {name} >= 2, got {n}")
+    return operator.index(n)
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:

@@ -29,7 +29,8 @@ class Custom(Likelihood):
             an error.
 
     Raises:
-        TypeError: not a function. ValueError (in `observe`): deltas of another shape.
+        TypeError: not functions; in `observe`, a function that does not return a pair. ValueError (in `observe`):
+            deltas of another shape.
     """
 
     def __init__(
@@ -39,6 +40,11 @@ class Custom(Likelihood):
     ):
         if not callable(function):
             raise TypeError(f"Custom needs a function of (m, s, y), got {type(function).__name__}")
+        if prediction is not None and not callable(prediction):
+            raise TypeError(
+                f"Custom needs a function of (m, s) that returns a Prediction, got {type(prediction).__name__}. That "
+                "of another likelihood is its method prediction, as in Custom(function, Gaussian(0.1).prediction)"
+            )
         self._function, self._predictive = function, prediction
 
     def _observe(self, outputs: Outputs, y: Any, weight: ArrayLike) -> None:

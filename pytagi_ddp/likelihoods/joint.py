@@ -31,7 +31,8 @@ class Joint(Likelihood):
             or one.
 
     Raises:
-        TypeError: a part that is not a likelihood. ValueError: no parts, or a number of outputs that does not fit one.
+        TypeError: a part that is not a likelihood, or is a `Joint`. ValueError: no parts, or a number of outputs that
+            does not fit one.
     """
 
     def __init__(self, *parts: Likelihood | tuple[Likelihood, int]):
@@ -40,9 +41,13 @@ class Joint(Likelihood):
         self._parts: list[tuple[Likelihood, int, int]] = []
         first = 0
         for part in parts:
-            likelihood, width = part if isinstance(part, tuple) else (part, None)
-            if not isinstance(likelihood, Likelihood) or isinstance(likelihood, Joint):
-                raise TypeError(f"Joint is made of likelihoods, got {type(likelihood).__name__}")
+            likelihood, width = part if isinstance(part, tuple) and len(part) == 2 else (part, None)
+            if isinstance(likelihood, Joint):
+                raise TypeError("a Joint cannot be a part of a Joint: give its parts")
+            if not isinstance(likelihood, Likelihood):
+                raise TypeError(
+                    f"Joint is made of likelihoods, or tuples (likelihood, number of outputs), got {part!r:.80}"
+                )
             width = (likelihood.outputs or 1) if width is None else int(width)
             if width < 1:
                 raise ValueError(f"Joint: {likelihood!r} needs at least one output, got {width}")

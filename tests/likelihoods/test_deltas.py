@@ -389,7 +389,7 @@ def test_classes_of_pixels_keep_height_and_width():
     lk.HeteroscedasticGaussian().observe(pairs, y)
     with pytest.raises(ValueError, match=r"y has the shape \(4, 5, 3\)"):
         lk.HeteroscedasticGaussian().observe(pairs, y.swapaxes(1, 2))
-    with pytest.raises(ValueError, match="Pixels needs an image"):
+    with pytest.raises(ValueError, match="Pixels needs an image, and gets 6: put it after"):
         Sequential(Linear(4, 6), Pixels())
 
 
@@ -570,7 +570,7 @@ def test_other_mistakes():
     with pytest.raises(TypeError, match="fractions"):
         lk.Categorical(3).observe(net, [0.5, 1])
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
-        with pytest.raises(ValueError, match=r"positive|2 classes|increasing"):
+        with pytest.raises(ValueError, match=r"positive|Categorical needs n >= 2, got 1|increasing"):
             wrong()
     with pytest.raises(TypeError, match=r"NegativeBinomial needs one number as size, got an array of shape \(3,\)"):
         lk.NegativeBinomial(np.ones(3))
@@ -591,6 +591,14 @@ def test_other_mistakes():
         lk.Custom(lambda m, s, y: (0, 0)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
     with pytest.raises(TypeError, match="the prediction of Custom returns a Prediction, got"):
         lk.Custom(lambda m, s, y: (0, 0), lambda m, s: (m, s)).prediction(np.zeros((1, 1)), np.ones((1, 1)))
+    with pytest.raises(TypeError, match=r"got Gaussian\. That of another likelihood is its method prediction"):
+        lk.Custom(lambda m, s, y: (0, 0), lk.Gaussian(0.1))
+    with pytest.raises(TypeError, match=r"Ordinal: levels must be an integer, got 2\.5"):
+        lk.Ordinal(2.5)
+    with pytest.raises(TypeError, match=r"tuples \(likelihood, number of outputs\), got \(Gaussian"):
+        lk.Joint((lk.Gaussian(),))
+    with pytest.raises(TypeError, match="cannot be a part of a Joint: give its parts"):
+        lk.Joint(lk.Joint(lk.Gaussian()))
 
 
 class Doubled(lk.Gaussian):

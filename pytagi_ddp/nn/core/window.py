@@ -92,6 +92,11 @@ def as_image(layer: str, shape: Shape, channels: int, width: int, height: int) -
     """
     image = shape.image
     if image is None:
+        if not channels:
+            raise ValueError(
+                f"{layer} needs an image, and gets {shape}: put it after a layer that gives images, such as a "
+                "Conv2d, which has in_width and in_height for flat inputs"
+            )
         if channels * height * width != shape.size:
             raise ValueError(
                 f"{layer} needs an image: give in_width and in_height so that channels x height x width = {shape.size} "
