@@ -165,13 +165,13 @@ class MixtureReLU(Activation):
 
 
 class MixtureSigmoid(Activation):
-    """Exact moments of the hard sigmoid (clip(z, -1, 1) + 1)/2; variance at least 1e-6."""
+    """Exact moments of the hard sigmoid (clip(z, -1, 1) + 1)/2, variance at least 1e-6; J = P(-1 < z < 1)/2."""
 
     formula = "mixture_sigmoid"
 
 
 class MixtureTanh(Activation):
-    """Exact moments of clip(z, -1, 1); variance at least 1e-6."""
+    """Exact moments of clip(z, -1, 1), variance at least 1e-6; J = P(-1 < z < 1)."""
 
     formula = "mixture_tanh"
 

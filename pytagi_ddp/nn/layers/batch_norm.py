@@ -52,8 +52,9 @@ class BatchNorm2d(RunningStatistics, Norm):
             be assigned. It cannot be combined with `DDPSequential(..., sync_batch_norm=True)`.
 
     Raises:
-        ValueError: an input with neither num_features channels nor num_features units, or (in training) a batch
-            with one value per feature, which has no variance.
+        ValueError: num_features below 1, a negative eps, a momentum that is not from 0 to 1, gains that are negative or
+            not finite; an input with neither num_features channels nor num_features units; or (in training) a batch
+            with one value per feature, which has no variance. TypeError: num_features that is not an integer.
 
     Source: cuTAGI, without its rule for the first batch.
     """

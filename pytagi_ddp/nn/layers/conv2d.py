@@ -23,7 +23,8 @@ class Conv2d(Convolution):
     The prior is drawn when the layer becomes part of a `Sequential`.
 
     Raises:
-        ValueError: invalid sizes, an input with other channels, or windows that do not fill the image.
+        ValueError: invalid sizes, gains or `init_method`, an input with other channels, or windows that do not fill the
+            image. TypeError: sizes that are not integers.
 
     On the CPU, kernels of 3 x 3 and 5 x 5 with stride 1, and of 3 x 3 and 4 x 4 with stride 2, use Winograd algorithms
     if that is faster, for numbers of channels that are multiples of 16. Their rounding errors are 1e-6 to 3e-6 of the

@@ -26,7 +26,8 @@ class ConvTranspose2d(Convolution):
     The prior is drawn when the layer becomes part of a `Sequential`. The Winograd algorithms of `Conv2d` are used, too.
 
     Raises:
-        ValueError: invalid sizes, an input with other channels, or a padding that leaves no pixel.
+        ValueError: invalid sizes, gains or `init_method`, an input with other channels, or a padding that leaves no
+            pixel. TypeError: sizes that are not integers.
 
     Source: as `Conv2d`; the order of the weights is PyTorch's and cuTAGI's.
     """

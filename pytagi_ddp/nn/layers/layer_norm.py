@@ -28,7 +28,7 @@ class LayerNorm(RowNorm):
 
     Raises:
         ValueError: a shape that is neither 1-D nor 3-D, has fewer than two units, or differs from the input's; or an
-            eps that is negative or not finite.
+            eps that is negative or not finite. TypeError: sizes that are not integers.
 
     Source: cuTAGI.
     """

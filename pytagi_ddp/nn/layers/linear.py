@@ -31,7 +31,8 @@ class Linear(SizesView, BaseLayer):
         init_method: "He" (scale sqrt(1/fan_in)) or "Xavier" (sqrt(2/(fan_in + fan_out))).
 
     Raises:
-        ValueError: sizes below 1, unknown `init_method`, or (in a network) an input of another size.
+        ValueError: sizes below 1, unknown `init_method`, gains that are negative or not finite, or (in a network) an
+            input of another size. TypeError: sizes that are not integers.
 
     Source: Goulet, Nguyen & Amiri (2021), JMLR 22.
     """

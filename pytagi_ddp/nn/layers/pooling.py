@@ -67,7 +67,8 @@ class AvgPool2d(_Pool2d):
         padding, padding_type: as in `Conv2d`; padding needs type 1, 2 or 3.
 
     Raises:
-        ValueError: an input that is not an image, or windows that do not fill it.
+        ValueError: invalid sizes, a padding that is not smaller than k, an input that is not an image, or windows that
+            do not fill it. TypeError: sizes that are not integers.
     """
 
     def __init__(self, kernel_size: int, stride: int = -1, padding: int = 0, padding_type: int = 0):
@@ -95,7 +96,8 @@ class MaxPool2d(_Pool2d):
         padding, padding_type: as in `Conv2d`; padding is never selected.
 
     Raises:
-        ValueError: an input that is not an image, or windows that do not fill it.
+        ValueError: invalid sizes, a padding that is not smaller than k, an input that is not an image, or windows that
+            do not fill it. TypeError: sizes that are not integers.
     """
 
     def __init__(self, kernel_size: int, stride: int = 1, padding: int = 0, padding_type: int = 0):

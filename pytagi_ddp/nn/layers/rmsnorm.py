@@ -29,7 +29,8 @@ class RMSNorm(RowNorm):
         eps: added to the mean square.
 
     Raises:
-        ValueError: a shape that is not 1-D, or differs from the input's.
+        ValueError: a shape that is not 1-D, has no unit, or differs from the input's; or an eps that is negative or not
+            finite. TypeError: sizes that are not integers.
 
     Source: Zhang & Sennrich (2019), "Root mean square layer normalization", arXiv:1910.07467; cuTAGI.
     """
