@@ -384,6 +384,42 @@ def test_a_layer_without_a_name_has_that_of_its_class(tmp_path):
         nn.Sequential(nn.Linear(2, 3), second()).load(tmp_path / "net")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([1], r"settings\(\) of Set\.1 has to give a dict of arguments, got \[1\]"),
+        ({"a": {1}}, r"a of Set\.1: settings\(\) gives numbers, strings, .*, got set"),
+    ],
+)
+def test_settings_that_files_cannot_hold_are_named(given, words, tmp_path):
+    class Set(Passes):
+        name = "Set"
+
+        def settings(self):
+            return given
+
+    with pytest.raises(TypeError, match=words):
+        nn.Sequential(nn.Linear(2, 2), Set()).save(tmp_path / "net")
+
+
+def test_arrays_may_be_settings(tmp_path):
+    class Set(Passes):
+        name = "Set"
+
+        def __init__(self, values):
+            super().__init__()
+            self.values = values
+
+        def settings(self):
+            return {"values": self.values}
+
+    nets = [nn.Sequential(nn.Linear(2, 2), Set(np.array([1.0, third], np.float32))) for third in (2, 2, 3)]
+    nets[0].save(tmp_path / "net")
+    nets[1].load(tmp_path / "net")
+    with pytest.raises(ValueError, match=r"values of Set\.1 is \[1\.0, 2\.0\] there and \[1\.0, 3\.0\] here"):
+        nets[2].load(tmp_path / "net")
+
+
 def test_a_layer_that_does_not_call_the_constructor_of_its_base_is_named():
     class Bare(Passes):
         def __init__(self, factor):

@@ -313,7 +313,7 @@ class BaseLayer(KnownAttributes, LayerView, ABC, other_names=LAYER):
     # -- description ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor arguments that results depend on, by name: numbers, strings, and lists of them.
+        """The constructor arguments that results depend on, by name: numbers, strings, and lists or arrays of them.
 
         They are used by `repr`, in files and in the comparison between ranks; a layer with arguments overrides this
         method. Arguments of the prior (gains, `init_method`) are left out, because results do not depend on them once

@@ -4,6 +4,8 @@ import json
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from pytagi_ddp.nn.core.network import Network
 
 SINCE = {"through_statistics": False}  # settings that earlier versions did not have, with their values there
@@ -13,9 +15,28 @@ def architecture(model: Network) -> str:
     """The settings of every layer by its key, in forward order, as JSON.
 
     A block has an entry if it has settings of its own; its inner layers follow with their own keys.
+
+    Raises:
+        TypeError: `settings` of a layer gives no dict, or something else than numbers, strings, and lists or arrays.
     """
     layers = {key: layer._own_settings() for key, layer in model.named_layers()}
-    return json.dumps(layers, separators=(",", ":"), default=lambda number: number.item())  # NumPy's numbers
+    for key, settings in layers.items():
+        if not isinstance(settings, dict):
+            raise TypeError(f"settings() of {key} has to give a dict of arguments, got {settings!r:.80}")
+    return json.dumps({key: _plain(settings, key) for key, settings in layers.items()}, separators=(",", ":"))
+
+
+def _plain(value: Any, of: str) -> Any:
+    """`value` without tuples, and numbers and arrays of NumPy."""
+    if isinstance(value, dict):
+        return {name: _plain(part, f"{name} of {of}") for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part, of) for part in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist(), of)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{of}: settings() gives numbers, strings, and lists or arrays of them, got {type(value).__name__}")
 
 
 def first_difference(ours: str, theirs: str) -> tuple[str, Any, Any] | None:
