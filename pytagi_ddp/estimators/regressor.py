@@ -341,8 +341,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             X: (n, features) numbers; NaN is missing. y: n numbers, or (n, targets). sample_weight: as in `fit`.
 
         Raises:
-            ValueError: as in `fit`; another number of targets than before; or the first call has one sample only, or
-                all its y are equal.
+            ValueError: as in `fit`; another number of targets or another likelihood than before; or the first call has
+                one sample only, or all its y are equal.
 
         Warns:
             UserWarning: columns that are constant in the first call, or have no number there and are ignored; or y
@@ -579,8 +579,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         check_name(self.likelihood)
         if self.likelihood is not None:
             check_targets(self.likelihood, y)
-        if not reset and (self.likelihood is not None) != isinstance(self._noises[0], LikelihoodNoise):
-            raise ValueError("likelihood has changed since the first call: fit anew")
+        if not reset:
+            first, now = self._noises[0], None if self.likelihood is None else NAMES[self.likelihood]()
+            if type(getattr(first, "likelihood", None)) is not type(now):
+                raise ValueError(f"likelihood has changed since the first call, to {self.likelihood!r}: fit anew")
         rows = np.flatnonzero(weights)
         X, y, weights = X[rows], y[rows], weights[rows]
         if reset:

@@ -157,8 +157,9 @@ def test_targets_that_a_likelihood_cannot_have_are_refused(name, y, message):
 def test_the_likelihood_stays_the_same_between_batches():
     x, y = data("poisson", 50)
     model = TAGIRegressor(n_folds=1, n_seeds=1, likelihood="poisson").partial_fit(x, y)
-    with pytest.raises(ValueError, match="likelihood has changed since the first call"):
-        model.set_params(likelihood=None).partial_fit(x, y)
+    for other in (None, "negative_binomial", "gaussian"):
+        with pytest.raises(ValueError, match=f"likelihood has changed since the first call, to {other!r}: fit anew"):
+            model.set_params(likelihood=other).partial_fit(x, y)
     with pytest.raises(ValueError, match=r"likelihood='poisson' is for counts, .* y has -1.0 in row 0"):
         model.set_params(likelihood="poisson").partial_fit(x[:1], [-1.0])
     with pytest.raises(ValueError, match="sigma_v is for likelihood=None"):
