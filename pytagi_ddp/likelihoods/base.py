@@ -525,7 +525,8 @@ def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
         remedy: what to do with an array.
 
     Raises:
-        ValueError: it is not positive and finite. TypeError: it is not a number.
+        ValueError: it is not positive and finite, or its square is too small or too large for float32. TypeError: it is
+            not a number.
     """
     if np.ndim(value):
         raise TypeError(
@@ -536,6 +537,12 @@ def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
     number = float(value)
     if not (number > 0 and np.isfinite(number)):
         raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")
+    low, high = SQUARES
+    if not low <= number <= high:
+        raise ValueError(
+            f"{type(owner).__name__} needs a {name} from {low:g} to {high:g}, as float32 holds its square, got "
+            f"{value!r}"
+        )
     return number
 
 

@@ -572,6 +572,9 @@ def test_other_mistakes():
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
         with pytest.raises(ValueError, match=r"positive|Categorical needs n >= 2, got 1|increasing"):
             wrong()
+    for beyond in (lambda: lk.Gaussian(1e20), lambda: lk.StudentT(4, 1e-30), lambda: lk.Gamma(1e39)):
+        with pytest.raises(ValueError, match=r"needs a \w+ from 1e-18 to 1e\+18, as float32 holds its square, got 1e"):
+            beyond()
     with pytest.raises(TypeError, match=r"NegativeBinomial needs one number as size, got an array of shape \(3,\)"):
         lk.NegativeBinomial(np.ones(3))
     with pytest.raises(TypeError, match=r"Gaussian needs one number .*; observations \(y, var\) have a variance each"):
