@@ -1,4 +1,5 @@
-"""What kernels of batch normalisation on the CPU do besides: sums of branches, Jacobians, deltas through statistics."""
+"""What kernels of batch normalisation on the CPU do besides: large means, sums of branches, Jacobians, deltas through
+statistics."""
 
 import numpy as np
 import pytest
@@ -17,6 +18,18 @@ def normalization(shape: tuple[int, int], seed: int = 0) -> Normalization:
     sums = [np.zeros(n, np.float32) for _ in range(4)]
     weights, bias = Tensor(draw(n), np.abs(draw(n)), *sums[:2]), Tensor(draw(n), np.abs(draw(n)), *sums[2:])
     return Normalization(x, draw(n), np.abs(draw(n)), weights, bias, out)
+
+
+@pytest.mark.parametrize("rows", [2, 129, 2000])
+@pytest.mark.parametrize("deviation", [0, 0.01, 1])
+def test_moments_of_values_with_a_large_mean(rows, deviation):
+    """The mean had an error of up to three last bits of the values, and squares were about that mean."""
+    x = np.float32(10000.1 + deviation * np.random.default_rng(0).standard_normal((rows, 5)))
+    mean, m2 = np.empty((2, 5), np.float32)
+    batch_norm.moments(State(x, np.zeros_like(x)), np.empty(batch_norm.partial_shape(rows, 5), np.float32), mean, m2)
+    exact = x.astype(np.float64).mean(0)
+    np.testing.assert_allclose(mean, exact, rtol=0, atol=0.51 * np.spacing(np.float32(10000)))
+    np.testing.assert_allclose(m2, ((x - exact) ** 2).sum(0), rtol=2e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

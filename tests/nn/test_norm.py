@@ -190,6 +190,16 @@ def test_equal_rows_are_normalised_to_zero_and_a_relu_passes_them_or_not(rows):
     np.testing.assert_array_equal(passed_var, np.where(mu > 0, var, 0))
 
 
+@pytest.mark.parametrize("value", [1.1, 10000.1, 100000.7])
+@pytest.mark.parametrize(
+    ("make", "shape"), [(lambda: nn.BatchNorm2d(3), (100, 3)), (lambda: nn.LayerNorm([3000]), (2, 3000))]
+)
+def test_equal_values_are_normalised_to_the_bias(make, shape, value):
+    """Means of 10000.1 became 0.95, because the sums of the statistics lost digits."""
+    mu, _ = nn.Sequential(make())(np.full(shape, value))
+    np.testing.assert_array_equal(mu, 0)
+
+
 @pytest.mark.parametrize("make", [lambda: nn.BatchNorm2d(3), lambda: nn.LayerNorm([3])])
 def test_a_pass_with_nan_deltas_leaves_nothing_for_the_next(make):
     net = nn.Sequential(make(), nn.Linear(3, 2))

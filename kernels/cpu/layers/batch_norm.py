@@ -7,6 +7,7 @@ from pytagi_ddp.kernels.cpu.layers.columns import add_partials
 from pytagi_ddp.kernels.cpu.layers.elementwise import add_state
 from pytagi_ddp.kernels.cpu.runtime.array import copy
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
@@ -37,7 +38,7 @@ def _in_parts(n) -> bool:
 
 @loop("rf rf 4kf f f", _in_parts)
 def _moments(mu, var, partial, mean, m2):
-    """Two passes: means first, then squares about them."""
+    """Two passes: means first, then squares about them, and the rest that the first sums lost of a large mean."""
     rows, features = mu.shape
     blocks = (rows + ROWS - 1) // ROWS
     for k in prange(blocks):
@@ -54,15 +55,20 @@ def _moments(mu, var, partial, mean, m2):
     for k in prange(blocks):
         for c in range(features):
             partial[0, k, c] = ZERO
+            partial[1, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 d = mu[i, c] - mean[c]
                 partial[0, k, c] += d * d + var[i, c]
+                partial[1, k, c] += d
     for c in range(features):
-        total = ZERO
+        total, rest = ZERO, ZERO
         for k in range(blocks):
             total += partial[0, k, c]
-        m2[c] = total
+            rest += partial[1, k, c]
+        d = rest / np.float32(rows)
+        mean[c] += d
+        m2[c] = at_least(total - rest * d, ZERO)
 
 
 @loop("f _ _ f")

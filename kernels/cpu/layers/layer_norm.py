@@ -22,13 +22,13 @@ PART = 64  # numbers of a partial sum, and partial sums of a larger one: long fl
 
 @summing
 def _sum(x, var, mean, squares):
-    """The sum of x, or with `squares` that of (x - mean)^2 + var."""
+    """The sum of x - mean, or with `squares` that of (x - mean)^2 + var."""
     total = middle = ZERO
     for first in range(0, x.size, PART):
         part, some, v = ZERO, x[first : first + PART], var[first : first + PART]
         for i in range(some.size):
             d = some[i] - mean
-            part += d * d + v[i] if squares else some[i]
+            part += d * d + v[i] if squares else d
         middle += part
         if (first + PART) % (PART * PART) == 0:
             total, middle = total + middle, ZERO
@@ -40,6 +40,7 @@ def _moments(mu, var, eps, mean, r):
     batch, n = mu.shape
     for b in prange(batch):
         mean[b] = _sum(mu[b], var[b], ZERO, False) / np.float32(n)
+        mean[b] += _sum(mu[b], var[b], mean[b], False) / np.float32(n)  # what the first sum lost of a large mean
         r[b] = reciprocal_deviation(_sum(mu[b], var[b], mean[b], True), np.float32(n) - ONE, eps)
 
 
