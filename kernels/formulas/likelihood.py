@@ -107,18 +107,21 @@ def laplace_observation(m, s, y, b, unused):
 
     With u = |y - m|/sqrt(s), t = sqrt(s)/b, R1 = R(t - u), R2 = R(t + u), r = R2/R1:
     sqrt(s) dm = +-t (1 - r)/(1 + r), s ds = 4 t^2 r/(1 + r)^2 - 2 t/(R1 + R2).
+
+    Where t - u is large, r is near 1, and 1 - r = (2 u - (t + u) e1 + (t - u) e2)/((t + u)(1 - e1)), e = 1 - x R(x).
     """
     sd = at_least(math.sqrt(s), LEAST_SD * b)
     u, t = abs(y - m) / sd, sd / b
-    r2, e2 = mills(t + u)
-    x = t - u
+    x, x2 = t - u, t + u
+    r2, e2 = mills(x2)
     r1, e1 = mills(abs(x))
     tail, density = normal_tail_pdf(abs(x))
     inverse = ONE / r1 if x >= ZERO else density / (ONE - tail)  # 1/R1
     r = r2 * inverse
     rest = e1 * r if x >= ZERO else r - x * r2  # (1 - x R1) r
     one = ONE + r
-    g = (ONE - r) / (one * b)
+    rise = (TWO * u - x2 * e1 + x * e2) / (x2 * (ONE - e1)) if x > ASYMPTOTIC else ONE - r  # 1 - r
+    g = rise / (one * b)
     return (g if y >= m else -g), -TWO * inverse * (rest + e2) / (one * one * b * sd)
 
 

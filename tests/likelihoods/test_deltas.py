@@ -182,6 +182,17 @@ def test_laplace(m, s, y, scale):
     check(lk.Laplace(scale), m, s, y, lambda z: -np.abs(y - z) / scale, y, scale)
 
 
+@pytest.mark.parametrize("u", [1e-3, 0.04, 1.5])
+@pytest.mark.parametrize("ratio", [30, 1e3, 1e5, 1e7])
+def test_laplace_of_a_small_scale_is_nearly_exact(ratio, u):
+    """The posterior mean is y; it was m, or beyond y, where 1 - r is a rounding error in float32."""
+    m, sd = 0.25, 3
+    y = np.float32(m + sd * u)
+    dm, ds = (float(part[0, 0]) for part in told(lk.Laplace(sd / ratio), m, sd**2, y))
+    assert sd * dm == pytest.approx((y - m) / sd, rel=4 / ratio**2 + 1e-5)
+    assert sd**2 * ds == pytest.approx(-1, abs=3 / ratio**2 + 1e-6)
+
+
 @few
 @given(MEANS, VARIANCES, MEANS, powers(-4, 2), powers(-2, 1))
 def test_intervals(m, s, low, width, sigma):
