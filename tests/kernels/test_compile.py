@@ -238,6 +238,15 @@ def attack(cache: Path, uid: int, gid: int) -> list[str]:
     return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
 
 
+def test_a_relative_folder_stays_where_it_was_if_the_working_directory_changes(tree):
+    program = PROGRAM + "import os\nos.mkdir('work')\nos.chdir('work')\nnet.train()\nnet([8.0])\n"
+    program += "net.set_delta_z([0.1], [-0.1])\nnet.backward()\nnet.step()\n"
+    environment = os.environ | {"NUMBA_CACHE_DIR": "cache"}
+    subprocess.run([sys.executable, "-c", program], cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
+    assert {"leaky_relu", "_step"} <= {path.name.split("-")[0].rpartition(".")[2] for path in files(tree)}
+    assert list((tree / "work").iterdir()) == []
+
+
 def test_an_interrupt_waits_until_a_loop_is_compiled(tree):
     """LLVM calls Python while it compiles: an exception there would crash the process, or would be printed and lost."""
     program = """

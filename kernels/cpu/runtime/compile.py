@@ -61,7 +61,7 @@ def cache_folder() -> Path | None:
     folder = None
     try:
         base = os.environ.get("NUMBA_CACHE_DIR") or _user_folder()
-        folder = Path(base) / f"kernels-{_source_hash()}"
+        folder = Path(base).absolute() / f"kernels-{_source_hash()}"  # the working directory may change
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         check_private(folder)
