@@ -2,13 +2,17 @@
 
 import contextlib
 import copy
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.kernels.cpu.runtime import entries
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.mpi.ddp_networks import with_batch_norm
@@ -137,6 +141,19 @@ def test_a_plan_goes_through_python_where_it_must():
     a[...], b[...] = 7, 8
     plan.run()
     assert calls == [1, 1] and a.tolist() == [0, 0, 0] and b.tolist() == [0, 1, 2]
+
+
+def test_threads_that_need_the_same_entry_share_it(monkeypatch):
+    """They wait for each other's compilation. Each compiled it again, under the name of an entry of other arguments."""
+    names = []
+    monkeypatch.setattr(entries, "_entries", {})
+    monkeypatch.setattr(entries, "_compile", lambda context, kind, name: (names.append(name), len(names))[::-1])
+    with ThreadPoolExecutor(3) as pool:
+        with global_compiler_lock:
+            waiting = [pool.submit(entries._entry, None, "void (i32)") for _ in range(3)]
+            time.sleep(0.2)
+        assert [each.result() for each in waiting] == [1] * 3
+    assert names == ["pytagi_ddp_entry_0"]
 
 
 @pytest.mark.parametrize("size", [262_143, 262_144, 300_001])

@@ -66,7 +66,8 @@ def _entry(context: Any, function_type: ir.FunctionType) -> int:
     key = str(function_type)
     if key not in _entries:
         with held_back(always=True), global_compiler_lock:
-            _entries[key] = _compile(context, function_type, f"pytagi_ddp_entry_{len(_entries)}")
+            if key not in _entries:  # another thread may have compiled it meanwhile
+                _entries[key] = _compile(context, function_type, f"pytagi_ddp_entry_{len(_entries)}")
     return _entries[key][0]
 
 
