@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytagi_ddp.kernels.cuda.products import plan as planning
 from pytagi_ddp.kernels.cuda.products.plan import (
     DEPTH,
     FORWARD,
@@ -106,6 +107,19 @@ def test_weight_deltas_that_are_short_and_fat_are_cut():
     how = plan(PARAMETERS, convolution(128, RESNET18[1]), SPEEDS, ones=True)
     assert how.rows == 577
     assert how.grid[0] * how.grid[1] > 200
+
+
+@pytest.mark.parametrize("batch", [1000, 100_003])
+def test_numbers_of_parts_that_are_left_out_are_never_the_best(batch, monkeypatch):
+    cases = [(kind, Sizes.dense(batch, inputs, 3)) for kind in KINDS for inputs in (1, 77, 9001)]
+    plans = [plan.__wrapped__(*case, ALL_SPEEDS) for case in cases]
+    monkeypatch.setattr(planning, "_divisions", lambda depth, most: range(1, most + 1))
+    assert [plan.__wrapped__(*case, ALL_SPEEDS) for case in cases] == plans
+
+
+def test_long_sums_are_planned_at_once():
+    """A batch of 16 million samples took 7 seconds: any number of parts was tried."""
+    assert len(list(planning._divisions(1 << 24, 1 << 18))) < 5000
 
 
 def test_arrays_beyond_32_bits():

@@ -7,6 +7,7 @@ written to a bounded workspace and added in a fixed order. The choice depends on
 `products`): a result has the same bits in every run and, in float32, on every GPU.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -126,7 +127,7 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
         results = positions_in * columns
     most = max(1, min(depth // MIN_PART, WORKSPACE // max(1, 2 * results)))
     chosen = [way for way in speeds if _serves(way[0], rows, columns)] or speeds
-    ways = [(tile, speed, parts) for tile, speed in chosen for parts in range(1, most + 1)]
+    ways = [(tile, speed, parts) for tile, speed in chosen for parts in _divisions(depth, most)]
 
     def estimate(way: tuple[Tile, Speed, int]) -> tuple[float, int]:
         tile, speed, parts = way
@@ -138,6 +139,15 @@ def plan(kind: int, sizes: Sizes, speeds: tuple[tuple[Tile, Speed], ...], ones: 
     parts = max(1, _ceil(depth, part))
     grid = _tiles(tile, rows, columns), phases * parts
     return Plan(tile, grid, rows, columns, parts, part, ones, results, parts * 2 * results if parts > 1 else 0)
+
+
+def _divisions(depth: int, most: int) -> Iterator[int]:
+    """The numbers of parts up to `most` to choose from: the smallest for each length of a part."""
+    parts = 1
+    while parts <= most:
+        yield parts
+        shorter = _ceil(_ceil(depth, parts), DEPTH) * DEPTH - DEPTH
+        parts = max(parts + 1, _ceil(depth, shorter)) if shorter > 0 else most + 1
 
 
 def _serves(tile: Tile, rows: int, columns: int) -> bool:
