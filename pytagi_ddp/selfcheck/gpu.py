@@ -59,14 +59,16 @@ def check_gpu(device: str, say: Callable[[Row], None] = lambda row: None) -> lis
     if not cuda.is_device_available(index):
         raise RuntimeError(cuda.why_not() or f"there are {cuda.get_device_count()} GPUs")
     rows = []
-    before = cuda.get_current_device()
+    before = cuda.get_current_device(), cuda.allow_tf32
     cuda.set_device(index)
+    cuda.allow_tf32 = False
     try:
         for row in _rows(name, index):
             rows.append(row)
             say(row)
     finally:
-        cuda.set_device(before)
+        cuda.set_device(before[0])
+        cuda.allow_tf32 = before[1]
     return rows
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from pytagi_ddp import doctor
+from pytagi_ddp import cuda, doctor
 from pytagi_ddp.selfcheck import examples, gpu
 from tests.cuda.ptx.machine import Program, machine
 
@@ -54,6 +54,14 @@ def test_a_kernel_that_no_example_runs_is_named(only):
     only("activation ReLU")
     row = next(row for row in gpu.check_gpu("cuda") if row.what == "every kernel ran")
     assert row.failed and "softmax__remax" in row.result and "activation_relu" not in row.result
+
+
+def test_the_option_for_tf32_is_left_as_it_was(only, monkeypatch):
+    """It was False afterwards; results of the first checks do not depend on it."""
+    monkeypatch.setattr(cuda, "allow_tf32", True)
+    only("evidence forgotten", "dense, tiles of 128x64")
+    rows = results(gpu.check_gpu("cuda"))
+    assert cuda.allow_tf32 and not rows["evidence forgotten"] and not rows["dense, tiles of 128x64"]
 
 
 def test_a_way_with_other_bits_is_noticed(only, monkeypatch):
