@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.checksummed import read_checksummed
+from pytagi_ddp.kernels.tensors import ALL, NO_TENSOR, Heads, State
 from tests.cuda.compile_report import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -148,6 +149,23 @@ def test_refuses_other_arrays_and_older_gpus(driver):
 
     with pytest.raises(RuntimeError, match=r"needs compute capability 10\.0, GPU 1 has 9\.0"):
         newer.launch(1, x)
+
+
+def test_grids_of_many_or_large_arrays(monkeypatch):
+    """CUDA takes at most 65,535 blocks along the second and third axis of a grid."""
+    from pytagi_ddp.kernels.cuda.layers import attention, elementwise, layer_norm
+    from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
+
+    grids = []
+    monkeypatch.setattr(Kernel, "launch", lambda kernel, grid, *_: grids.append(grid))
+    heads, pixels = 1 << 16, 1 << 22
+    x = Heads(State(None, None), 0, 8, 8, 8)
+    attention.multiply(x, x, x, heads // 8, 8, 40, 8, 40, ALL)
+    elementwise.transpose(np.broadcast_to(np.float32(0), (2, 3, pixels)), None)
+    elementwise.transpose(np.broadcast_to(np.float32(0), (2, pixels, 3)), None)
+    image = State(np.broadcast_to(np.float32(0), (2, pixels, 3)), None)
+    layer_norm.forward(image, None, None, NO_TENSOR, NO_TENSOR, image)
+    assert grids == [4 * heads, pixels // 16, pixels // 16, (pixels // 32, 1)]
 
 
 def test_two_kernels_of_one_name(driver):

@@ -75,14 +75,16 @@ def _multiply(
     v = cuda.local.array(4, float32)
     w = cuda.local.array(4, float32)
     z = cuda.local.array(4, float32)
-    thread, tile = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
-    i0, j0 = divide(tile, divide(i32(columns + i32(TILE - 1)), i32(TILE))[0])
+    down, across = divide(i32(rows + i32(TILE - 1)), i32(TILE))[0], divide(i32(columns + i32(TILE - 1)), i32(TILE))[0]
+    thread = i32(cuda.threadIdx.x)
+    matrix, tile = divide(i32(cuda.blockIdx.x), i32(down * across))
+    i0, j0 = divide(tile, across)
     i0, j0 = i32(i0 * i32(TILE)), i32(j0 * i32(TILE))
     if causal == CAUSAL_RESULT and j0 >= i32(i0 + i32(TILE)):
         return
     i, j = divide(thread, i32(SIDE))
     i, j = i32(i * i32(4)), i32(j * i32(4))  # row and column, in the tile, of this thread's first sum
-    b, h = divide(i32(i32(cuda.blockIdx.y) * share), heads)
+    b, h = divide(i32(matrix * share), heads)
     begin, end = i32(0), depth  # of the sum; all terms outside of this range are zero
     if causal == CAUSAL_FACTOR:
         if x_transposed:
@@ -199,7 +201,7 @@ def multiply(
     """
     factors = [argument for factor in (x, y) for argument in (*factor.units[:2], *_strided(factor))]
     target = out.units.mu, out.units.var, out.first, out.batch, out.head, out.row, out.share
-    grid = blocks(rows, TILE) * blocks(columns, TILE), batch * heads // out.share
+    grid = batch * heads // out.share * blocks(rows, TILE) * blocks(columns, TILE)
     _multiply.launch(grid, *factors, *target, heads, rows, depth, columns, causal, x.transposed)
 
 

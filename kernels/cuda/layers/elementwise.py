@@ -3,7 +3,9 @@
 Arrays are C-contiguous and, except in `copy_columns` and `transpose`, of any shape.
 """
 
+from pytagi_ddp.kernels.cuda.products.work import i32
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, float32, floats, int32, kernel, thread_index
+from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 THREADS = 256
@@ -56,8 +58,10 @@ def _copy_columns(source, out, n, columns, width, first, out_width, start):
 def _transpose(source, out, rows, columns):
     tile = cuda.shared.array(TILE_SIZE, float32)
     x, y = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
-    start = cuda.blockIdx.x * rows * columns
-    top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.z * TILE
+    across, down = i32((columns + TILE - 1) // TILE), i32((rows + TILE - 1) // TILE)
+    line, left = divide(i32(cuda.blockIdx.x), across)
+    image, top = divide(line, down)
+    start, top, left = image * rows * columns, top * TILE, left * TILE
     for r in range(y, TILE, LANES):
         if top + r < rows and left + x < columns:
             tile[r * PITCH + x] = source[start + (top + r) * columns + left + x]
@@ -105,4 +109,4 @@ def copy_columns(source: Array, first: int, out: Array, start: int, columns: int
 def transpose(source: Array, out: Array) -> None:
     """out[b, j, i] = source[b, i, j]: channels-first to channels-last images and back."""
     batch, rows, columns = source.shape
-    _transpose.launch((batch, blocks(rows, TILE), blocks(columns, TILE)), source, out, rows, columns)
+    _transpose.launch(batch * blocks(rows, TILE) * blocks(columns, TILE), source, out, rows, columns)

@@ -13,7 +13,9 @@ from pytagi_ddp.kernels.cuda.products.columns import (
     merge_threads,
     weight_sums,
 )
+from pytagi_ddp.kernels.cuda.products.work import i32
 from pytagi_ddp.kernels.cuda.runtime.compile import blocks, cuda, float32, floats, int32, kernel, tree_sum
+from pytagi_ddp.kernels.cuda.runtime.intrinsics import divide
 from pytagi_ddp.kernels.formulas.normalize import (
     normalized_moments,
     reciprocal_deviation,
@@ -59,9 +61,9 @@ def _mean_squares(mu, var, mean, r, eps, units):
 @kernel(*[floats] * 10, int32, int32, threads=THREADS)
 def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var, positions, features):
     c = column()
-    b = cuda.blockIdx.x
+    b, part = divide(i32(cuda.blockIdx.x), i32((positions + POSITIONS - 1) // POSITIONS))
     if c < features:
-        first = cuda.blockIdx.z * POSITIONS
+        first = part * POSITIONS
         for p in range(first + lane(), min(positions, first + POSITIONS), LANES):
             i = (b * positions + p) * features + c
             out_mu[i], out_var[i] = normalized_moments(
@@ -97,7 +99,7 @@ def mean_squares(x: State, eps: float, mean: Array, r: Array) -> None:
 def forward(x: State, mean: Array, r: Array, weights: Tensor, bias: Tensor, out: State) -> None:
     """out = r (x - mean) w + b."""
     batch, positions, features = x.mu.shape
-    grid = (batch, blocks(features, WIDTH), blocks(positions, POSITIONS))
+    grid = (batch * blocks(positions, POSITIONS), blocks(features, WIDTH))
     affine = weights.mu, weights.var, bias.mu, bias.var
     _forward.launch(grid, x.mu, x.var, mean, r, *affine, out.mu, out.var, positions, features)
 
