@@ -97,6 +97,20 @@ def test_a_damaged_cubin_is_made_again(driver, tmp_path, damage):
     assert read_checksummed(path) == again
 
 
+def test_cubins_of_another_assembler_are_elsewhere(monkeypatch, tmp_path):
+    """As a driver may not load what an assembler of a later CUDA version has made."""
+    from pytagi_ddp.kernels.cuda.runtime import cubins
+
+    monkeypatch.setattr(cubins, "cache_folder", lambda: tmp_path)
+    made = set()
+    for installed in ("12.9.1", "13.5.0"):
+        monkeypatch.setattr(cubins, "version", {"numba-cuda": "0.30.4", "cuda-bindings": installed}.get)
+        cubins.folder.cache_clear()
+        made.add(cubins.folder())
+    cubins.folder.cache_clear()
+    assert len(made) == 2 and all(folder.stat().st_mode & 0o777 == 0o700 for folder in made)
+
+
 def test_arguments(driver):
     add, x = make(), np.ones((2, 3), np.float32)
     add.launch((4, 2), x, None, x, 6)

@@ -41,11 +41,14 @@ def assemble(ptx: str, name: str, capability: tuple[int, int]) -> tuple[bytes, s
 
 @cache
 def folder() -> Path | None:
-    """The folder of cubins of this compiler, maybe read-only; None if there is none."""
+    """The folder of cubins of this compiler and assembler, maybe read-only; None if there is none.
+
+    A driver may not load cubins of the assembler of a later CUDA version.
+    """
     base = cache_folder()
     if base is None:
         return None
-    made = base / f"cuda-{version('numba-cuda')}"
+    made = base / f"cuda-{version('numba-cuda')}-{version('cuda-bindings')}"
     try:
         made.mkdir(mode=0o700, exist_ok=True)
         check_private(made)
