@@ -1,6 +1,7 @@
 """A launch up to the driver: kernels are compiled once and kept on disk, and arguments are as the driver wants them."""
 
 import ctypes
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -180,6 +181,25 @@ def test_grids_of_many_or_large_arrays(monkeypatch):
     image = State(np.broadcast_to(np.float32(0), (2, pixels, 3)), None)
     layer_norm.forward(image, None, None, NO_TENSOR, NO_TENSOR, image)
     assert grids == [4 * heads, pixels // 16, pixels // 16, (pixels // 32, 1)]
+
+
+def test_threads_compile_one_after_the_other():
+    """The architecture is a setting of the process, which threads could leave as that of another one."""
+    from pytagi_ddp.kernels.cuda.runtime import compile
+
+    before, entered = compile.dispatcher.get_current_device, threading.Event()
+
+    def other():
+        with compile._compiling_for((7, 5)):
+            entered.set()
+
+    thread = threading.Thread(target=other)
+    with compile._compiling_for((8, 0)):
+        thread.start()
+        assert not entered.wait(0.2)
+        assert compile.dispatcher.get_current_device().compute_capability == (8, 0)
+    thread.join()
+    assert entered.is_set() and compile.dispatcher.get_current_device is before
 
 
 def test_two_kernels_of_one_name(driver):

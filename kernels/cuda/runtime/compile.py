@@ -41,6 +41,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 from numba import cuda, float32, int32, types, uint32
+from numba.core.compiler_lock import global_compiler_lock
 from numba.cuda import dispatcher
 from numba.cuda.extending import intrinsic
 
@@ -295,10 +296,11 @@ def _array() -> ModuleType:
 
 @contextmanager
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
-    """Sets the architecture of inner functions; numba would otherwise ask the driver."""
-    asked = dispatcher.get_current_device
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = asked
+    """Sets the architecture of inner functions; numba would otherwise ask the driver. One thread at a time."""
+    with global_compiler_lock:
+        asked = dispatcher.get_current_device
+        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = asked
