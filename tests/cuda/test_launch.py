@@ -157,6 +157,8 @@ def test_refuses_other_arrays_and_older_gpus(driver):
         add.launch(1, x, None, x.T, 6)
     with pytest.raises(ValueError):
         add.launch(1, x, None, x)
+    with pytest.raises(ValueError, match="launch_test: argument 2 is None, and the kernel needs an array"):
+        add.launch(1, x, None, None, 6)
 
     @kernel(floats, threads=32, min_capability=(10, 0), name="newer")
     def newer(x):

@@ -197,24 +197,28 @@ class Kernel:
         """Queues the kernel on the current stream of the device that holds the first argument.
 
         Raises:
-            ValueError: an array has another dtype than declared or is not C-contiguous, arguments are missing, or
-                all optional ones are None although the kernel needs one.
+            ValueError: an array has another dtype than declared or is not C-contiguous, arguments are missing or None,
+                or all optional ones are None although the kernel needs one.
         """
         grid = grid if isinstance(grid, tuple) else (grid,)
-        converted = [None if a is None else convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
+        converted = [convert(a) for convert, a in zip(self._convert, arguments, strict=True)]
         variant = tuple(arguments[i] is not None for i in self._optional)
         device = _array().device_of(arguments[0])
         function = self._loaded.get((device, variant)) or self._load(device, variant)
-        queue(function, grid, (self.threads,), [_NULL if a is None else a for a in converted])
+        queue(function, grid, (self.threads,), converted)
 
     def _converter(self, position: int) -> Callable:
         """The function that checks an array argument, or converts a scalar, before a launch."""
         declared = self._types[position]
         if declared in _SCALARS:
             return _SCALARS[declared]
-        dtype = _DTYPES[declared]
+        dtype, may_be_absent = _DTYPES[declared], position in self._optional
 
         def check(array):
+            if array is None and may_be_absent:
+                return _NULL
+            if array is None:
+                raise ValueError(f"{self.name}: argument {position} is None, and the kernel needs an array")
             if array.dtype != dtype or not array.flags.c_contiguous:
                 what = f"{array.dtype} of shape {array.shape} and strides {array.strides}"
                 raise ValueError(f"{self.name}: argument {position} is {what}, not C-contiguous {dtype}")
