@@ -226,7 +226,7 @@ def device_name(device: str) -> str:
     """
     kind, colon, index = device.partition(":") if isinstance(device, str) else ("", "", "")
     if device == "cpu" or (kind == "cuda" and (index.isdecimal() if colon else True)):
-        return device if colon or kind == "cpu" else f"cuda:{max(0, get_current_device())}"
+        return "cpu" if kind == "cpu" else f"cuda:{int(index) if colon else max(0, get_current_device())}"
     raise ValueError(f'unknown device {device!r}: expected "cpu", "cuda" or "cuda:<index>"')
 
 

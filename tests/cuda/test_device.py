@@ -217,6 +217,11 @@ def test_unknown_devices(name):
         get_kernels(name)
 
 
+def test_a_device_has_one_name():
+    names = {"cuda:0": "cuda:0", "cuda:01": "cuda:1", "cuda:10": "cuda:10", "cpu": "cpu"}
+    assert {name: cuda.device_name(name) for name in names} == names
+
+
 @needs_no_gpu
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
 def test_a_network_stays_where_it_is_if_it_cannot_move(name):
@@ -264,6 +269,9 @@ def test_an_arrival_is_used_like_the_array_it_becomes():
     assert isinstance(arrival + 1, np.ndarray) and (2 * arrival)[3] == 6 and len(arrival) == 6
     assert arrival.reshape(2, 3).sum() == 15 and np.concatenate([arrival, arrival]).size == 12
     assert np.mean(arrival) == 2.5 and list(arrival)[-1] == 5
+    assert not Arrival(np.zeros(1, np.float32), None) and Arrival(np.ones(1, np.float32), None)
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(arrival)
     out = Arrival(np.zeros(6, np.float32), None)
     np.add(arrival, 1, out=out)
     out[0] = 9

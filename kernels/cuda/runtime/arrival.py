@@ -55,6 +55,9 @@ class Arrival(np.lib.mixins.NDArrayOperatorsMixin):
     def __setitem__(self, key, value) -> None:
         self._arrived()[key] = value
 
+    def __bool__(self) -> bool:
+        return bool(self._arrived())
+
     def __float__(self) -> float:
         return float(self._arrived())
 
