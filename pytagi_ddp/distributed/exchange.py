@@ -52,7 +52,8 @@ def exchange_deltas(
         reduce: adds the arena's buffer over all ranks; None: one all-reduce.
 
     Returns:
-        The reduced counters: (samples, ranks with samples, votes, new schedules), summed over all ranks.
+        The reduced counters: (samples, ranks with samples, votes, new schedules), summed over all ranks. They are a
+        `snapshot`, which is read without `to_host`.
 
     Raises:
         ValueError: ranks have different `EvidenceSchedule`s, of which one is new since the last exchange.
@@ -88,7 +89,7 @@ def _compare_schedules(communicator: Communicator, model: Sequential, pooled: Ar
 
     If all ranks have one, it is collective; otherwise the others do not wait for it.
     """
-    ranks, have = communicator.world_size, round(float(model.kernels.array.to_host(pooled)[3]))
+    ranks, have = communicator.world_size, round(float(pooled[3]))
     if have < ranks:
         raise ValueError(
             f"the EvidenceSchedule, or a setting of it, is new on {have} of {ranks} ranks, also on rank "

@@ -85,7 +85,7 @@ def all_reduce_deltas(backend: Backend, model: Sequential, average: bool = True)
         )
     communicator = get_distributed_backend(backend)
     pooled = exchange_deltas(communicator, model, average, vote=average)
-    samples, _, averaging, _ = model.kernels.array.to_host(pooled).tolist()
+    samples, _, averaging, _ = np.asarray(pooled).tolist()
     if averaging not in (0, communicator.world_size):
         model.drop_deltas()
         model.passes.step()  # without deltas, so that the next exchange is allowed

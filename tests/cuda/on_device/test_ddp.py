@@ -1,12 +1,16 @@
 """Data-parallel training on one rank: its device, empty steps, merges. Several: `test_gpu.py`, `ptx/test_nccl.py`."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, nn
+from pytagi_ddp.distributed.communicator import create_communicator
 from pytagi_ddp.distributed.ddp import DDPConfig, DDPSequential
+from pytagi_ddp.distributed.exchange import exchange_deltas
+from pytagi_ddp.distributed.functional import all_reduce_deltas
 from tests.cuda.on_device.test_networks import assert_equal_states
 
 
@@ -69,3 +73,27 @@ def test_parameters_that_are_none_are_not_merged(every):
             with pytest.raises(FloatingPointError, match="merge refused: rank 0 has"):
                 ddp.step()
     np.testing.assert_array_equal(net.kernels.array.to_host(net.arena.theta), theta)
+
+
+def test_deltas_that_a_program_reduces_itself():
+    """Their number of samples was asked for as if it were on the device: an AttributeError."""
+    manual_seed(5)
+    net = nn.Sequential(nn.Linear(2, 3))
+    reference = copy.deepcopy(net)
+    net.to_device("cuda")
+    for model in (net, reference):
+        model(np.ones((2, 2)) * [[1], [2]])
+        model.set_delta_z(np.arange(6), -np.ones(6))
+        model.backward()
+        assert all_reduce_deltas(create_communicator("serial"), model) == 2
+        model.step()
+    assert_equal_states(net, reference, 2e-5)
+
+
+def test_a_schedule_that_other_ranks_do_not_have():
+    net = nn.Sequential(nn.Linear(2, 3))
+    net.to_device("cuda")
+    nn.EvidenceSchedule(net, steps_per_epoch=1, epochs=3)
+    others = SimpleNamespace(world_size=2, rank=0, all_reduce=lambda buffer: None)
+    with pytest.raises(ValueError, match="is new on 1 of 2 ranks, also on rank 0"):
+        exchange_deltas(others, net, average=False)
