@@ -11,6 +11,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
@@ -18,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.bars import Bar
-from pytagi_ddp.estimators.choice import SEEDS, Choice, Chosen, Loss
+from pytagi_ddp.estimators.choice import MORE_SEEDS, SEEDS, Choice, Chosen, Loss
 from pytagi_ddp.estimators.encoding import OFTEN, Categories, CategoryInputs, encoding_of, indexable
 from pytagi_ddp.estimators.folds import alike, assign_folds, joined, learnt_by
 from pytagi_ddp.estimators.inputs import checked_groups, codes, dense, explained, header_of, sample_weights
@@ -316,7 +317,9 @@ class EnsembleEstimator(BaseEstimator):
         """Calls `function` with each tuple of arguments, `n_jobs` at a time, with a progress bar."""
         from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels
 
-        parallel = Parallel(n_jobs=self.n_jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
+        networks = self.n_folds * (self.n_seeds or MORE_SEEDS)
+        jobs = min(effective_n_jobs(self.n_jobs), networks)  # joblib starts all, also for fewer tasks
+        parallel = Parallel(n_jobs=jobs, verbose=max(self.verbose - 1, 0), return_as="generator")
         done = parallel(delayed(on_one_thread)(function, *task) for task in tasks)
         return on_one_thread(list, Bar(done, unit=" networks", disable=not self.verbose))
 

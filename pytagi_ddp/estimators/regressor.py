@@ -129,7 +129,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         known_rows: whether predictions at inputs that were learnt use their observations, as in 4. It may be set to
             False after `fit`. If it is False in `fit`, the estimator does not keep these inputs.
         n_jobs: networks that are trained at the same time, each on one thread, in processes of joblib. None: 1, -1: all
-            cores. The results do not depend on it. `joblib.parallel_config` chooses another backend.
+            cores. More processes than networks are not started. The results do not depend on it.
+            `joblib.parallel_config` chooses another backend.
         random_state: seed of priors, folds and batches, or a `numpy.random.RandomState`. None: another seed each time.
         verbose: 1 shows a progress bar, which counts networks; from 2 on joblib prints more. 0: nothing is printed.
 

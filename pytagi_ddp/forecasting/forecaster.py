@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
@@ -83,10 +84,10 @@ class Forecaster(BaseEstimator):
             most 100 in any series, whether forecasts are negative binomial.
         quantiles: probabilities of `Forecast.quantiles` and `Forecast.to_frame`.
         epochs: None: 150,000 divided by the number of windows, from 10 to 100, or more if there are less than 200
-        windows.
+            windows.
         n_folds: number of held-out stretches by which the model is chosen, at least 2.
         n_networks: networks of the chosen model, each trained without one stretch of time; at least 2.
-        n_jobs: networks trained at once, as in scikit-learn.
+        n_jobs: networks trained at once, as in scikit-learn; more processes than networks are not started.
         random_state: seed or `np.random.RandomState` of all random numbers, as in scikit-learn.
 
     Attributes:
@@ -392,7 +393,8 @@ class Forecaster(BaseEstimator):
         from pytagi_ddp.kernels.cpu.runtime.threads import on_one_thread  # here, so that imports load no kernels
 
         calls = (delayed(on_one_thread)(function, *task) for task in tasks)
-        return list(on_one_thread(Parallel(n_jobs=self.n_jobs), calls))
+        most = max(self.n_folds, self.n_networks)  # joblib starts all, also for fewer tasks
+        return list(on_one_thread(Parallel(n_jobs=min(effective_n_jobs(self.n_jobs), most)), calls))
 
     def _with_past(self, known: Panel) -> Panel:
         """Covariates of the past and of the horizon, from those of the horizon alone or of both."""

@@ -31,12 +31,14 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.parallel import Parallel
 
 from pytagi_ddp import estimators
 from pytagi_ddp.estimators import (
     TAGIClassifier,
     TAGIRegressor,
     coverage_scorer,
+    ensemble,
     inputs,
     locks,
     log_likelihood_scorer,
@@ -85,6 +87,27 @@ def test_results_depend_on_the_seed_and_on_nothing_else(kind):
         np.testing.assert_array_equal(net.arena.theta, twin.arena.theta)
         assert not np.array_equal(net.arena.theta, stranger.arena.theta)
     assert not np.array_equal(one.networks_[0].arena.theta, one.networks_[1].arena.theta)
+
+
+@both
+def test_no_more_processes_than_networks(kind, monkeypatch):
+    x, y = data()
+    asked = []
+
+    def recorded(n_jobs, **options):
+        asked.append(n_jobs)
+        return Parallel(n_jobs=n_jobs, **options)
+
+    monkeypatch.setattr(ensemble, "Parallel", recorded)
+    with parallel_config(backend="threading"):
+        kind(**SMALL, n_jobs=100).fit(x, y)
+        kind(**SMALL).fit(x, y)
+    assert set(asked) == {2, 1}  # two networks
+    with parallel_config(backend="threading", n_jobs=2):
+        kind(**SMALL).fit(x, y)
+    assert asked[-1] == 2
+    with pytest.raises(ValueError, match="n_jobs == 0"):
+        kind(**SMALL, n_jobs=0).fit(x, y)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(request):

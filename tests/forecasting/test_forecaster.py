@@ -11,6 +11,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 import joblib
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.parallel import Parallel
 
 from pytagi_ddp.forecasting import Forecaster, model
 from pytagi_ddp.forecasting.series import read
@@ -380,6 +381,19 @@ def test_a_forecaster_is_an_estimator():
     with joblib.parallel_config("threading"):  # whose workers start at once
         parallel = quick(4, season=12, transform=None, n_jobs=2).fit(y).predict()
     np.testing.assert_array_equal(parallel.mean, first.mean)
+
+
+def test_no_more_processes_than_networks(monkeypatch):
+    asked = []
+
+    def recorded(n_jobs):
+        asked.append(n_jobs)
+        return Parallel(n_jobs=n_jobs)
+
+    monkeypatch.setattr("pytagi_ddp.forecasting.forecaster.Parallel", recorded)
+    with joblib.parallel_config("threading"):
+        quick(4, n_folds=2, n_networks=3, n_jobs=100).fit(seasonal(100))
+    assert set(asked) == {3}
 
 
 def test_a_fit_that_is_refused_changes_nothing():
