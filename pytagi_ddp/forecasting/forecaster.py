@@ -22,9 +22,11 @@ from pytagi_ddp.forecasting.backtest import Backtest
 from pytagi_ddp.forecasting.forecast import Forecast
 from pytagi_ddp.forecasting.model import Cut, Kind, Model, Stretch, fit, means, stretches
 from pytagi_ddp.forecasting.series import Panel, aligned, continued, read, read_covariates
+from pytagi_ddp.forecasting.times import NUMBERS, Times
 from pytagi_ddp.forecasting.windows import Layout, Windows
 from pytagi_ddp.warn import warn
 
+SECONDS_OF_1973 = 100_000_000
 SEASONS, LEAST_LAGS, MOST_LAGS = 3, 8, 400  # seasons that a network sees, and limits on the number of time steps
 HIDDEN, FEW = (50,), 2  # units, and number of past values, that are tried
 SEEN, FEWEST, MOST = 150_000, 10, 100  # windows that a network sees in all epochs, in 10 to 100 epochs,
@@ -166,12 +168,15 @@ class Forecaster(BaseEstimator):
             TypeError: data that are not numbers or dates.
 
         Warns:
-            UserWarning: a series or covariate with extremes, compared with which most of its values are nearly equal.
+            UserWarning: a series or covariate with extremes, compared with which most of its values are nearly equal;
+                whole numbers as times that are probably seconds since 1970, without season.
         """
         self._check()
         panel, covariates = _read(y, known, observed, times)
         self._learn(panel, covariates)
         _warn_of_extremes(panel, covariates)
+        if self.season is None:
+            _warn_of_seconds(panel.times)
         return self
 
     def predict(self, y: Any = None, *, known: Any = None, observed: Any = None, times: Any = None) -> Forecast:
@@ -266,6 +271,8 @@ class Forecaster(BaseEstimator):
             )
             forecasts += learnt._at(panel, covariates, some)
         _warn_of_extremes(panel, covariates)
+        if self.season is None:
+            _warn_of_seconds(panel.times)
         truth = panel.values[origins[:, None] + np.arange(1, self.horizon + 1)]
         return Backtest(forecasts, truth[..., 0] if panel.flat else truth, learnt.season_)
 
@@ -473,6 +480,18 @@ def default_epochs(windows: int) -> int:
 def _season(panel: Panel) -> int:
     """Time steps of the season according to the calendar."""
     return 1 if panel.times is None else panel.times.season()
+
+
+def _warn_of_seconds(times: Times | None) -> None:
+    """Warns of whole numbers that are probably dates, of which nothing says the season."""
+    if times is None or times.unit != NUMBERS or times.values[0] < SECONDS_OF_1973:
+        return
+    first = int(times.values[0])
+    unit = ("s", "ms", "us", "ns")[min((len(str(first)) - 9) // 3, 3)]
+    warn(
+        f"times are whole numbers from {first} on, which have no calendar, so that no season is learnt: if they count "
+        f"from 1970, give pd.to_datetime(times, unit={unit!r}), and otherwise season= (1: there is none)"
+    )
 
 
 def _are_counts(panel: Panel) -> bool:

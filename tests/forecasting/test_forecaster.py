@@ -317,6 +317,16 @@ def test_counts_that_are_mostly_0_have_no_negative_forecasts():
     assert (paths >= 0).all() and (paths % 1 == 0).all() and 0.7 < (paths == 0).mean() < 0.95
 
 
+@pytest.mark.parametrize(("unit", "length"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_seconds_since_1970_are_named(unit, length):
+    y, hours = seasonal(100, period=24), 3600 * (450_000 + np.arange(100))
+    with pytest.warns(UserWarning, match=rf"from 1620000000.* on, .* pd.to_datetime\(times, unit='{unit}'\)") as found:
+        quick(2).fit(y, times=length * hours)
+    assert len(found) == 1
+    quick(2, season=24).fit(y, times=length * hours)  # as warnings are errors, there are none
+    quick(2).fit(y, times=20_000_000 + np.arange(100))
+
+
 def test_extremes_of_a_series_are_named():
     y = 5 + seasonal(120)
     y[7] = np.nan

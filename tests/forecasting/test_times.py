@@ -168,7 +168,7 @@ DAYS = pd.date_range("2020-01-01", periods=20, freq="D")
 @pytest.mark.parametrize(
     ("times", "error", "message"),
     [
-        (np.arange(20.0), TypeError, "must be dates or whole numbers, got float64"),
+        (np.arange(20.0), TypeError, r"must be dates or whole numbers, got float64; .*\(seconds, unit='s'\)$"),
         (np.arange(20) % 3, ValueError, "times holds 2 before 0, .*y.reindex"),
         (list(DAYS.tz_localize("UTC")[:10]) + list(DAYS.tz_localize("Asia/Tokyo")[10:]), TypeError, "Asia/Tokyo, UTC"),
         (list(DAYS.tz_localize("UTC")[:10]) + list(DAYS[10:]), TypeError, "one time zone, got None, UTC"),
