@@ -115,9 +115,10 @@ class Choice:
             return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
         if len(self.losses) == 1 and not self._has_time_for(training):
+            seconds = math.ceil(10 * self._seconds_of(training)) / 10
             warn(
                 f"max_time is not sufficient for one kind of networks, whose training takes about "
-                f"{self._seconds_of(training):.0f} s: give fewer samples, epochs or networks (n_folds, n_seeds)"
+                f"{seconds} s: give more time, or fewer samples, epochs or networks (n_folds, n_seeds)"
             )
 
     def _is_better(self, training: Training, other: Training, folds: int, errors: float, part: float = 0.0) -> bool:
