@@ -99,6 +99,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         sigma_v: standard deviation of the noise of observations, in units of y, if it is known; one for all targets, or
             one for each. Predictions are then Gaussian, and the variances of the networks have the factor, from 1/1024
             to 1024, with which samples that were not learnt are most probable. None: the noise is learnt, as above.
+            If each sample has its own, s: sigma_v=d with the weights (d / s)^2, where d = mean(1 / s^2)^(-1/2).
         heteroscedastic: whether the learnt noise depends on the inputs. If not, the scale s is the same wherever there
             are samples, and larger only far from them and with missing inputs. In `partial_fit` without `fit` the noise
             does not depend on the inputs.
@@ -608,6 +609,12 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         of_y = np.atleast_1d(self._y_std)
         given: Any = self.sigma_v
         each = list(given) if np.ndim(given) else [given] * len(of_y)
+        if len(each) > len(of_y):
+            raise ValueError(
+                f"sigma_v is one standard deviation, or one for each of {len(of_y)} targets, got {len(each)}. "
+                "Standard deviations s of the samples are given as weights: sigma_v=d, sample_weight=(d / s)**2, where "
+                "d is np.mean(s**-2.0) ** -0.5"
+            )
         if len(each) != len(of_y) or not all(map(is_deviation, each)):
             raise ValueError(
                 "sigma_v must be a standard deviation, above 0 and finite, or one for each of "

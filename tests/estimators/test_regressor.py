@@ -309,6 +309,7 @@ def test_units_of_y_do_not_matter():
         ({"sigma_v": -1}, lambda x, y: (np.c_[x, x], y), "sigma_v"),
         ({}, lambda x, y: (np.c_[x, x], y[:, None, None]), "dim 3"),
         ({"sigma_v": [1.0, 2.0, 3.0]}, lambda x, y: (x, np.c_[y, y]), "one for each of 2 targets"),
+        ({"sigma_v": np.ones(20)}, lambda x, y: (x, y), r"one for each of 1 targets, got 20. .*weights: sigma_v=d"),
         ({}, lambda x, y: (x[:1], y[:1]), r"at least 2 samples \(with a weight above 0\), got 1 sample"),
     ],
 )
