@@ -49,7 +49,8 @@ class Choice:
         x: inputs of the samples. fold: the fold of each sample.
         loss: returns the loss of each sample of the first folds, by the networks of each that have not seen it.
         count: networks for each fold in the result. None: from `SEEDS` to `MORE_SEEDS`, see `_enough`.
-        seconds: no training begins for a choice if it would take longer; None: no limit.
+        seconds: no training begins for a choice if it would take longer; None: no limit. If `count` is None, it is
+            `SEEDS` if the time is not sufficient for `MORE_SEEDS` networks of the first training for each fold.
 
     Attributes:
         losses: mean loss of each training that has been tried, and not forgotten (`simplest`).
@@ -114,7 +115,11 @@ class Choice:
         if self.losses and self._judges > 1 and self._is_better(self.best(), training, 1, CLEARLY):
             return
         self.losses[training] = self._judged(self._some(training, self._judges, 1))
-        if len(self.losses) == 1 and not self._has_time_for(training):
+        if len(self.losses) > 1 or self._has_time_for(training):
+            return
+        if self._chooses_count:
+            self._count, self._chooses_count = SEEDS, False
+        if not self._has_time_for(training):
             seconds = math.ceil(10 * self._seconds_of(training)) / 10
             warn(
                 f"max_time is not sufficient for one kind of networks, whose training takes about "

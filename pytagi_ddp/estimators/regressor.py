@@ -115,8 +115,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
         n_seeds: networks for each fold. None: from 2 to 4, as few as predict unseen samples almost as well as 4 (the
-            root mean squared error is larger by 0.4 % at most, by extrapolation from one and two); with `likelihood`
-            4, and in `partial_fit` without `fit` 2.
+            root mean squared error is larger by 0.4 % at most, by extrapolation from one and two), or 2 if `max_time`
+            is not sufficient for 4; with `likelihood` 4, and in `partial_fit` without `fit` 2.
         forget: factor on all variances before an epoch, which never go above their prior. 1: nothing is forgotten.
         forget_until: fraction of the epochs after which nothing more is forgotten.
         n_bins: bins of each column in a piecewise-linear encoding of the inputs (`nn.PiecewiseLinearEncoding`), 0 for

@@ -287,6 +287,29 @@ def test_there_are_as_many_networks_as_reduce_the_loss(v, folds, count):
 
 
 @pytest.mark.parametrize(
+    ("seconds", "given", "count", "warned"),
+    [(10.5, None, 4, False), (9.5, None, 2, False), (5.5, None, 2, "about 4.0 s"), (9.5, 4, 4, "about 8.0 s")],
+)
+def test_there_are_as_many_networks_as_there_is_time_for(seconds, given, count, warned, monkeypatch):
+    """Each takes a second, and one network for each of two folds comes first; four would be better than two."""
+    clock = [0.0]
+    monkeypatch.setattr(choice, "perf_counter", lambda: clock[0])
+
+    def train(places):
+        clock[0] += len(places)
+        return places
+
+    def loss(networks):
+        return np.array([1 + 1 / len(networks[0])])
+
+    search = choice.Choice(train, np.zeros((4, 1)), np.arange(4) % 2, loss, given, seconds)
+    with pytest.warns(UserWarning, match=warned) if warned else nullcontext():
+        search.consider(members.Training((4,), 1))
+    assert [len(some) for some in search.mixed(search.best()).networks] == [count] * 2
+    assert clock == [2.0 * count]
+
+
+@pytest.mark.parametrize(
     ("error", "count", "linear", "trained"),
     [(1.2, 2, True, 6), (1.3, 2, False, 6), (2.1, 2, False, 3), (1.9, 1, True, 4), (1.1, None, True, 6)],
 )
