@@ -110,7 +110,7 @@ def _advice(values: Any, name: str, message: str, columns: Sequence[int] | None)
         place = _place(values, columns, *np.argwhere(bad)[0])
         known = "leave out its row" if name == "y" else "leave out its row, or write NaN, which is a missing value"
         return f"The first one is in {place}: {known}"
-    if "Unknown label type: unknown" in message:
+    if "Unknown label type: unknown" in message or "not supported between instances" in message:
         return "Give classes of one type: y.astype(int) if all are whole numbers, else y.astype(str)"
     if name == "X" and "must hold real numbers" in message:
         return ENCODE

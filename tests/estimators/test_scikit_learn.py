@@ -602,6 +602,8 @@ def test_bad_input_is_found(kind):
         some += [named, named.astype("string"), named.astype("category"), np.where(missing, None, named)]
         with pytest.raises(ValueError, match=r"Unknown label type.*\. Give classes of one type: y\.astype\(int\)"):
             estimator.fit(x, y.astype(object))
+        with pytest.raises(TypeError, match=r"'int' and 'str'\. Give classes of one type: .*y\.astype\(str\)$"):
+            estimator.fit(x, np.array(["a", 1] * 30, object))
         with pytest.raises(ValueError, match=r"needs at least two classes, y has 1 class: 'a'"):
             estimator.fit(x, ["a"] * 60)
     for targets in some:
