@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.nn.core.validate import same_order
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.tagi_utils import Utils
+from pytagi_ddp.validate import same_order
 from pytagi_ddp.warn import warn
 
 __all__ = [

@@ -20,13 +20,14 @@ MOVED = {
     "pytagi_ddp.nn.pending": "pytagi_ddp.nn.core.step",
     "pytagi_ddp.nn.rms_norm": "pytagi_ddp.nn.layers.rmsnorm",  # of later versions of pytagi, as the next one
     "pytagi_ddp.nn.tlstm": "pytagi_ddp.nn.layers.lstm",
+    "pytagi_ddp.nn.validate": "pytagi_ddp.validate",
 }
 
 # Files of `pytagi_ddp.nn` by the package that contains them now. pytagi has modules of these names in its `nn`, too.
 PACKAGES = {
     "core": """
         alone arena data_struct deferred forgetting hooks init layer parameters
-        prior pytagi_view setting state stepping table validate window
+        prior pytagi_view setting state stepping table window
     """,
     "layers": """
         activation attention batch_norm chain conv2d convolution convtranspose2d embedding layer_block

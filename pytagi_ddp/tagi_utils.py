@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import is_table, to_numpy
 from pytagi_ddp.files import file_size
-from pytagi_ddp.nn.core.validate import check_integers, flat_float32
 from pytagi_ddp.nn.hierarchical_softmax import (
     HRCSoftmax,
     class_probabilities,
     encode_classes,
     hierarchical_softmax,
 )
+from pytagi_ddp.validate import as_integers, flat_float32
 
 # Keeps the scaling of a constant column finite.
 _EPSILON = 1e-10
@@ -163,12 +163,7 @@ class Utils:
             TypeError: Data that are not real numbers, such as dates, or lengths that are not integers.
         """
         lengths = {"input_seq_len": input_seq_len, "output_seq_len": output_seq_len}
-        check_integers("create_rolling_window", **lengths, num_features=num_features, stride=stride)
-        if min(input_seq_len, output_seq_len, num_features, stride) < 1:
-            raise ValueError(
-                "input_seq_len, output_seq_len, num_features and stride must all be at least 1, got "
-                f"{input_seq_len}, {output_seq_len}, {num_features} and {stride}"
-            )
+        as_integers("create_rolling_window", 1, **lengths, num_features=num_features, stride=stride)
         series, columns = to_numpy(data, "data"), to_numpy(output_col, "output_col", text=True).ravel()
         if series.size % num_features or (series.ndim > 1 and series.size != len(series) * num_features):
             raise ValueError(f"data of shape {series.shape} do not have {num_features} features in each row")
@@ -374,8 +369,7 @@ def _probabilities(ma: Any, Sa: Any, tree: HRCSoftmax, num_classes: int, batch_s
 
 def _first(entries: np.ndarray, num: int, path: str | os.PathLike[str]) -> np.ndarray:
     """The first `num` entries of a file, or ValueError."""
-    if num < 1:
-        raise ValueError(f"at least 1 entry of {os.fspath(path)} must be asked for, got {num}")
+    as_integers(os.fspath(path), 1, num=num)
     if len(entries) < num:
         raise ValueError(f"{os.fspath(path)} holds {len(entries)} entries, {num} were asked for")
     return entries[:num]

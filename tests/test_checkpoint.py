@@ -597,7 +597,7 @@ def test_ranks_that_trained_apart_must_merge_first(manager):
 
 
 def test_bad_arguments(tmp_path):
-    with pytest.raises(ValueError, match="keep_last must be at least 1, or None for all, got 0"):
+    with pytest.raises(ValueError, match="keep_last must be at least 1, got 0"):
         CheckpointManager(tmp_path, keep_last=0)
     with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
         TrainingPosition(batch=-1)

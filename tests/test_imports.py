@@ -99,8 +99,8 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 # Names of modules are without `pytagi_ddp.`; `name.*` is a package with all of its modules.
 GROUPS = {
     "util": """
-        _version arrays bars blas files interrupts listing moved process_tree text warn weights kernels.checksummed
-        nn.core.attributes nn.core.table nn.core.unpickled nn.core.validate
+        _version arrays bars blas files interrupts listing moved process_tree text validate warn weights
+        kernels.checksummed nn.core.attributes nn.core.table nn.core.unpickled
     """,
     "kernels/formulas": "kernels.formulas.*",
     "kernels/interface": "kernels.protocol kernels.tensors",

@@ -51,8 +51,8 @@ def test_no_number_of_ranks(line):
         ("-np 2", {"min_ranks": 3}, "--min-ranks takes a number from 1 to that of -np; got 3, and 2 for -np"),
         ("-ppn 2", {"min_ranks": 1}, "--min-ranks takes a number from 1 to that of -np; got 1, and nothing for -np"),
         ("-np 2", {"min_ranks": 0}, "got 0, and 2 for -np"),
-        ("-np 2", {"max_restarts": -1}, "must be at least 0, got -1 and 1"),
-        ("-np 2", {"pause": float("nan")}, "must be at least 0, got 1 and nan"),
+        ("-np 2", {"max_restarts": -1}, "--max-restarts must be at least 0, got -1"),
+        ("-np 2", {"pause": float("nan")}, "--pause must be in \\[0, inf\\), got nan"),
     ],
 )
 def test_limits_of_restarts_that_cannot_be(options, limits, message):

@@ -189,7 +189,7 @@ def test_mnist_files(tmp_path):
     assert (x.dtype, y.dtype) == (np.float32, np.int32)
     with pytest.raises(ValueError, match="holds 3 entries, 4 were asked for"):
         utils.load_mnist_images(images, labels, 4)
-    with pytest.raises(ValueError, match="at least 1 entry"):
+    with pytest.raises(ValueError, match="num must be at least 1"):
         utils.load_mnist_images(images, labels, 0)
     with pytest.raises(ValueError, match=r"labels: begins with 00000801 \(11 bytes\), expected 00000803"):
         utils.load_mnist_images(labels, images, 2)

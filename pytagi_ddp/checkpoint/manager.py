@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,6 +41,7 @@ from pytagi_ddp.nn.convert.posterior_average import PosteriorAverage
 from pytagi_ddp.nn.files import persistence
 from pytagi_ddp.nn.files.state_dicts import put
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_integers
 
 
 class CheckpointManager:
@@ -67,8 +67,8 @@ class CheckpointManager:
     """
 
     def __init__(self, folder: str | bytes | Path, keep_last: int | None = 3):
-        if keep_last is not None and operator.index(keep_last) < 1:
-            raise ValueError(f"keep_last must be at least 1, or None for all, got {keep_last}")
+        if keep_last is not None:
+            as_integers("CheckpointManager", 1, keep_last=keep_last)
         self.folder = as_path(folder)
         self.keep_last = keep_last
 

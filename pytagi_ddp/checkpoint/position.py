@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
+from pytagi_ddp.validate import as_integers
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,9 @@ class TrainingPosition:
         for name, value in asdict(self).items():
             if name == "samples" and value is None:
                 continue
-            if not isinstance(value, int | np.integer) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, got {value!r:.50}")
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0, got {value}")
-            if name != "seed" and value > 1 << 53:
-                raise ValueError(f"{name} must be at most 2^53")
-            object.__setattr__(self, name, int(value))  # JSON does not take NumPy's integers
+            most = None if name == "seed" else 1 << 53
+            (number,) = as_integers("TrainingPosition", 0, most, **{name: value})
+            object.__setattr__(self, name, number)  # JSON does not take NumPy's integers
 
     @classmethod
     def of(cls, loader: Any, step: int) -> TrainingPosition:

@@ -20,9 +20,9 @@ from pytagi_ddp.checkpoint.shards import INDEX, Shard, TensorReader, parse_index
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.error_propagation import on_rank_0
 from pytagi_ddp.files import as_path, read_file
-from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.files import file_format
 from pytagi_ddp.nn.files.file_format import Contents
+from pytagi_ddp.validate import check_finite
 from pytagi_ddp.warn import warn
 
 Result = TypeVar("Result")

@@ -23,8 +23,8 @@ from pytagi_ddp.checkpoint.manifest import MAX_BYTES, DamagedCheckpointError, ch
 from pytagi_ddp.files import atomic_write, read_file
 from pytagi_ddp.nn.core.state import Array
 from pytagi_ddp.nn.core.tensors import TensorSpec
-from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.files.file_format import header_size, open_tensors
+from pytagi_ddp.validate import check_finite
 
 INDEX = "shards.json"
 FORMAT = "pytagi_ddp shards 1"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.data.dataset import warn_of_channels_last
+from pytagi_ddp.validate import as_integers, as_numbers
 
 LEAST_SCALE = 0.01  # of `random_affine`
 
@@ -81,8 +82,7 @@ def random_crop_flip(
         ValueError: Not four axes, negative padding, or an `out` of another shape or dtype.
     """
     out = _result(images, out)
-    if padding < 0:
-        raise ValueError(f"padding must be at least 0, got {padding}")
+    as_integers("random_crop_flip", 0, padding=padding)
     count, channels, height, width = images.shape
     padded = np.zeros((count, channels, height + 2 * padding, width + 2 * padding), images.dtype)
     padded[:, :, padding : padding + height, padding : padding + width] = images
@@ -125,10 +125,8 @@ def random_affine(
         ValueError: Not four axes, a number out of its range, or an `out` of another shape or dtype.
     """
     out = _result(images, out)
-    if not (0 <= degrees < inf and 0 <= translate < inf and 0 <= shear < 90):
-        raise ValueError(
-            f"degrees and translate must be at least 0, and shear from 0 to 90, got {degrees}, {translate} and {shear}"
-        )
+    as_numbers("random_affine", "[0, inf)", degrees=degrees, translate=translate)
+    as_numbers("random_affine", "[0, 90)", shear=shear)
     if np.shape(scale) != (2,) or not LEAST_SCALE <= scale[0] <= scale[1] < inf:
         raise ValueError(f"scale must be two numbers from {LEAST_SCALE} on, the smaller one first, got {scale}")
     least, most = scale

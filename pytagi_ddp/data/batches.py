@@ -14,6 +14,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.data.augment import ShardRandom
 from pytagi_ddp.data.prefetch import prefetch as prefetched
 from pytagi_ddp.data.sampler import EvaluationSampler, IndexBatch, ShardedSampler
+from pytagi_ddp.validate import as_integers
 
 Batch = tuple[np.ndarray, np.ndarray]
 Own = TypeVar("Own", bound="RankBatches")
@@ -37,10 +38,8 @@ class RankBatches(ABC):
         prefetch: int,
         evaluation: bool,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if prefetch < 0:
-            raise ValueError(f"prefetch must be at least 0, got {prefetch}")
+        as_integers("a loader", 1, batch_size=batch_size)
+        as_integers("a loader", 0, prefetch=prefetch)
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         self.sampler: EvaluationSampler | ShardedSampler
@@ -114,8 +113,7 @@ class RankBatches(ABC):
             start_batch, first = self.place_after(samples)
         elif not 0 <= start_batch <= len(self):
             raise ValueError(f"start_batch must be in 0..{len(self)} (batches in the epoch), got {start_batch}")
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        as_integers("set_epoch", 0, epoch=epoch)
         self._epoch = epoch
         self._start = self._position, self._first = start_batch, first
 

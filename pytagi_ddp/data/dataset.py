@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.validate import as_integers
 from pytagi_ddp.warn import warn
 
 _BLOCK = 1 << 22  # pixels whose moments are summed at a time
@@ -74,8 +75,7 @@ class ImageDataset:
         Raises:
             ValueError: n < 1.
         """
-        if n < 1:
-            raise ValueError(f"{self.name}: a subset needs at least 1 image, got n={n}")
+        as_integers(f"subset of {self.name}", 1, n=n)
         return replace(self, images=self.images[:n], labels=self.labels[:n])
 
     def mean(self) -> np.ndarray:

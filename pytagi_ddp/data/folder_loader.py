@@ -13,6 +13,7 @@ from pytagi_ddp.data.batches import Batch, ImageBatches
 from pytagi_ddp.data.decoding import LEAST, NUMBERS, ImageError, SerialExecutor, image_workers, read_parts
 from pytagi_ddp.data.image_folder import ImageFolder
 from pytagi_ddp.data.sampler import IndexBatch
+from pytagi_ddp.validate import as_integers, as_numbers
 from pytagi_ddp.warn import warn
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set
@@ -74,12 +75,10 @@ class FolderLoader(ImageBatches):
     ) -> None:
         if not hasattr(dataset, "files"):
             raise TypeError(f"FolderLoader takes an ImageFolder, as of ImageFolder.find, got {type(dataset).__name__}")
-        if not isinstance(size, int | np.integer):
-            raise TypeError(f"FolderLoader makes square images: size is one integer, got {size!r}")
-        if size < 1 or (isinstance(workers, int) and workers < 0):
-            raise ValueError(f"size must be at least 1 and workers at least 0, got {size} and {workers}")
-        if not 0 < least_area <= 1:
-            raise ValueError(f"least_area is a share above 0 and up to 1, got {least_area}")
+        as_integers("FolderLoader", 1, size=size)
+        if not isinstance(workers, Executor):
+            as_integers("FolderLoader", 0, workers=workers)
+        as_numbers("FolderLoader", "(0, 1]", least_area=least_area)
         sampling = batch_size, rank, world_size, shuffle, seed, drop_last, prefetch, evaluation
         super().__init__(dataset, (3, size, size), mean, std, *sampling)
         self.dataset = dataset

@@ -16,6 +16,7 @@ from pytagi_ddp.data.decoding import ImageError, Source, read_parts, read_scaled
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.data.sampler import check_sizes
 from pytagi_ddp.listing import some
+from pytagi_ddp.validate import as_integers, as_numbers
 from pytagi_ddp.warn import warn
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
@@ -111,8 +112,7 @@ class ImageFolder:
         Raises:
             ValueError: n < 1.
         """
-        if n < 1:
-            raise ValueError(f"{self.name}: a subset needs at least 1 image, got n={n}")
+        as_integers(f"subset of {self.name}", 1, n=n)
         return self._of(np.arange(min(n, len(self))) * len(self) // min(n, len(self)))
 
     def split(self, share: float, seed: int = 0) -> tuple[ImageFolder, ImageFolder]:
@@ -127,8 +127,7 @@ class ImageFolder:
         Raises:
             ValueError: A share out of range, or a class with fewer than two images.
         """
-        if not 0 < share < 1:
-            raise ValueError(f"{self.name}: share must be above 0 and below 1, got {share}")
+        as_numbers(f"split of {self.name}", "(0, 1)", share=share)
         random, second = np.random.default_rng(seed), np.zeros(len(self), bool)
         for label in np.unique(self.labels):
             of_class = np.flatnonzero(self.labels == label)
@@ -202,8 +201,7 @@ class ImageFolder:
                 written.
             ValueError: side < 1, or no such rank.
         """
-        if side < 1:
-            raise ValueError(f"side must be at least 1, got {side}")
+        as_integers(f"copies of {self.name}", 1, side=side)
         check_sizes(len(self), rank, world_size)
         whole = Path(folder).expanduser() / f"side-{side}"
         paths = [str(self.root / file) for file in self.files]

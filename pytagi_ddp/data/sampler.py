@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sized
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 
 from pytagi_ddp.distributed.rank_zero import launch_of_rank_alone, place_among_ranks
+from pytagi_ddp.validate import as_integers
 
 
 class IndexBatch(NamedTuple):
@@ -34,19 +34,13 @@ def _share(size: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def check_sizes(num_samples: int, rank: int, world_size: int) -> None:
-    if not isinstance(num_samples, Integral):
-        raise TypeError(f"num_samples is a number, len(data) of a data set, got {type(num_samples).__name__}")
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    if world_size < 1:
-        raise ValueError(f"world_size, the number of ranks, must be at least 1, got {world_size}")
+    as_integers("a sampler", 1, num_samples=num_samples, world_size=world_size)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..world_size-1, got rank {rank} of world_size {world_size}")
 
 
 def _count_batches(num_samples: int, batch_size: int, drop_last: bool = False) -> int:
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    as_integers("a sampler", 1, batch_size=batch_size)
     return num_samples // batch_size if drop_last else -(-num_samples // batch_size)
 
 
@@ -88,8 +82,7 @@ class ShardedSampler:
         drop_last: bool = False,
     ) -> None:
         check_sizes(num_samples, rank, world_size)
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
+        as_integers("a sampler", 0, seed=seed)
         self.num_samples = num_samples
         self.rank = rank
         self.world_size = world_size
@@ -104,8 +97,7 @@ class ShardedSampler:
         Raises:
             ValueError: epoch < 0.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        as_integers("set_epoch", 0, epoch=epoch)
         self.epoch = epoch
 
     def num_batches(self, batch_size: int, first: int = 0) -> int:

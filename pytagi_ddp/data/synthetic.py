@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pytagi_ddp.data.dataset import ImageDataset
+from pytagi_ddp.validate import as_integers
 
 CLASSES = (
     "disc", "square", "plus", "horizontal bars", "triangle",
@@ -43,10 +44,8 @@ def synthetic_images(num_train: int, num_test: int, seed: int = 0) -> tuple[Imag
     Raises:
         ValueError: A number of images below 1, or a negative seed.
     """
-    if num_train < 1 or num_test < 1:
-        raise ValueError(f"at least 1 image is needed, got num_train={num_train} and num_test={num_test}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    as_integers("synthetic images", 1, num_train=num_train, num_test=num_test)
+    as_integers("synthetic images", 0, seed=seed)
     return _draw(num_train, [seed, 1], "synthetic train"), _draw(num_test, [seed, 2], "synthetic test")
 
 

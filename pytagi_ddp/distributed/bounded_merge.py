@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from numbers import Real
 
 import numpy as np
 
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_replicas
 from pytagi_ddp.distributed.engine.handle import Handle
-from pytagi_ddp.distributed.exchange import Options, check_count
+from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
 from pytagi_ddp.kernels.tensors import Tensor
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_integers, as_numbers
 from pytagi_ddp.warn import warn
 
 
@@ -55,11 +55,8 @@ class BoundedMerge(PosteriorMerge):
         wait = options.max_wait
         if wait is None:
             return False
-        if not isinstance(wait, Real) or isinstance(wait, bool):
-            raise TypeError(f"max_wait is a number of seconds, got {wait!r}")
-        check_count("every", options.every)
-        if not 0 <= wait < math.inf:
-            raise ValueError(f"max_wait must be at least 0 seconds, and finite, got {wait}")
+        as_numbers("DDPSequential", "[0, inf)", max_wait=wait)
+        as_integers("DDPSequential", 1, every=options.every)
         if options.merge not in (None, "precision_weighted") or options.sync_batch_norm:
             raise ValueError(
                 'max_wait needs merge="precision_weighted" and no sync_batch_norm: a late merge adds what ranks have '

@@ -9,11 +9,12 @@ from functools import partial
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
 from pytagi_ddp.distributed.engine.handle import Handle
-from pytagi_ddp.distributed.exchange import EveryStep, Options, check_count
+from pytagi_ddp.distributed.exchange import EveryStep, Options
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.tensors import TensorSpec
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_integers
 
 
 class Buckets(EveryStep):
@@ -51,7 +52,7 @@ class Buckets(EveryStep):
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
-        check_count("buckets", options.config.buckets)
+        as_integers("DDPConfig", 1, buckets=options.config.buckets)
         return options.config.buckets > 1
 
     def __len__(self) -> int:

@@ -14,8 +14,8 @@ from pytagi_ddp.distributed.engine.errors import LaunchError
 from pytagi_ddp.distributed.engine.placement import choose_device
 from pytagi_ddp.distributed.exchange import EveryStep, Exchange, Options
 from pytagi_ddp.distributed.merge import PosteriorMerge
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_bools
 from pytagi_ddp.warn import warn
 
 # Options of a `DDPConfig` that may differ between ranks, because they are for connecting, not for the exchange.

@@ -20,10 +20,10 @@ from pytagi_ddp.distributed.thread_pool import ThreadPool
 from pytagi_ddp.distributed.wrapper import Wrapper
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import State
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.run.network_input import moments_of_samples
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, batches_of
+from pytagi_ddp.validate import as_bools
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,8 +7,8 @@ from pytagi_ddp.distributed.config import DDPConfig, choose_strategy
 from pytagi_ddp.distributed.exchange import Options
 from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import collective
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_bools
 
 
 class DDPSequential(TrainedOnRanks):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -111,14 +110,6 @@ class Options(NamedTuple):
     merge: str | None = None
     sync_batch_norm: bool = False
     max_wait: float | None = None
-
-
-def check_count(name: str, value: Any) -> None:
-    """Raises unless an option is a whole number, 1 or more."""
-    if not isinstance(value, Integral):
-        raise TypeError(f"{name} takes whole numbers, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 class Exchange(ABC):

@@ -10,11 +10,11 @@ import numpy as np
 
 from pytagi_ddp.kernels.tensors import Delta, Tensor
 from pytagi_ddp.nn.core.alone import alone
-from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.files import persistence, state_dicts
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.files.file_format import DIGITS, packed, read
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_integers, as_numbers, check_finite
 
 FORMAT = "1"  # of the messages of clients
 MAX_BYTES = 1 << 30  # limit of a message, if the network is not known
@@ -57,9 +57,7 @@ class PosteriorUpdate:
         if not (isinstance(self.client, str) and 0 < len(self.client) <= LONGEST_NAME and self.client.isprintable()):
             raise ValueError(f"client is a text of 1 to {LONGEST_NAME} printable characters, got {self.client!r:.300}")
         for name, least in (("round", 0), ("samples", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value < 1 << 53:
-                raise ValueError(f"client {self.client!r}: {name} is an integer of at least {least}, got {value!r:.50}")
+            as_integers(f"client {self.client!r}", least, (1 << 53) - 1, **{name: getattr(self, name)})
 
     @classmethod
     def of(cls, net: Sequential, start: bytes, samples: int, client: str) -> PosteriorUpdate:
@@ -200,11 +198,8 @@ class FederatedPosterior:
     def __init__(self, net: Sequential, evidence: float = 2.5, max_staleness: int = 0, round: int = 0):
         if not isinstance(net, Sequential):
             raise TypeError(f"FederatedPosterior takes a Sequential, got {type(net).__name__}")
-        if not evidence > 0 or max_staleness < 0 or round < 0:
-            raise ValueError(
-                "FederatedPosterior needs evidence above 0, max_staleness and round of at least 0, got "
-                f"{evidence}, {max_staleness}, {round}"
-            )
+        as_numbers("FederatedPosterior", "(0, inf]", evidence=evidence)
+        as_integers("FederatedPosterior", 0, max_staleness=max_staleness, round=round)
         self.net, self.evidence, self.max_staleness, self.round = net, evidence, max_staleness, round
         self._starts: dict[str, int] = {}  # rounds of the messages that updates may start from, by checksum
         self._last: dict[str, int] = {}  # the last round of each client whose update could be replayed

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from pytagi_ddp.distributed.wrapper import collective
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.alone import alone
 from pytagi_ddp.nn.core.tensors import TensorSpec
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.files.persistence import check_path, to_bytes
 from pytagi_ddp.nn.files.state_dicts import StateDict, Values, check, put
 from pytagi_ddp.nn.run.rebuild import change_storage
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_bools, as_integers
 
 
 class FSDPSequential(ShardedNetwork, TrainedOnRanks):
@@ -96,8 +95,7 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
         reshard_after_forward, sync_batch_norm = as_bools(
             "FSDPSequential", reshard_after_forward=reshard_after_forward, sync_batch_norm=sync_batch_norm
         )
-        if not isinstance(min_num_params, Integral) or min_num_params < 0:
-            raise ValueError(f"min_num_params must be a number of parameters, got {min_num_params!r}")
+        as_integers("FSDPSequential", 0, min_num_params=min_num_params)
         given = Options(self.config, model.device, self.average, sync_batch_norm=sync_batch_norm)
         if asked := strategies_asked_for(given):
             names = " and ".join(strategy.option for strategy in asked)

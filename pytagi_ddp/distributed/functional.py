@@ -12,8 +12,8 @@ import numpy as np
 from pytagi_ddp.distributed.backends import Backend, get_distributed_backend, world_size
 from pytagi_ddp.distributed.engine.handle import Handle
 from pytagi_ddp.distributed.exchange import exchange_deltas
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_bools
 
 
 def barrier(backend: Backend = "auto", timeout: float | None = None) -> None:

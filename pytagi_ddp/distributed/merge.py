@@ -10,11 +10,12 @@ import numpy as np
 from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.compare import compare_replicas
 from pytagi_ddp.distributed.engine.debug import NonFiniteError
-from pytagi_ddp.distributed.exchange import Exchange, Options, check_count, pool_statistics
+from pytagi_ddp.distributed.exchange import Exchange, Options, pool_statistics
 from pytagi_ddp.kernels.formulas.rules import DAMPED_PRODUCT, MEAN, PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 from pytagi_ddp.nn.core.arena import HEADER, READ
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_integers
 
 MERGES = {"mean": MEAN, "precision_weighted": PRECISION_WEIGHTED, "damped_product": DAMPED_PRODUCT}
 
@@ -58,7 +59,7 @@ class PosteriorMerge(Exchange):
 
     @classmethod
     def is_asked_for(cls, options: Options) -> bool:
-        check_count("every", options.every)
+        as_integers("DDPSequential", 1, every=options.every)
         if options.merge not in (None, *MERGES):
             raise ValueError(f"merge must be one of {', '.join(map(repr, MERGES))}, or None, got {options.merge!r}")
         asked = (options.every > 1 or options.merge is not None) and options.max_wait is None

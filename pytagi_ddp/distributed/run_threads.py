@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from pytagi_ddp.distributed.backends import use_own_communicators
 from pytagi_ddp.distributed.engine.errors import FOLLOWED
 from pytagi_ddp.distributed.engine.threads import ThreadMember, World
 from pytagi_ddp.nn.core.init import use_own_generator
+from pytagi_ddp.validate import as_integers
 
 Result = TypeVar("Result")
 
@@ -41,9 +41,7 @@ def run_threads(program: Callable[..., Result], world_size: int, *arguments: Any
     """
     from pytagi_ddp.kernels.cpu.runtime.threads import Division  # here: an import loads no kernels
 
-    ranks = operator.index(world_size)
-    if ranks < 1:
-        raise ValueError(f"run_threads needs at least 1 rank, got {ranks}")
+    (ranks,) = as_integers("run_threads", 1, world_size=world_size)
     world = World(ranks)
     results: list[Any] = [None] * ranks
     errors: list[tuple[int, BaseException]] = []

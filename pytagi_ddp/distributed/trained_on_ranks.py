@@ -17,9 +17,9 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.forgetting import check_factor
 from pytagi_ddp.nn.core.step import At
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.sequential import Sequential
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics, unfrozen_norms
+from pytagi_ddp.validate import as_bools
 
 
 class TrainedOnRanks(Wrapper):

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_X_y, column_or_1d
 
 from pytagi_ddp.estimators.encoding import CategoryInputs
-from pytagi_ddp.estimators.ensemble import EnsembleEstimator, is_deviation, unchanged_unless_done, unwrapped
+from pytagi_ddp.estimators.ensemble import EnsembleEstimator, unchanged_unless_done, unwrapped
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights
 from pytagi_ddp.estimators.locks import lock_of
@@ -23,8 +23,8 @@ from pytagi_ddp.estimators.noise import of_each
 from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
 from pytagi_ddp.likelihoods import Categorical
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
-from pytagi_ddp.nn.core.validate import as_bools
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
+from pytagi_ddp.validate import as_bools, as_numbers
 
 COUNT = 16.0  # of the schedule; the temperature corrects probabilities that are too certain
 TEMPERATURES = np.geomspace(0.1, 8, 53)
@@ -252,8 +252,8 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
         weights = sample_weights(sample_weight, len(y))
         X, y, weights = (array[weights > 0] for array in (X, y, weights))
         as_bools("TAGIClassifier", known_rows=self.known_rows)
-        if self.sigma_v is not None and not is_deviation(self.sigma_v):
-            raise ValueError(f"sigma_v is None or one standard deviation, above 0 and finite, got {self.sigma_v!r}")
+        if self.sigma_v is not None:
+            as_numbers("TAGIClassifier", "(0, inf)", sigma_v=self.sigma_v)
         if reset:
             self._standardise_by(X, weights)
             self.classes_ = unique_labels(y if classes is None else classes)

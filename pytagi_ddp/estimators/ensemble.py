@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from math import inf
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from pytagi_ddp.estimators.members import Training, default_epochs
 from pytagi_ddp.estimators.repeated import groups_of
 from pytagi_ddp.nn import Sequential
 from pytagi_ddp.tagi_utils import Normalizer
+from pytagi_ddp.validate import as_integers, as_numbers
 from pytagi_ddp.warn import warn
 
 LARGEST_SEED = 2**31 - 1
@@ -55,31 +54,24 @@ class EnsembleEstimator(BaseEstimator):
     known_rows: bool = True
 
     def _trainings(self, samples: int, outputs: int) -> list[Training]:
-        """The trainings to choose from; raises ValueError if a parameter is invalid."""
+        """The trainings to choose from; raises TypeError or ValueError if a parameter is invalid."""
         given = self.hidden_layer_sizes
         candidates = CANDIDATES if self.epochs else [*CANDIDATES, FEW]
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
-        counts = {"batch_size": self.batch_size, "n_folds": self.n_folds}
+        owner, hidden = type(self).__name__, candidates[0][0]
         optional = {"n_seeds": self.n_seeds, "epochs": self.epochs}
-        counts |= {name: value for name, value in optional.items() if value is not None}
-        wrong = {name: value for name, value in counts.items() if not _is_count(value)}
-        hidden = candidates[0][0]
-        if wrong or not all(map(_is_count, hidden)) or not (hidden or isinstance(given, tuple | list)):
-            raise ValueError(
-                "epochs, batch_size, n_folds, n_seeds and each of hidden_layer_sizes must be integers of at least 1, "
-                f"got {wrong or hidden}"
-            )
-        if self.n_bins is not None and self.n_bins != 0 and not _is_count(self.n_bins):
-            raise ValueError(f"n_bins is the number of bins of a column, 0 for none, or None, got {self.n_bins!r}")
-        if self.max_time is not None and not is_deviation(self.max_time):
-            raise ValueError(f"max_time is a number of seconds, above 0 and finite, or None, got {self.max_time!r}")
-        parts = self.forget, self.forget_until
-        if not (all(isinstance(part, Real) for part in parts) and 1 <= parts[0] < inf and 0 <= parts[1] <= 1):
-            raise ValueError(
-                "forget must be finite and at least 1 (nothing is forgotten), and forget_until a part of all epochs, "
-                f"from 0 to 1; got {self.forget!r} and {self.forget_until!r}"
-            )
+        counts = {name: value for name, value in optional.items() if value is not None}
+        counts |= {f"hidden_layer_sizes[{k}]": units for k, units in enumerate(hidden)}
+        as_integers(owner, 1, batch_size=self.batch_size, n_folds=self.n_folds, **counts)
+        if not hidden and not isinstance(given, tuple | list):
+            raise ValueError(f"{owner}: hidden_layer_sizes must be numbers of units, got {given!r}")
+        if self.n_bins is not None:
+            as_integers(owner, 0, n_bins=self.n_bins)
+        if self.max_time is not None:
+            as_numbers(owner, "(0, inf)", max_time=self.max_time)
+        as_numbers(owner, "[1, inf)", forget=self.forget)
+        as_numbers(owner, "[0, 1]", forget_until=self.forget_until)
         options = self.batch_size, outputs, self.forget, self.forget_until
         return [Training(hidden, self.epochs or default_epochs(samples, most), *options) for hidden, most in candidates]
 
@@ -387,11 +379,3 @@ def unwrapped(values: Any, name: str, text: bool = False) -> Any:
     kind = getattr(getattr(values, "dtype", None), "kind", None) or "O"
     foreign = is_table(values) or np.ma.isMaskedArray(values) or kind in ("mM" if text else "mMUST")
     return to_numpy(values, name, text) if foreign else values
-
-
-def is_deviation(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < inf
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -19,7 +18,6 @@ from pytagi_ddp.estimators.distributions import EnsemblePrediction, TargetsPredi
 from pytagi_ddp.estimators.ensemble import (
     FARTHEST,
     EnsembleEstimator,
-    is_deviation,
     scales_of,
     unchanged_unless_done,
     unwrapped,
@@ -42,7 +40,7 @@ from pytagi_ddp.estimators.observed import (
 )
 from pytagi_ddp.estimators.repeated import groups_of, learn_intercept
 from pytagi_ddp.nn import Sequential
-from pytagi_ddp.nn.core.validate import as_bools
+from pytagi_ddp.validate import as_bools, as_numbers
 
 BEYOND = 5.0**2  # squared standard deviations: an observation farther from its prediction counts for less
 REMEMBERED = 50  # `partial_fit` estimates the noise from about this number of the last batches
@@ -517,9 +515,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         Raises:
             ValueError: a coverage that is not between 0 and 1.
         """
-        if not (isinstance(coverage, Real) and 0 < coverage < 1):
-            raise ValueError(f"coverage is a probability between 0 and 1, got {coverage!r}")
-        return self.predict_distribution(X).interval(float(coverage))
+        (coverage,) = as_numbers("predict_interval", "(0, 1)", coverage=coverage)
+        return self.predict_distribution(X).interval(coverage)
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """ln of the predicted density at each of n observations y, in units of y. Compare models by its mean.
@@ -609,18 +606,14 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         of_y = np.atleast_1d(self._y_std)
         given: Any = self.sigma_v
         each = list(given) if np.ndim(given) else [given] * len(of_y)
-        if len(each) > len(of_y):
+        if len(each) != len(of_y):
             raise ValueError(
-                f"sigma_v is one standard deviation, or one for each of {len(of_y)} targets, got {len(each)}. "
+                f"sigma_v must be a standard deviation, or one for each of {len(of_y)} targets, got {len(each)}. "
                 "Standard deviations s of the samples are given as weights: sigma_v=d, sample_weight=(d / s)**2, where "
                 "d is np.mean(s**-2.0) ** -0.5"
             )
-        if len(each) != len(of_y) or not all(map(is_deviation, each)):
-            raise ValueError(
-                "sigma_v must be a standard deviation, above 0 and finite, or one for each of "
-                f"{len(of_y)} targets, or None; got {self.sigma_v!r}"
-            )
-        return (np.array(each, float) / of_y) ** 2
+        deviations = as_numbers("TAGIRegressor", "(0, inf)", **{f"sigma_v[{k}]": sd for k, sd in enumerate(each)})
+        return (np.array(deviations) / of_y) ** 2
 
     def _moments(self, x: np.ndarray) -> Moments:
         return Moments.of([self.networks_], [slice(None)], x, self._learnt)

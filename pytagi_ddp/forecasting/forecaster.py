@@ -24,6 +24,7 @@ from pytagi_ddp.forecasting.model import Cut, Kind, Model, Stretch, fit, means, 
 from pytagi_ddp.forecasting.series import Panel, aligned, continued, read, read_covariates
 from pytagi_ddp.forecasting.times import NUMBERS, Times
 from pytagi_ddp.forecasting.windows import Layout, Windows
+from pytagi_ddp.validate import as_integers, as_numbers
 from pytagi_ddp.warn import warn
 
 SECONDS_OF_1973 = 100_000_000
@@ -240,7 +241,7 @@ class Forecaster(BaseEstimator):
             ValueError: as `fit`; or no origin is left.
         """
         self._check()
-        stride = self.horizon if stride is None else _count("stride", stride)
+        (stride,) = as_integers("backtest", 1, stride=self.horizon if stride is None else stride)
         panel, covariates = _read(y, known, observed, times)
         whole = isinstance(start, Integral) and not isinstance(start, bool)
         part = isinstance(start, Real) and not whole
@@ -261,7 +262,7 @@ class Forecaster(BaseEstimator):
                 f"no forecast of {self.horizon} steps fits after the first {begin} of {panel.steps} time steps"
             )
         forecasts: list[Forecast] = []
-        size = len(origins) if refit is None else _count("refit", refit)
+        (size,) = as_integers("backtest", 1, refit=len(origins) if refit is None else refit)
         for k in range(0, len(origins), size):
             some = origins[k : k + size]
             seen = int(some[0]) + 1
@@ -277,21 +278,17 @@ class Forecaster(BaseEstimator):
         return Backtest(forecasts, truth[..., 0] if panel.flat else truth, learnt.season_)
 
     def _check(self) -> None:
-        _count("horizon", self.horizon)
-        _count("n_folds", self.n_folds, 2)
-        _count("n_networks", self.n_networks, 2)
-        for name in ("season", "lags", "epochs"):
-            if getattr(self, name) is not None:
-                _count(name, getattr(self, name))
-        for units in self._layers() or ():
-            _count("each of hidden_layer_sizes", units)
+        optional = {"season": self.season, "lags": self.lags, "epochs": self.epochs}
+        given = {name: value for name, value in optional.items() if value is not None}
+        layers = {f"hidden_layer_sizes[{k}]": units for k, units in enumerate(self._layers() or ())}
+        as_integers("Forecaster", 1, horizon=self.horizon, **given, **layers)
+        as_integers("Forecaster", 2, n_folds=self.n_folds, n_networks=self.n_networks)
         if self.transform not in ("auto", "log", None):
             raise ValueError(f'transform must be "auto", "log" or None, got {self.transform!r}')
         if not isinstance(self.quantiles, Iterable):
             raise ValueError(f"quantiles must be a sequence of probabilities, got {self.quantiles!r}")
         for q in self.quantiles:
-            if not (isinstance(q, Real) and 0 < q < 1):
-                raise ValueError(f"quantiles are probabilities between 0 and 1, got {q!r}")
+            as_numbers("Forecaster", "(0, 1)", quantile=q)
 
     def _layers(self) -> tuple[int, ...] | None:
         sizes = self.hidden_layer_sizes
@@ -522,9 +519,3 @@ def _check_positive(panel: Panel) -> None:
             f"logarithms need values above 0, but series {panel.names[column]!r} has {panel.values[step, column]:g} at "
             f"step {step}; transform=None learns values"
         )
-
-
-def _count(name: str, value: Any, least: int = 1) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)

@@ -20,7 +20,7 @@ from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import Shape, by_step
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.nn.core.validate import check_samples, flat_float32
+from pytagi_ddp.validate import check_samples, flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self

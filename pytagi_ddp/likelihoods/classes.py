@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,8 +19,8 @@ from pytagi_ddp.likelihoods.prediction import (
     special,
 )
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
+from pytagi_ddp.validate import as_integers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,7 +60,7 @@ class Categorical(Likelihood):
     """
 
     def __init__(self, n: int):
-        self.n = self.outputs = _classes(self, n=n)
+        (self.n,) = (self.outputs,) = as_integers("Categorical", 2, n=n)
 
     def __repr__(self) -> str:
         return f"Categorical({self.n})"
@@ -155,7 +154,7 @@ class HierarchicalCategorical(Likelihood):
     """
 
     def __init__(self, n: int):
-        self.n = _classes(self, n=n)
+        (self.n,) = as_integers("HierarchicalCategorical", 2, n=n)
         signs, units, self.outputs = encode_classes(self.n)
         depth = signs.shape[1]
         shifts = np.arange(depth - 1, -1, -1)
@@ -213,7 +212,7 @@ class Ordinal(Likelihood):
     noise_parameters: ClassVar = {"cuts": (-30.0, 30.0)}
 
     def __init__(self, levels: int, cuts: ArrayLike | None = None):
-        self.levels = _classes(self, levels=levels)
+        (self.levels,) = as_integers("Ordinal", 2, levels=levels)
         given = np.arange(self.levels - 1) - (self.levels - 2) / 2 if cuts is None else np.asarray(cuts, np.float64)
         if given.shape != (self.levels - 1,) or not np.all(np.isfinite(given)) or np.any(np.diff(given) <= 0):
             raise ValueError(f"Ordinal({self.levels}) needs {self.levels - 1} increasing cut points, got {given}")
@@ -246,15 +245,6 @@ class Ordinal(Likelihood):
 
     def _at(self, free: np.ndarray) -> Self:
         return self._with(cuts=np.cumsum([free[0], *np.exp(free[1:])]))
-
-
-def _classes(owner: object, **number: int) -> int:
-    """The number of classes, an argument of `owner`."""
-    kind, (name, n) = type(owner).__name__, *number.items()
-    check_integers(kind, **number)
-    if n < 2:
-        raise ValueError(f"{kind} needs {name} >= 2, got {n}")
-    return operator.index(n)
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from pytagi_ddp.likelihoods.prediction import (
     special,
 )
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
-from pytagi_ddp.nn.core.validate import flat_float32, same_order
+from pytagi_ddp.validate import flat_float32, same_order
 
 
 class Gaussian(Likelihood):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
-from pytagi_ddp.nn.core.validate import same_order
+from pytagi_ddp.validate import as_numbers, same_order
 
 ROUNDS, COARSE, FINE = 15, 33, 193  # of `log_expectation`: most rounds, and points of their grids and of the last one
 WIDER = 4 * COARSE  # points by which a grid becomes wider that does not hold the integrand
@@ -116,8 +116,7 @@ class Prediction(ABC):
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The central interval that contains an observation with the probability `level`: (low, high)."""
-        if np.ndim(level) or not 0 < level < 1:
-            raise ValueError(f"an interval needs one level between 0 and 1, got {level}")
+        (level,) = as_numbers("interval", "(0, 1)", level=level)
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
     def coverage(self, y: ArrayLike, level: float = 0.9) -> float:
@@ -161,9 +160,7 @@ class Prediction(ABC):
 
 
 def check_q(q: float) -> float:
-    if np.ndim(q) or not 0 < q < 1:
-        raise ValueError(f"a quantile needs one q between 0 and 1, got {q}")
-    return float(q)
+    return as_numbers("quantile", "(0, 1)", q=q)[0]
 
 
 def ranked_score(z: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Decoder-only transformers: from sequences of categories to outputs for each position."""
 
 from pytagi_ddp import nn
+from pytagi_ddp.validate import as_integers
 
 
 def transformer(
@@ -27,8 +28,7 @@ def transformer(
     Raises:
         ValueError: sizes that the layers do not accept, or less than one block.
     """
-    if num_blocks < 1:
-        raise ValueError(f"a transformer needs at least one block, got {num_blocks}")
+    as_integers("a transformer", 1, num_blocks=num_blocks)
     blocks: list[nn.BaseLayer] = []
     for _ in range(num_blocks):
         attention = nn.MultiheadAttention(embed_dim, num_heads, num_kv_heads)

@@ -11,7 +11,6 @@ Goulet, Nguyen & Amiri (2021), "Tractable approximate Gaussian inference for Bay
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+from pytagi_ddp.validate import as_integers
 
 # The slope of the probit link; its inverse is the standard deviation of the noise on a binary decision.
 ALPHA = 3.0
@@ -58,9 +58,7 @@ def encode_classes(num_classes: int) -> tuple[np.ndarray, np.ndarray, int]:
     Raises:
         ValueError: Fewer than two classes.
     """
-    num_classes = operator.index(num_classes)
-    if num_classes < 2:
-        raise ValueError(f"a hierarchical softmax needs at least 2 classes, got {num_classes}")
+    (num_classes,) = as_integers("a hierarchical softmax", 2, num_classes=num_classes)
     depth = (num_classes - 1).bit_length()
     shifts = depth - np.arange(depth)
     level_sizes = -(-num_classes >> shifts)

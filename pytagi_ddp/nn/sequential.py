@@ -30,7 +30,6 @@ from pytagi_ddp.nn.core.state import Shape
 from pytagi_ddp.nn.core.step import Change, Step
 from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.nn.core.validate import check_batch_size, check_predictions, flat_float32
 from pytagi_ddp.nn.files import csv_files, persistence, pytagi_format, state_dicts
 from pytagi_ddp.nn.layers.chain import Chain, LayerSequence, listing
 from pytagi_ddp.nn.layers.recompute import is_block
@@ -42,6 +41,7 @@ from pytagi_ddp.nn.tools.inspection import Inspection, inspect
 from pytagi_ddp.nn.tools.profile import Profile, profile
 from pytagi_ddp.nn.tools.recurrent_network import States, lstm_states, set_lstm_states, smooth
 from pytagi_ddp.nn.tools.update_bn import StatisticsChange, take_statistics
+from pytagi_ddp.validate import as_integers, check_batch_size, check_predictions, flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -650,8 +650,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         Raises:
             ValueError: a negative n, or a network in shards, whose parameters are on other ranks too.
         """
-        if n < 0:
-            raise ValueError(f"sample() takes a number of draws that is not negative, got {n}")
+        as_integers("sample", 0, n=n)
         if self.arena.in_shards:
             raise ValueError("sample() of a network in shards: no rank has all of its parameters")
         rng = np.random.default_rng(seed)

@@ -35,8 +35,8 @@ from pytagi_ddp.nn import (
     Sigmoid,
     Softmax,
 )
-from pytagi_ddp.nn.core.validate import check_finite
 from pytagi_ddp.nn.run.network_input import REMEDY
+from pytagi_ddp.validate import check_finite
 from pytagi_ddp.warn import warn
 
 KNOWS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.batches import other_class
 from pytagi_ddp.training.callback import Callback, runs_here
 from pytagi_ddp.training.metrics import Sums
+from pytagi_ddp.validate import as_integers
 from pytagi_ddp.warn import warn
 
 AVERAGE = "average.safetensors"
@@ -73,8 +73,8 @@ class Checkpoints(Callback):
         settings: Mapping[str, Any] | None = None,
         allow_changes: bool = False,
     ):
-        if every is not None and operator.index(every) < 1:
-            raise ValueError(f"every must be at least 1 step, got {every}")
+        if every is not None:
+            as_integers("Checkpoints", 1, every=every)
         if folder is None and (every or on_signal or resume is True):
             raise ValueError("every, on_signal and resume=True need the folder of the checkpoints")
         self._manager = None if folder is None else CheckpointManager(folder, keep)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -12,6 +11,7 @@ from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.files import remove_temporary_files
 from pytagi_ddp.likelihoods.base import Likelihood
 from pytagi_ddp.training.callback import Callback
+from pytagi_ddp.validate import as_integers
 from pytagi_ddp.warn import warn
 
 BEST = "best.safetensors"
@@ -56,8 +56,7 @@ class EarlyStopping(Callback):
         largest: bool = False,
         restore: bool = True,
     ):
-        if operator.index(patience) < 1:
-            raise ValueError(f"patience must be at least 1, got {patience}")
+        as_integers("EarlyStopping", 1, patience=patience)
         self.patience, self.metric, self.least, self.largest = patience, metric, least, largest
         self.restore = restore
         self._begin()

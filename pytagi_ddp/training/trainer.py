@@ -29,7 +29,6 @@ from pytagi_ddp.likelihoods import Joint, Likelihood
 from pytagi_ddp.nn import PosteriorAverage, Sequential, Shape
 from pytagi_ddp.nn.core.fitting import Observed, Options
 from pytagi_ddp.nn.core.forgetting import forgets_before
-from pytagi_ddp.nn.core.validate import check_integers, check_predictions
 from pytagi_ddp.nn.tools.inspection import pulls_knowledge
 from pytagi_ddp.nn.tools.update_bn import unfrozen_norms
 from pytagi_ddp.training import metrics as metric
@@ -74,6 +73,7 @@ from pytagi_ddp.training.ranks import (
     share_of,
     warn_of_rank_alone,
 )
+from pytagi_ddp.validate import as_integers, as_numbers, check_predictions
 from pytagi_ddp.warn import warn
 from pytagi_ddp.weights import warn_of_sum
 
@@ -173,14 +173,9 @@ class Trainer:
     ):
         if not isinstance(net, Net):
             raise TypeError(f"Trainer takes a network first, a Sequential or what wraps one, got {type(net).__name__}")
-        numbers = {"epochs": epochs, "bn_batches": bn_batches}
-        numbers |= {} if batch_size is None else {"batch_size": batch_size}
-        check_integers("Trainer", **numbers)
-        for name, number in numbers.items():
-            if number < (least := 0 if name == "bn_batches" else 1):
-                raise ValueError(f"{name} must be at least {least}, got {number}")
-        if not 0 <= average_last <= 1:
-            raise ValueError(f"average_last is a share from 0 to 1, got {average_last}")
+        as_integers("Trainer", 1, epochs=epochs, **({} if batch_size is None else {"batch_size": batch_size}))
+        as_integers("Trainer", 0, bn_batches=bn_batches)
+        as_numbers("Trainer", "[0, 1]", average_last=average_last)
         if average_last and isinstance(net, ShardedNetwork):
             raise ValueError(f"average_last needs all parameters on each rank, and a {type(net).__name__} has parts")
         if forget != 1 and (evidence is not None or not forget >= 1):

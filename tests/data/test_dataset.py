@@ -23,7 +23,7 @@ def test_subset_is_a_view_of_the_first_images():
     assert np.shares_memory(part.images, data.images)
     assert part.labels.tolist() == [0, 1]
     assert len(data.subset(99)) == 5
-    with pytest.raises(ValueError, match="n=0"):
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         data.subset(0)
 
 

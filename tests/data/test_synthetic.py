@@ -39,7 +39,12 @@ def test_seeds_and_splits_give_other_images(sets):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [((0, 5), "num_train=0"), ((5, -1), "num_test=-1"), ((1, 1, -2), "got -2")]
+    ("arguments", "message"),
+    [
+        ((0, 5), "num_train must be at least 1, got 0"),
+        ((5, -1), "num_test must be at least 1, got -1"),
+        ((1, 1, -2), "got -2"),
+    ],
 )
 def test_bad_numbers_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -141,11 +141,15 @@ def test_numbers_that_no_server_has_are_refused():
     net = randomise(network())
     message = FederatedPosterior(net).broadcast()
     for options in ({"evidence": 0}, {"max_staleness": -1}, {"round": -1}):
-        with pytest.raises(ValueError, match="needs evidence above 0"):
+        with pytest.raises(ValueError, match=f"FederatedPosterior: {next(iter(options))} must be"):
             FederatedPosterior(net, **options)
     with pytest.raises(TypeError, match="takes a Sequential, got int"):
         FederatedPosterior(3)
-    for name, samples, reason in (("", 1, "printable"), ("a\n", 1, "printable"), ("a", 0, "samples is an integer")):
+    for name, samples, reason in (
+        ("", 1, "printable"),
+        ("a\n", 1, "printable"),
+        ("a", 0, "samples must be at least 1"),
+    ):
         with pytest.raises(ValueError, match=reason):
             PosteriorUpdate.of(net, message, samples, name)
     with pytest.raises(ValueError, match="another architecture"):

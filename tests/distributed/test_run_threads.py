@@ -209,5 +209,5 @@ def test_a_handle_that_nobody_waits_for_is_an_error():
 
 
 def test_fewer_than_one_rank():
-    with pytest.raises(ValueError, match="at least 1 rank, got 0"):
+    with pytest.raises(ValueError, match="world_size must be at least 1, got 0"):
         run_threads(print, 0)

@@ -160,8 +160,8 @@ def test_a_backtest_of_an_array_begins_at_a_number():
         ({"start": 0}, "start is the part of y .* step that is forecast, got 0"),
         ({"start": "2020-01-01"}, "start is the part of y .* step that is forecast, got '2020-01-01'"),
         ({"start": 0.99}, "no forecast of 4 steps fits after the first 158 of 160 time steps"),
-        ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
-        ({"refit": 0}, "refit must be a whole number of at least 1, got 0"),
+        ({"stride": 0}, "stride must be at least 1, got 0"),
+        ({"refit": 0}, "refit must be at least 1, got 0"),
         ({"start": 0.05}, r"before an origin \(start=\), after 8 time steps, y is too short"),
     ],
 )

@@ -92,7 +92,7 @@ def test_windows_that_cannot_be_counted_are_refused(make):
     """Means of wrong sign from 46341 on, and a segmentation fault at 11600."""
     make(8191)
     for k in (8192, 11600, 46341, 2**31 - 1, 2**40):
-        with pytest.raises(ValueError, match=rf"kernel_size, stride and padding are at most 8191, got .*\b{k}\b"):
+        with pytest.raises(ValueError, match=rf"(kernel_size|stride|padding) must be at most 8191, got {k}\b"):
             make(k)
 
 

@@ -1,7 +1,5 @@
 """Predictive distributions: against samples of themselves, and calibrated on data of the model they are of."""
 
-import re
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -405,13 +403,14 @@ def test_a_prediction_without_outputs_for_it():
         lk.Categorical(3).prediction(M, S)
     with pytest.raises(ValueError, match="one shape"):
         lk.Gaussian().prediction(M, S[:2])
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match=r"quantile: q must be in \(0, 1\), got 1"):
         lk.Gaussian().prediction(M, S).quantile(1)
-    with pytest.raises(ValueError, match=r"needs one q between 0 and 1, got \[0.1, 0.9\]"):
+    with pytest.raises(TypeError, match=r"quantile: q must be a number, got \[0.1, 0.9\]"):
         lk.Gaussian().prediction(M, S).quantile([0.1, 0.9])
-    for level in ([0.5, 0.9], 90):
-        with pytest.raises(ValueError, match=re.escape(f"an interval needs one level between 0 and 1, got {level}")):
-            lk.Gaussian().prediction(M, S).interval(level)
+    with pytest.raises(TypeError, match=r"interval: level must be a number, got \[0.5, 0.9\]"):
+        lk.Gaussian().prediction(M, S).interval([0.5, 0.9])
+    with pytest.raises(ValueError, match=r"interval: level must be in \(0, 1\), got 90"):
+        lk.Gaussian().prediction(M, S).interval(90)
     with pytest.raises(ValueError, match=r"y has the shape \(2,\), and predictions have \(3, 1\): give one for each"):
         lk.Gaussian().prediction(M, S).log_prob(np.zeros(2))
 

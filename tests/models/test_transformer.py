@@ -39,5 +39,5 @@ def test_parts():
     kinds = [type(leaf).__name__ for _, leaf in net.named_leaves()]
     block = ["RMSNorm", "MultiheadAttention", "RMSNorm", "Linear", "MixtureReLU", "Linear"]
     assert kinds == ["Embedding", *block, *block, "RMSNorm", "Linear"]
-    with pytest.raises(ValueError, match="at least one block, got 0"):
+    with pytest.raises(ValueError, match="num_blocks must be at least 1, got 0"):
         transformer(6, 4, 3, num_blocks=0)

@@ -513,8 +513,8 @@ def refusals(comm):
     refused = {
         ValueError: [
             (lambda: pipeline(comm, schedule="2F2B"), "'1F1B', 'GPipe', got '2F2B'"),
-            (lambda: pipeline(comm, n_microbatches=0), "1 micro-batch, got 1 and 0"),
-            (lambda: pipeline(comm, balance=[6, *[0] * (ranks - 1)]), "stage 1 has no layer"),
+            (lambda: pipeline(comm, n_microbatches=0), "micro_batches must be at least 1, got 0"),
+            (lambda: pipeline(comm, balance=[6, *[0] * (ranks - 1)]), "must be at least 1, got 0"),
             (lambda: pipeline(comm, balance=[6, *[1] * ranks]), f"is for {ranks + 1} stages, there are {ranks}"),
             (lambda: pipeline(comm, balance=[1] * ranks), f"is for {ranks} layers, the network has 6"),
             (lambda: pipeline(comm, "Linear"), f"a network of 1 layers cannot be cut into {ranks} stages"),
@@ -526,7 +526,7 @@ def refusals(comm):
             ),
             (lambda: PipelineSequential(network(), DDPConfig(buckets=2)), "buckets=2 is for DDPSequential"),
             (lambda: PipelineSequential(nn.Sequential(nn.LSTM(2, 3))), "LSTM.0 carries a memory"),
-            (lambda: net.predict(x, 0), "batch_size of at least 1"),
+            (lambda: net.predict(x, 0), "batch_size must be at least 1"),
             (lambda: pipeline(comm, mesh=one), f"asks for backend='{comm.backend}', the communicator has 'serial'"),
             (
                 lambda: pipeline(comm, mesh=other_names),

@@ -232,11 +232,11 @@ def test_what_is_not_a_layer(container, wrong, message):
 
 BAD = {
     ValueError: [
-        (lambda: nn.Linear(0, 1), r"sizes of at least 1, got \(0, 1\)"),
-        (lambda: nn.Linear(2, -3), r"got \(2, -3\)"),
+        (lambda: nn.Linear(0, 1), r"Linear: input_size must be at least 1, got 0"),
+        (lambda: nn.Linear(2, -3), r"output_size must be at least 1, got -3"),
         (lambda: nn.Linear(2, 1, init_method="foo"), "unknown init_method 'foo'"),
         (lambda: nn.Linear(2, 1, gain_weight=float("nan")), "gain"),
-        (lambda: nn.Conv2d(0, 1, 1), r"channels of at least 1, got \(0, 1\)"),
+        (lambda: nn.Conv2d(0, 1, 1), r"in_channels must be at least 1, got 0"),
         (lambda: nn.Conv2d(1, 1, 1, init_method="foo"), "unknown init_method 'foo'"),
         (lambda: nn.Conv2d(1, 1, 1, gain_bias=float("inf")), "gain"),
         (lambda: nn.BatchNorm2d(3, gain_weight=float("nan")), "gain"),

@@ -26,7 +26,7 @@ def test_public_images_are_channels_first():
             {"kernel_size": 3, "padding": 1, "padding_type": 4, "in_width": 4, "in_height": 4},
             "padding_type 1, 2 or 3, got 4",
         ),
-        ({"kernel_size": 0, "in_width": 4, "in_height": 4}, "got 0, 1, 0"),
+        ({"kernel_size": 0, "in_width": 4, "in_height": 4}, "kernel_size must be at least 1, got 0"),
         ({"kernel_size": 3}, "in_width and in_height"),
         ({"kernel_size": 3, "in_width": 4}, "in_width and in_height"),
     ],

@@ -48,10 +48,10 @@ def test_a_state_of_another_network_is_read_within_the_table():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((0, 3), "1 to 16777216 num_embeddings"),
-        ((2**24 + 1, 3), "1 to 16777216 num_embeddings"),
+        ((0, 3), "num_embeddings must be at least 1, got 0"),
+        ((2**24 + 1, 3), "num_embeddings must be at most 16777216"),
         ((5, 3, 2, 0.0), "scale of Embedding must be positive"),
-        ((5, 3, 2, 1.0, 5), "padding_idx of Embedding must be a category or -1, got 5"),
+        ((5, 3, 2, 1.0, 5), "padding_idx must be at most 4, got 5"),
     ],
 )
 def test_arguments(arguments, words):

@@ -101,7 +101,7 @@ def test_many_edges_are_shown_in_short():
         ([[0, 1]], {"values": [None, [1]]}, ValueError, "edges for 1 inputs, and values for 2"),
         ([[0, 1]], {"values": [[2, 1]]}, ValueError, r"values\[0\] .* one or more finite numbers that increase"),
         ([[0, 1]], {"values": [["a"]]}, TypeError, r"values\[0\] .* must be numbers or None"),
-        ([[0, 1]], {"values": [[1]], "height": np.inf}, ValueError, "height of .* is a finite number, got inf"),
+        ([[0, 1]], {"values": [[1]], "height": np.inf}, ValueError, "height must be in .*, got inf"),
     ],
 )
 def test_arguments_that_are_refused(edges, options, error, message):

@@ -306,16 +306,16 @@ def test_streams_are_plain_tagi():
 
 BAD = [
     ({"steps_per_epoch": 0, "epochs": 2}, ValueError, "steps_per_epoch .* at least 1, got 0"),
-    ({"steps_per_epoch": 2.5, "epochs": 2}, TypeError, "steps_per_epoch .* whole number, got 2.5"),
-    ({"steps_per_epoch": True, "epochs": 2}, TypeError, "whole number, got True"),
+    ({"steps_per_epoch": 2.5, "epochs": 2}, TypeError, "steps_per_epoch must be an integer, got 2.5"),
+    ({"steps_per_epoch": True, "epochs": 2}, TypeError, "steps_per_epoch must be an integer, got True"),
     ({"steps_per_epoch": 3, "epochs": 0}, ValueError, "epochs .* at least 1, got 0"),
     ({"epochs": 2}, ValueError, "needs steps_per_epoch"),
     ({"steps_per_epoch": 3, "epochs": 2, "count": 0}, ValueError, "above 0: else nothing is learnt"),
-    ({"steps_per_epoch": 3, "epochs": 2, "count": np.nan}, ValueError, "count .* finite and not negative, got nan"),
-    ({"steps_per_epoch": 3, "epochs": 2, "count": "8"}, TypeError, "count .* is a number, got '8'"),
+    ({"steps_per_epoch": 3, "epochs": 2, "count": np.nan}, ValueError, "count must be in .*, got nan"),
+    ({"steps_per_epoch": 3, "epochs": 2, "count": "8"}, TypeError, "count must be a number, got '8'"),
     ({"steps_per_epoch": 3, "epochs": 2, "prior_factor": 0}, ValueError, "prior_factor .* above 0"),
     ({"steps_per_epoch": 3, "epochs": 2, "warm_up": 1}, ValueError, "warm_up .* share .* below 1, got 1"),
-    ({"steps_per_epoch": 3, "epochs": 2, "last": -0.1}, ValueError, "last .* not negative, got -0.1"),
+    ({"steps_per_epoch": 3, "epochs": 2, "last": -0.1}, ValueError, "last must be in .*, got -0.1"),
     ({"steps_per_epoch": 3, "epochs": 2, "first": 0.2, "last": 0.5}, ValueError, "falls from first to last, got first"),
 ]
 

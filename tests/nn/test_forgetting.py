@@ -97,9 +97,9 @@ def test_nothing_is_drawn():
 def test_factors_that_mean_nothing(factor):
     net = train(network(), 4)
     before = moments(net)
-    with pytest.raises(ValueError, match="finite factor of at least 1, got"):
+    with pytest.raises(ValueError, match="factor must be in"):
         net.forget_evidence(factor)
-    with pytest.raises(TypeError, match="takes a number, got str"):
+    with pytest.raises(TypeError, match="factor must be a number, got '4'"):
         net.forget_evidence("4")
     np.testing.assert_array_equal(moments(net), before)
 

@@ -81,7 +81,7 @@ def test_a_confident_network_still_ranks_the_unlikely_classes():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="at least 2 classes, got 1"):
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
         hierarchical_softmax(1)
     with pytest.raises(TypeError):
         hierarchical_softmax(10.0)

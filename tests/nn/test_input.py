@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import nn
-from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.validate import flat_float32
 from tests.nn.networks import randomise
 
 X = np.random.default_rng(0).integers(-8, 8, (3, 4)).astype(np.float32)  # exact in every type below
@@ -237,7 +237,7 @@ def test_predictions_that_overflow_are_an_error(layers):
 def test_predict_shapes_and_errors(net):
     assert net.predict(np.zeros((0, 4)))[0].shape == (0, 2)
     assert net.predict(np.zeros(4))[1].shape == (1, 2)
-    with pytest.raises(ValueError, match="batch_size of at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         net.predict(X, 0)
     with pytest.raises(TypeError, match="got ndarray; variances of inputs go by their name, var_x"):
         net.predict(np.ones((1, X.shape[1])), np.full((1, 1), 2.0))  # of which a batch size could be made

@@ -136,7 +136,7 @@ def test_one_value_per_feature_cannot_be_normalised():
         (lambda: [nn.Linear(2, 4), nn.LayerNorm([3])], r"LayerNorm of \[3\] after a layer that gives 4"),
         (lambda: [nn.Linear(2, 4), nn.LayerNorm([1, 2, 2])], r"LayerNorm of \[1, 2, 2\] after a layer that gives 4"),
         (lambda: [nn.LayerNorm([2, 3])], r"got \[2, 3\]"),
-        (lambda: [nn.BatchNorm2d(0)], "num_features >= 1, got 0"),
+        (lambda: [nn.BatchNorm2d(0)], "num_features must be at least 1, got 0"),
         (lambda: [nn.BatchNorm2d(2, momentum=1.5)], "BatchNorm2d needs 0 <= momentum <= 1, got 1.5"),
         (lambda: [nn.BatchNorm2d(2, eps=np.nan)], "BatchNorm2d needs 0 <= eps <= 1e.30, got nan"),
         (lambda: [nn.LayerNorm([2], eps=np.nan)], "LayerNorm needs 0 <= eps <= 1e.30, got nan"),

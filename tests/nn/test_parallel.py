@@ -230,7 +230,7 @@ def test_files_of_other_blocks_are_refused(tmp_path):
         (lambda: nn.Parallel(None, nn.ReLU(), None), "the identity, None, is a branch only once"),
         (lambda: nn.Parallel(None, nn.ReLU(), merge="mean"), "merge of Parallel is 'sum' or 'concat', got 'mean'"),
         (lambda: nn.Parallel(None, nn.ReLU(), split=[1]), r"a positive number for each of 2 branches: \[1\]"),
-        (lambda: nn.Parallel(None, nn.ReLU(), split=[0, 1]), r"a positive number for each of 2 branches: \[0, 1\]"),
+        (lambda: nn.Parallel(None, nn.ReLU(), split=[0, 1]), r"split\[0\] must be at least 1, got 0"),
         (lambda: nn.Sequential(nn.Parallel(None, nn.Linear(3, 2))), "Parallel: the branches give 3, 2; they must be"),
         (
             lambda: nn.Sequential(nn.Linear(6, 6), nn.Parallel(nn.LSTM(2, 2, seq_len=3), nn.LSTM(3, 3, seq_len=2))),

@@ -107,7 +107,7 @@ def test_refusals():
     with pytest.raises(RuntimeError, match="call step"), average.average_parameters():
         pass
     for decay in (-0.1, 1, np.nan, "0.9"):
-        with pytest.raises(ValueError, match="decay"):
+        with pytest.raises((TypeError, ValueError), match="decay"):
             nn.PosteriorAverage(net, decay)
     with pytest.raises(TypeError, match="its model"):
         nn.PosteriorAverage(nn.DDPSequential(network(), nn.DDPConfig(backend="serial")))

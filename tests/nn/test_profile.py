@@ -118,7 +118,7 @@ def test_profile_of_a_network_in_evaluation_mode():
 
 
 def test_no_rounds():
-    with pytest.raises(ValueError, match="repeat=0"):
+    with pytest.raises(ValueError, match="repeat must be at least 1, got 0"):
         network().profile(batch(), repeat=0)
 
 

@@ -60,5 +60,5 @@ def test_a_network_in_training_gives_functions_that_can_be_used_at_once():
 def test_what_cannot_be_drawn():
     net, _ = learnt(nn.Linear(3, 1))
     assert net.sample(0) == []
-    with pytest.raises(ValueError, match="not negative, got -1"):
+    with pytest.raises(ValueError, match="n must be at least 0, got -1"):
         net.sample(-1)

@@ -193,7 +193,7 @@ def test_no_output_is_left_that_was_none_of_the_user_s():
     ("loader", "arguments", "error", "message"),
     [
         ([], (), ValueError, r"at least two values for each feature, BatchNorm2d\.2 was given 0"),
-        ([np.zeros((2, 72))], (0,), ValueError, "num_batches of at least 1, or None for all batches, got 0"),
+        ([np.zeros((2, 72))], (0,), ValueError, "num_batches must be at least 1, got 0"),
         ([np.zeros((2, 72)), np.zeros((2, 71))], (), ValueError, "not a whole number of samples of 72 inputs"),
         ([np.full((2, 72), 3e30)], (), FloatingPointError, r"the input of BatchNorm2d\.2 is not finite"),
     ],

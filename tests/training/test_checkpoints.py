@@ -491,9 +491,9 @@ def test_a_checkpoint_that_counts_batches_goes_on_with_another_batch_size(tmp_pa
             {"callbacks": [["EarlyStopping", {"best": 10**400}]]},
             "no state of callbacks, that can be read: Overflow",
         ),
-        ("schedule", {"steps": 10**400}, "steps of an EvidenceSchedule must be at most 2\\^53"),
-        ("schedule", {"steps_per_epoch": 10**400}, "steps_per_epoch of an EvidenceSchedule must be at most 2\\^53"),
-        ("position", {"step": 10**30}, "step must be at most 2\\^53"),
+        ("schedule", {"steps": 10**400}, "steps must be at most 9007199254740992"),
+        ("schedule", {"steps_per_epoch": 10**400}, "steps_per_epoch must be at most 9007199254740992"),
+        ("position", {"step": 10**30}, "step must be at most 9007199254740992"),
     ],
 )
 def test_a_forged_checkpoint_is_named(tmp_path, key, forged, message):
@@ -627,7 +627,7 @@ def test_half_a_line_in_the_log_and_curves_that_cannot_be_drawn_cost_no_epoch(tm
     ("options", "message"),
     [
         ({"folder": None, "every": 3}, "need the folder"),
-        ({"folder": "x", "every": 0}, "every must be at least 1 step, got 0"),
+        ({"folder": "x", "every": 0}, "every must be at least 1, got 0"),
         ({"folder": "x", "keep": 0}, "keep_last must be at least 1"),
     ],
 )

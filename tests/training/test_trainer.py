@@ -635,7 +635,7 @@ def test_sequences_of_a_network_that_takes_another_number_of_steps():
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"average_last": 1.5}, "average_last is a share from 0 to 1"),
+        ({"average_last": 1.5}, r"average_last must be in \[0, 1\], got 1.5"),
         ({"forget": 2.0}, "needs evidence=None"),
         ({"likelihood": 0.1}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got 0.1"),
         ({"likelihood": Gaussian}, r"likelihood is one of pytagi_ddp.likelihoods, as Gaussian\(0.1\); got <class"),
@@ -647,7 +647,7 @@ def test_sequences_of_a_network_that_takes_another_number_of_steps():
         ({"evidence": {"counts": 3}}, "evidence has no option 'counts'; did you mean count?"),
         ({"likelyhood": Gaussian()}, "fit has no option 'likelyhood'; did you mean likelihood?"),
         ({"lr": 0.1}, "fit has no option 'lr'; there are likelihood, epochs, batch_size, .*, validation"),
-        ({"evidence": {"count": -1}}, "count of an EvidenceSchedule must be finite and not negative"),
+        ({"evidence": {"count": -1}}, r"count must be in \[0, inf\), got -1"),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -10,7 +10,6 @@ end the process. So a child process uses one thread if its parent had started th
 
 import contextlib
 import math
-import operator
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from pytagi_ddp.kernels.cpu.runtime.quota import cpu_quota
 from pytagi_ddp.kernels.cpu.runtime.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
 from pytagi_ddp.text import whole_number
+from pytagi_ddp.validate import as_integers
 from pytagi_ddp.warn import warn
 
 _RANKS_ON_NODE = (  # MPICH and Intel MPI, Open MPI, MVAPICH, Cray, Slurm
@@ -101,14 +101,7 @@ def set_threads(n: int) -> None:
     Raises:
         TypeError: n is not an integer. ValueError: it is out of range.
     """
-    try:
-        n = operator.index(n)
-    except TypeError:
-        raise TypeError(f"set_threads takes a number of threads, got {n!r}") from None
-    if n < 1:
-        raise ValueError(f"set_threads({n}): a kernel needs at least 1 thread")
-    if n > MOST_THREADS:
-        raise ValueError(f"set_threads({n}): at most {MOST_THREADS} on this machine; more than its cores are slow")
+    (n,) = as_integers("set_threads", 1, MOST_THREADS, n=n)
     if n > 1 and (why := why_one()):
         warn(f"1 thread instead of {n}: {why}", RuntimeWarning)
         n = 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.process_tree import children
+from pytagi_ddp.validate import as_integers, as_numbers
 
 RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
 LONGEST_PAUSE = 60.0
@@ -61,8 +62,8 @@ class Supervisor:
         if min_ranks is not None and not 1 <= min_ranks <= self.ranks:
             given = self.ranks or "nothing"
             raise ValueError(f"--min-ranks takes a number from 1 to that of -np; got {min_ranks}, and {given} for -np")
-        if max_restarts < 0 or not pause >= 0:
-            raise ValueError(f"--max-restarts and --pause must be at least 0, got {max_restarts} and {pause}")
+        as_integers("a supervisor", 0, **{"--max-restarts": max_restarts})
+        as_numbers("a supervisor", "[0, inf)", **{"--pause": pause})
         self._asked: int | None = None  # the last signal
         self._process: subprocess.Popen[bytes] | None = None
 

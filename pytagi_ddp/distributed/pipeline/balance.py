@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 from pytagi_ddp.nn.layers.activation import Activation
 from pytagi_ddp.nn.tools.profile import Profile
+from pytagi_ddp.validate import as_integers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -60,13 +60,14 @@ def balance_by_products(model: Sequential, stages: int) -> list[int]:
 
 
 def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """`balance` as integers; ValueError unless it has a number above 0 for each stage, whose sum is `layers`."""
-    counts = list(balance)
+    """`balance` as integers.
+
+    Raises:
+        TypeError: not integers. ValueError: not a number above 0 for each stage, or another sum than `layers`.
+    """
+    counts = as_integers("a pipeline", 1, **{f"balance[{stage}]": count for stage, count in enumerate(balance)})
     if len(counts) != stages:
         raise ValueError(f"balance={counts} is for {len(counts)} stages, there are {stages}")
-    for stage, count in enumerate(counts):
-        if not isinstance(count, Integral) or count < 1:
-            raise ValueError(f"balance={counts}: stage {stage} has no layer; each of {stages} stages needs one")
     if sum(counts) != layers:
         raise ValueError(f"balance={counts} is for {sum(counts)} layers, the network has {layers}")
     return counts

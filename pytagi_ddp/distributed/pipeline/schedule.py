@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from pytagi_ddp.validate import as_integers
+
 SCHEDULES = ("1F1B", "GPipe")
 Kind = Literal["F", "B"]
 
@@ -46,8 +48,7 @@ def make_schedule(stages: int, micro_batches: int, name: str) -> list[list[Actio
     """
     if name not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, got {name!r}")
-    if stages < 1 or micro_batches < 1:
-        raise ValueError(f"a schedule needs at least 1 stage and 1 micro-batch, got {stages} and {micro_batches}")
+    as_integers("a schedule", 1, stages=stages, micro_batches=micro_batches)
     return [_of_stage(frames_in_flight(stages, s, micro_batches, name), micro_batches) for s in range(stages)]
 
 

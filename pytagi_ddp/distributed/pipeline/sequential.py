@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -31,7 +30,6 @@ from pytagi_ddp.distributed.trained_on_ranks import TrainedOnRanks
 from pytagi_ddp.distributed.wrapper import attribute_of, collective
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.prior import drawn
-from pytagi_ddp.nn.core.validate import as_bools, check_batch_size, check_predictions
 from pytagi_ddp.nn.files.architecture import architecture, sizes
 from pytagi_ddp.nn.run.network_input import moments_of_samples
 from pytagi_ddp.nn.run.rebuild import keep_layers
@@ -43,6 +41,7 @@ from pytagi_ddp.nn.tools.update_bn import (
     take_statistics,
     unfrozen_norms,
 )
+from pytagi_ddp.validate import as_bools, check_batch_size, check_predictions
 
 
 class PipelineSequential(StagedNetwork, TrainedOnRanks):
@@ -148,7 +147,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
             raise TypeError(f"mesh has to be one of init_device_mesh, got {type(mesh).__name__}")
         if c.buckets > 1:
             raise ValueError(f"buckets={c.buckets} is for DDPSequential: a stage exchanges its deltas in one")
-        make_schedule(1, operator.index(n_microbatches), schedule)  # raises errors of these
+        make_schedule(1, n_microbatches, schedule)  # raises errors of these
         _refuse_carried(model)
         self.n_microbatches, self.schedule = n_microbatches, schedule
         options = {"n_microbatches": n_microbatches, "schedule": schedule, "recompute": recompute}

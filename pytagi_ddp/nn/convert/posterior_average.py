@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.alone import alone
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.sequential import Sequential
+from pytagi_ddp.validate import as_numbers
 
 
 class PosteriorAverage:
@@ -65,8 +65,8 @@ class PosteriorAverage:
             raise TypeError(
                 f"PosteriorAverage takes a Sequential (of a DDPSequential: its model), got {type(net).__name__}"
             )
-        if decay is not None and not (isinstance(decay, Real) and 0 <= decay < 1):
-            raise ValueError(f"the decay of a PosteriorAverage must be at least 0 and less than 1, got {decay!r}")
+        if decay is not None:
+            as_numbers("PosteriorAverage", "[0, 1)", decay=decay)
         if net.arena.in_shards:
             raise ValueError("PosteriorAverage of a network that lies in shards: no rank has all of its parameters")
         self.net, self.decay = net, decay

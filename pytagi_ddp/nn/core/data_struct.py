@@ -7,8 +7,8 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.core.state import Array, Shape, State
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.nn.core.validate import check_finite, check_integers, flat_float32, round_up_variances
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
+from pytagi_ddp.validate import as_integers, check_finite, flat_float32, round_up_variances
 
 __all__ = ["BaseDeltaStates", "BaseHiddenStates", "HRCSoftmax"]
 
@@ -76,7 +76,7 @@ class BaseHiddenStates(OnDevice):
             ValueError: values that are NaN or infinite, negative variances, or numbers of values that do not match.
                 TypeError: values that are not real numbers, or a `block_size` that is not an integer.
         """
-        check_integers("set_input_x", block_size=block_size)
+        as_integers("set_input_x", block_size=block_size)
         mu = flat_float32(mu_x, "mu_x")
         check_finite(mu, "mu_x")
         if var_x is not None:

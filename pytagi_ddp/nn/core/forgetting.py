@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from numbers import Real
 from operator import attrgetter
 
 import numpy as np
@@ -13,9 +12,9 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.prior import prior_moments
 from pytagi_ddp.nn.core.stepping import cut
 from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.validate import LARGEST_FLOAT32, as_numbers
 
 FORGETS_UNTIL = 0.7  # share of the epochs before which evidence is forgotten
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def prior_pieces(tensors: Iterable[TensorSpec], leaves: Sequence[BaseLayer]) -> Iterator[TensorSpec]:
@@ -48,14 +47,7 @@ def check_factor(factor: float) -> float:
     Raises:
         TypeError: not a number. ValueError: below 1, NaN, infinite, or so in float32.
     """
-    if not isinstance(factor, Real):
-        raise TypeError(f"forget_evidence() takes a number, got {type(factor).__name__}")
-    if not 1 <= factor <= LARGEST:  # False for NaN
-        raise ValueError(
-            f"forget_evidence() multiplies variances by a finite factor of at least 1, got {factor}: 1 forgets "
-            "nothing, a large factor forgets all evidence"
-        )
-    return float(factor)
+    return as_numbers("forget_evidence", f"[1, {LARGEST_FLOAT32}]", factor=factor)[0]
 
 
 class Forgetting:

@@ -15,7 +15,6 @@ seeded from the operating system until `manual_seed` is called.
 from __future__ import annotations
 
 import math
-import operator
 import os
 from contextvars import ContextVar
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.core.deferred import is_deferring
-from pytagi_ddp.nn.core.validate import check_integers
+from pytagi_ddp.validate import as_integers
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 MOST_PARAMETERS = (1 << 31) - 1  # of a rank: steps count them in 32 bits
@@ -72,10 +71,7 @@ def manual_seed(seed: int) -> None:
         TypeError: `seed` is not an integer.
         ValueError: `seed` does not fit into 32 bits.
     """
-    check_integers("manual_seed", seed=seed)
-    value = operator.index(seed)
-    if not -(2**31) <= value < 2**32:
-        raise ValueError(f"the seed must lie in [-2**31, 2**32), got {value}")
+    (value,) = as_integers("manual_seed", -(2**31), 2**32 - 1, seed=seed)
     stream = _stream.get()
     stream.random.seed(value % 2**32)
     stream.seeded = True

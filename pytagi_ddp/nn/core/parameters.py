@@ -14,7 +14,7 @@ from pytagi_ddp.kernels.tensors import Array, Tensor
 from pytagi_ddp.nn.core.step import Change
 from pytagi_ddp.nn.core.tensors import FIELDS
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.nn.core.validate import check_finite, check_variances, flat_float32
+from pytagi_ddp.validate import check_finite, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

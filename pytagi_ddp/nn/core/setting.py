@@ -5,7 +5,7 @@ from typing import Any
 
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.step import Change
-from pytagi_ddp.nn.core.validate import as_bools
+from pytagi_ddp.validate import as_bools
 
 FINITE = -1e38, 1e38  # limits of a `Setting` without other limits
 

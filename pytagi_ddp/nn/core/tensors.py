@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytagi_ddp.nn.core.validate import check_finite, check_variances
+from pytagi_ddp.validate import check_finite, check_variances
 
 Kind = Literal["learned", "running", "carried"]
 FIELDS = ("mu_w", "var_w", "mu_b", "var_b")  # tensors of kind "learned" of a layer

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, TypeVar
 
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State
-from pytagi_ddp.nn.core.validate import check_integers
+from pytagi_ddp.validate import as_integers
 
 LARGEST = (1 << 13) - 1  # sides of a window: kernels count the pixels of 16 windows in 32 bits
 Units = TypeVar("Units", Array, State, Delta)
@@ -24,21 +24,12 @@ class Window(NamedTuple):
     padding_type: int
 
     def check(self) -> "Window":
-        numbers = self._asdict()
-        check_integers(numbers.pop("layer"), **numbers)
-        if self.kernel_size < 1 or self.stride < 1 or self.padding < 0:
-            raise ValueError(
-                f"{self.layer} needs kernel_size >= 1, stride >= 1, padding >= 0, got {self.kernel_size}, "
-                f"{self.stride}, {self.padding}"
-            )
-        if max(self.kernel_size, self.stride, self.padding) > LARGEST:
-            raise ValueError(
-                f"{self.layer}: kernel_size, stride and padding are at most {LARGEST}, got {self.kernel_size}, "
-                f"{self.stride}, {self.padding}"
-            )
-        if self.padding and self.padding_type not in (1, 2, 3):
-            raise ValueError(f"{self.layer} with padding needs padding_type 1, 2 or 3, got {self.padding_type}")
-        return Window(self.layer, *(int(number) for number in self[1:]))  # NumPy's integers have a shape
+        kernel_size, stride = as_integers(self.layer, 1, LARGEST, kernel_size=self.kernel_size, stride=self.stride)
+        (padding,) = as_integers(self.layer, 0, LARGEST, padding=self.padding)
+        (padding_type,) = as_integers(self.layer, padding_type=self.padding_type)
+        if padding and padding_type not in (1, 2, 3):
+            raise ValueError(f"{self.layer} with padding needs padding_type 1, 2 or 3, got {padding_type}")
+        return Window(self.layer, kernel_size, stride, padding, padding_type)
 
     def settings(self) -> dict[str, Any]:
         """The arguments by name. Without padding the types 1 and 2 mean the same, and are given as 0."""

@@ -15,7 +15,7 @@ from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.listing import some
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.tensors import FIELDS, TensorSpec
-from pytagi_ddp.nn.core.validate import flat_float32
+from pytagi_ddp.validate import flat_float32
 from pytagi_ddp.warn import warn
 
 

@@ -13,7 +13,7 @@ from pytagi_ddp.nn.core.pytagi_view import either_order
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed, Switch
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State, by_step
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
+from pytagi_ddp.validate import as_bools, as_integers
 
 
 class MultiheadAttention(BaseLayer):
@@ -78,11 +78,11 @@ class MultiheadAttention(BaseLayer):
         super().__init__()
         groups = num_heads if num_kv_heads is None else num_kv_heads
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": groups, "seq_len": seq_len}
-        check_integers(self.name, **sizes)
-        if min(embed_dim, num_heads, groups, seq_len) < 1 or embed_dim % num_heads or num_heads % groups:
+        embed_dim, num_heads, groups, seq_len = as_integers(self.name, 1, **sizes)
+        if embed_dim % num_heads or num_heads % groups:
             raise ValueError(
-                "MultiheadAttention needs embed_dim a multiple of num_heads, that a multiple of num_kv_heads, and "
-                f"seq_len >= 1, got {embed_dim}, {num_heads}, {groups}, {seq_len}"
+                "MultiheadAttention needs embed_dim a multiple of num_heads, and that a multiple of num_kv_heads, got "
+                f"{embed_dim}, {num_heads}, {groups}"
             )
         if use_rope and (embed_dim // num_heads) % 2:
             raise ValueError(
@@ -91,8 +91,8 @@ class MultiheadAttention(BaseLayer):
             )
         if not rope_theta > 0:
             raise ValueError(f"rope_theta must be positive, got {rope_theta}")
-        self.embed_dim, self.num_heads, self.num_kv_heads = int(embed_dim), int(num_heads), int(groups)
-        self.seq_len, self.rope_theta = int(seq_len), float(rope_theta)
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, groups
+        self.seq_len, self.rope_theta = seq_len, float(rope_theta)
         self.causal = causal
         self.bias, self.use_rope, self.out_proj = as_bools(self.name, bias=bias, use_rope=use_rope, out_proj=out_proj)
         self.gain_weight, self.gain_bias, self.init_method = gain_weight, gain_bias, init_method

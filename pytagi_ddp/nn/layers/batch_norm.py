@@ -12,8 +12,8 @@ from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed, Setting, Switch
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State
 from pytagi_ddp.nn.core.tensors import TensorSpec
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
 from pytagi_ddp.nn.layers.norm import Norm
+from pytagi_ddp.validate import as_bools, as_integers
 
 NO_VALUE = 2.0**-30  # a tiny weight that keeps the pooled mean defined when the norms of all ranks are frozen
 
@@ -78,9 +78,7 @@ class BatchNorm2d(RunningStatistics, Norm):
         through_statistics: bool = False,
     ):
         super().__init__()
-        check_integers("BatchNorm2d", num_features=num_features)
-        if num_features < 1:
-            raise ValueError(f"BatchNorm2d needs num_features >= 1, got {num_features}")
+        (num_features,) = as_integers("BatchNorm2d", 1, num_features=num_features)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.bias = as_bools("BatchNorm2d", bias=bias)[0]
         self.gain_weight, self.gain_bias = gain_weight, gain_bias

@@ -12,8 +12,8 @@ from pytagi_ddp.nn.core.pytagi_view import WindowView
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Shape, State
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
 from pytagi_ddp.nn.core.window import Window, as_image, pixels
+from pytagi_ddp.validate import as_bools, as_integers
 
 
 class Convolution(WindowView, BaseLayer):
@@ -41,10 +41,8 @@ class Convolution(WindowView, BaseLayer):
         init_method: str = "He",
     ):
         super().__init__()
-        sizes = {"in_channels": in_channels, "out_channels": out_channels, "in_width": in_width, "in_height": in_height}
-        check_integers(self.name, **sizes)
-        if in_channels < 1 or out_channels < 1:
-            raise ValueError(f"{self.name} needs channels of at least 1, got ({in_channels}, {out_channels})")
+        in_channels, out_channels = as_integers(self.name, 1, in_channels=in_channels, out_channels=out_channels)
+        in_width, in_height = as_integers(self.name, in_width=in_width, in_height=in_height)
         self.bias = as_bools(self.name, bias=bias)[0]
         self._channels = (in_channels, out_channels)
         self._side = (in_width, in_height)

@@ -8,7 +8,7 @@ from pytagi_ddp.nn.core.parameters import Parameters
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Shape, State, by_step
-from pytagi_ddp.nn.core.validate import check_integers
+from pytagi_ddp.validate import as_integers
 
 LARGEST = 2**24  # categories: float32 has all integers up to here
 
@@ -54,17 +54,12 @@ class Embedding(BaseLayer):
         padding_idx: int = -1,
     ):
         super().__init__()
-        sizes = {"num_embeddings": num_embeddings, "embedding_dim": embedding_dim, "input_size": input_size}
-        check_integers(self.name, padding_idx=padding_idx, **sizes)
-        if not 1 <= num_embeddings <= LARGEST or embedding_dim < 1 or input_size < 0:
-            raise ValueError(
-                f"Embedding needs 1 to {LARGEST} num_embeddings, embedding_dim >= 1 and input_size >= 0, got "
-                f"{num_embeddings}, {embedding_dim}, {input_size}"
-            )
+        (num_embeddings,) = as_integers(self.name, 1, LARGEST, num_embeddings=num_embeddings)
+        (embedding_dim,) = as_integers(self.name, 1, embedding_dim=embedding_dim)
+        (input_size,) = as_integers(self.name, 0, input_size=input_size)
+        (padding_idx,) = as_integers(self.name, -1, num_embeddings - 1, padding_idx=padding_idx)
         if not 0 < scale <= LARGEST_GAIN:
             raise ValueError(f"scale of Embedding must be positive, and at most {LARGEST_GAIN:g}, got {scale}")
-        if not -1 <= padding_idx < num_embeddings:
-            raise ValueError(f"padding_idx of Embedding must be a category or -1, got {padding_idx}")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.scale, self.padding_idx = scale, padding_idx
         self.in_shape = Shape(input_size)

@@ -1,7 +1,6 @@
 """Encoding of numbers by bins."""
 
 from collections.abc import Sequence
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +10,7 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Lifetime, Shape, State, apply_jacobian, by_step
+from pytagi_ddp.validate import LARGEST_FLOAT32, as_numbers
 
 LARGEST = 2**24  # bins: float32 has all integers up to here
 AS_IT_IS = (0.0, 1.0)  # edges of an input that is not encoded, and the default ends of a bin
@@ -81,9 +81,7 @@ class PiecewiseLinearEncoding(BaseLayer):
         self.ends = of_bins if any(of_bins) else None
         numbers = [None if some is None else _checked("values", k, some, 1) for k, some in enumerate(values or nothing)]
         self.values = numbers if any(numbers) else None
-        if not isinstance(height, Real) or not np.isfinite(np.float32(height)):
-            raise ValueError(f"height of PiecewiseLinearEncoding is a finite number, got {height!r}")
-        self.height = float(height)
+        (self.height,) = as_numbers(self.name, f"[{-LARGEST_FLOAT32}, {LARGEST_FLOAT32}]", height=height)
         if self._units > LARGEST:
             raise ValueError(f"PiecewiseLinearEncoding has at most {LARGEST} bins and values, got {self._units}")
         self.in_shape, self.out_shape = Shape(len(self.edges)), Shape(self._units)

@@ -8,8 +8,8 @@ import numpy as np
 
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Shape
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
 from pytagi_ddp.nn.layers.norm import Moments, RowNorm
+from pytagi_ddp.validate import as_bools, as_integers
 
 
 class LayerNorm(RowNorm):
@@ -38,8 +38,8 @@ class LayerNorm(RowNorm):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-4, bias: bool = True):
         super().__init__()
         dims = np.atleast_1d(normalized_shape).tolist()
-        check_integers("LayerNorm", **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
-        if len(dims) not in (1, 3) or min(dims) < 1 or math.prod(dims) < 2:
+        dims = as_integers("LayerNorm", 1, **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
+        if len(dims) not in (1, 3) or math.prod(dims) < 2:
             raise ValueError(f"LayerNorm needs [units] or [channels, height, width], at least 2 units, got {dims}")
         self.normalized_shape, self.eps, self.bias = dims, eps, as_bools("LayerNorm", bias=bias)[0]
         self.num_features = dims[0]

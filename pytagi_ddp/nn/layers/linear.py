@@ -7,7 +7,7 @@ from pytagi_ddp.nn.core.pytagi_view import SizesView
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Shape, State, by_step
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
+from pytagi_ddp.validate import as_bools, as_integers
 
 
 class Linear(SizesView, BaseLayer):
@@ -54,9 +54,7 @@ class Linear(SizesView, BaseLayer):
         init_method: str = "He",
     ):
         super().__init__()
-        check_integers("Linear", input_size=input_size, output_size=output_size)
-        if input_size < 1 or output_size < 1:
-            raise ValueError(f"Linear needs sizes of at least 1, got ({input_size}, {output_size})")
+        input_size, output_size = as_integers("Linear", 1, input_size=input_size, output_size=output_size)
         self.bias = as_bools("Linear", bias=bias)[0]
         self._sizes = input_size, output_size
         self.in_shape, self.out_shape = Shape(input_size), Shape(output_size)

@@ -14,7 +14,7 @@ from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed, Switch
 from pytagi_ddp.nn.core.state import Delta, Shape, State
 from pytagi_ddp.nn.core.tensors import TensorSpec
-from pytagi_ddp.nn.core.validate import as_bools, check_integers
+from pytagi_ddp.validate import as_bools, as_integers
 
 GATES = 4
 
@@ -86,9 +86,8 @@ class LSTM(SizesView, BaseLayer):
         recurrent: bool = True,
     ):
         super().__init__()
-        check_integers(self.name, input_size=input_size, output_size=output_size, seq_len=seq_len)
-        if min(input_size, output_size, seq_len) < 1:
-            raise ValueError(f"{self.name} needs sizes of at least 1, got ({input_size}, {output_size}, {seq_len=})")
+        sizes = {"input_size": input_size, "output_size": output_size, "seq_len": seq_len}
+        input_size, output_size, seq_len = as_integers(self.name, 1, **sizes)
         self.cell_path = cell_path
         self.last_timestep, self.bias, self.recurrent = as_bools(
             self.name, last_timestep=last_timestep, bias=bias, recurrent=recurrent

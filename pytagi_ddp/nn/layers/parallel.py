@@ -15,10 +15,10 @@ from pytagi_ddp.nn.core.pytagi_view import refuse_assignment
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State, apply_jacobian
-from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.layers import fused
 from pytagi_ddp.nn.layers.chain import layers_of, listing
 from pytagi_ddp.nn.layers.layer_block import LayerBlock
+from pytagi_ddp.validate import as_integers
 
 MERGES = ("sum", "concat")
 
@@ -122,10 +122,9 @@ class Parallel(BaseLayer):
         self._order = sorted(range(len(slots)), key=lambda k: (slots[k] is not None, -k))
 
     def _checked_split(self, split: list[int], branches: int) -> list[int]:
-        check_integers(self.name, **{f"split[{k}]": size for k, size in enumerate(split)})
-        if len(split) != branches or min(split) < 1:
+        if len(split) != branches:
             raise ValueError(f"split of {self.name} needs a positive number for each of {branches} branches: {split}")
-        return [int(size) for size in split]
+        return as_integers(self.name, 1, **{f"split[{k}]": size for k, size in enumerate(split)})
 
     @property
     def branches(self) -> tuple[BaseLayer | None, ...]:

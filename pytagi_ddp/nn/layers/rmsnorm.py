@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from pytagi_ddp.nn.core.state import Shape
-from pytagi_ddp.nn.core.validate import check_integers
 from pytagi_ddp.nn.layers.norm import Moments, RowNorm
+from pytagi_ddp.validate import as_integers
 
 
 class RMSNorm(RowNorm):
@@ -38,9 +38,9 @@ class RMSNorm(RowNorm):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-6):
         super().__init__()
         dims = np.atleast_1d(normalized_shape).tolist()
-        check_integers(self.name, **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
-        if len(dims) != 1 or dims[0] < 1:
-            raise ValueError(f"RMSNorm needs [units], at least 1, got {dims}")
+        dims = as_integers(self.name, 1, **{f"normalized_shape[{k}]": n for k, n in enumerate(dims)})
+        if len(dims) != 1:
+            raise ValueError(f"RMSNorm needs [units], got {dims}")
         self.normalized_shape, self.eps = dims, eps
         self.num_features = dims[0]
         self.init_weight_bias()

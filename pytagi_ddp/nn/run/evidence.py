@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from pytagi_ddp.kernels.tensors import Array
+from pytagi_ddp.validate import as_integers, as_numbers
 
 COUNT, FIRST, LAST, WARM_UP, PRIOR_FACTOR = 8.0, 1.0, 0.02, 0.2, 1.0
 AT_START = 0.1  # share of `first` at which a warm-up begins
 MOST_STEPS = 100_000  # of which q is computed; of a longer plan every second step, or fewer
 NUMBERS = ("count", "first", "last", "warm_up", "prior_factor")
+SCHEDULE = "EvidenceSchedule"  # in messages
+MOST_EXACT = 1 << 53  # a count up to this is exact in float64
 SETTINGS = ("steps_per_epoch", "epochs", *NUMBERS)
 
 
@@ -179,7 +181,7 @@ class EvidenceSchedule:
         """
         if self.epochs is None:
             raise ValueError("extend() of a schedule without epochs: assign their number to `epochs`")
-        whole_number("epochs", epochs)
+        as_integers(SCHEDULE, 1, MOST_EXACT, epochs=epochs)
         self.epochs += epochs
 
     @property
@@ -250,21 +252,6 @@ class EvidenceSchedule:
         return f"EvidenceSchedule({settings}, steps={self.steps})"
 
 
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int.
-
-    Raises:
-        TypeError: not a whole number. ValueError: below `least`, or above 2^53.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} of an EvidenceSchedule is a whole number, got {value!r:.50}")
-    if value < least:
-        raise ValueError(f"{name} of an EvidenceSchedule must be at least {least}, got {value}")
-    if int(value) > 1 << 53:
-        raise ValueError(f"{name} of an EvidenceSchedule must be at most 2^53")
-    return int(value)
-
-
 def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a schedule, as Python's numbers.
 
@@ -273,14 +260,10 @@ def checked_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name in ("steps_per_epoch", "epochs"):
-        found[name] = None if values[name] is None else whole_number(name, values[name])
-    for name in NUMBERS:
         value = values[name]
-        if not isinstance(value, Real) or isinstance(value, bool):
-            raise TypeError(f"{name} of an EvidenceSchedule is a number, got {value!r:.50}")
-        found[name] = float(value)
-        if not (math.isfinite(found[name]) and found[name] >= 0):
-            raise ValueError(f"{name} of an EvidenceSchedule must be finite and not negative, got {value}")
+        found[name] = None if value is None else as_integers(SCHEDULE, 1, MOST_EXACT, **{name: value})[0]
+    for name in NUMBERS:
+        found[name] = as_numbers(SCHEDULE, "[0, inf)", **{name: values[name]})[0]
     if found["epochs"] is not None and found["steps_per_epoch"] is None:
         raise ValueError(
             "an EvidenceSchedule with epochs needs steps_per_epoch, the steps in which all samples are seen once, as "
@@ -307,4 +290,4 @@ def checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError, TypeError, ValueError: as `EvidenceSchedule.load_state_dict`.
     """
-    return checked_settings(state) | {"steps": whole_number("steps", state["steps"], 0)}
+    return checked_settings(state) | {"steps": as_integers(SCHEDULE, 0, MOST_EXACT, steps=state["steps"])[0]}

@@ -11,7 +11,7 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels.protocol import ArrayFunctions
 from pytagi_ddp.nn.core.data_struct import BaseHiddenStates
 from pytagi_ddp.nn.core.state import Array, Shape, State
-from pytagi_ddp.nn.core.validate import check_finite, flat_float32, round_up_variances
+from pytagi_ddp.validate import check_finite, flat_float32, round_up_variances
 
 Check = Callable[[np.ndarray], None]
 MISSING = ("error", "standard normal", "pass")

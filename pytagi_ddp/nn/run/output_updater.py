@@ -10,7 +10,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
 from pytagi_ddp.nn.core.state import by_step
-from pytagi_ddp.nn.core.validate import check_samples, flat_float32
+from pytagi_ddp.validate import check_samples, flat_float32
 from pytagi_ddp.warn import warn
 
 

@@ -17,6 +17,7 @@ from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.table import columns
 from pytagi_ddp.nn.run.output_updater import OutputUpdater
+from pytagi_ddp.validate import as_integers
 
 BETWEEN, STEP = "between layers", "parameter step"
 
@@ -101,8 +102,7 @@ class _Watch:
 
 def profile(net: Network, x: ArrayLike, y: ArrayLike | None = None, repeat: int = 3) -> Profile:
     """`Sequential.profile`."""
-    if repeat < 1:
-        raise ValueError(f"profile needs at least one round, got repeat={repeat}")
+    as_integers("profile", 1, repeat=repeat)
     net = copy.deepcopy(net)
     net.train()
     leaves = dict(net.named_leaves())

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.kernels.tensors import State
 from pytagi_ddp.nn.core.layer import BaseLayer
 from pytagi_ddp.nn.core.network import Network
-from pytagi_ddp.nn.core.validate import check_finite, check_variances, flat_float32
 from pytagi_ddp.nn.layers.layer_block import LayerBlock
 from pytagi_ddp.nn.layers.lstm import LSTM
 from pytagi_ddp.nn.layers.slinear import SLinear
 from pytagi_ddp.nn.layers.slstm import SLSTM
+from pytagi_ddp.validate import check_finite, check_variances, flat_float32
 
 NAMES = ("mu_h", "var_h", "mu_c", "var_c")
 States = dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]

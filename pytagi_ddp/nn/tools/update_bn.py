@@ -11,6 +11,7 @@ import numpy as np
 
 from pytagi_ddp.nn.core.network import Network
 from pytagi_ddp.nn.core.running import RunningStatistics
+from pytagi_ddp.validate import as_integers
 
 
 class StatisticsChange(NamedTuple):
@@ -129,8 +130,9 @@ def unfrozen_norms(model: Network) -> list[str]:
 
 
 def check_num_batches(num_batches: int | None) -> None:
-    if num_batches is not None and num_batches < 1:
-        raise ValueError(f"update_bn needs num_batches of at least 1, or None for all batches, got {num_batches}")
+    """Raises unless it is at least 1, or None for all batches."""
+    if num_batches is not None:
+        as_integers("update_bn", 1, num_batches=num_batches)
 
 
 def _add_moments(

@@ -75,16 +75,16 @@ def test_products():
 
 
 @pytest.mark.parametrize(
-    ("counts", "message"),
+    ("counts", "error", "message"),
     [
-        ([7], "balance=.7. is for 1 stages, there are 2"),
-        ([7, 0], "stage 1 has no layer; each of 2 stages needs one"),
-        ([3.5, 3.5], "stage 0 has no layer"),
-        ([3, 3], "is for 6 layers, the network has 7"),
+        ([7], ValueError, "balance=.7. is for 1 stages, there are 2"),
+        ([7, 0], ValueError, r"balance\[1\] must be at least 1, got 0"),
+        ([3.5, 3.5], TypeError, r"balance\[0\] must be an integer, got 3.5"),
+        ([3, 3], ValueError, "is for 6 layers, the network has 7"),
     ],
 )
-def test_refused(counts, message):
-    with pytest.raises(ValueError, match=message):
+def test_refused(counts, error, message):
+    with pytest.raises(error, match=message):
         balance.check_balance(counts, 7, 2)
 
 

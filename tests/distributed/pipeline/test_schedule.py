@@ -101,8 +101,8 @@ def test_short_passes_are_drawn_too():
     ("arguments", "message"),
     [
         ((2, 4, "1f1b"), "schedule must be one of '1F1B', 'GPipe', got '1f1b'"),
-        ((0, 4, "GPipe"), "at least 1 stage and 1 micro-batch, got 0 and 4"),
-        ((2, 0, "GPipe"), "at least 1 stage and 1 micro-batch, got 2 and 0"),
+        ((0, 4, "GPipe"), "stages must be at least 1, got 0"),
+        ((2, 0, "GPipe"), "micro_batches must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments(arguments, message):

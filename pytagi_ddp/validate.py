@@ -2,13 +2,15 @@
 
 import math
 import operator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pytagi_ddp.arrays import to_numpy
+
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def flat_float32(
@@ -115,16 +117,42 @@ def round_up_variances(values: np.ndarray, what: str) -> np.ndarray:
     return values
 
 
-def check_integers(layer: str, **values: Any) -> None:
-    """Raises TypeError if one of `values`, arguments of the layer or function `layer`, is not an integer."""
+def as_integers(owner: str, least: int | None = None, most: int | None = None, /, **values: Any) -> list[int]:
+    """Arguments of `owner` (a layer, a class or a function) as Python's integers, in their order.
+
+    Raises:
+        TypeError: one is not an integer; True and False are not. ValueError: one is below `least` or above `most`.
+    """
     for name, value in values.items():
         try:
-            operator.index(value)
+            number = operator.index(value)
             refused = isinstance(value, bool)
         except TypeError:
             refused = True
         if refused:
-            raise TypeError(f"{layer}: {name} must be an integer, got {value!r}")
+            raise TypeError(f"{owner}: {name} must be an integer, got {value!r:.50}")
+        if least is not None and number < least:
+            raise ValueError(f"{owner}: {name} must be at least {least}, got {value!r:.50}")
+        if most is not None and number > most:
+            raise ValueError(f"{owner}: {name} must be at most {most}, got {value!r:.50}")
+    return list(map(operator.index, values.values()))
+
+
+def as_numbers(owner: str, interval: str, /, **values: Any) -> list[float]:
+    """Arguments of `owner` as floats in an `interval` such as "[0, 1)" or "(0, inf)", in their order.
+
+    Raises:
+        TypeError: one is not a real number; True and False are not. ValueError: one is NaN or not in the interval.
+    """
+    least, most = map(float, interval[1:-1].split(","))
+    for name, value in values.items():
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise TypeError(f"{owner}: {name} must be a number, got {value!r:.50}")
+        number = float(value)
+        at_end = (interval[0] == "[" and number == least) or (interval[-1] == "]" and number == most)
+        if not (least < number < most or at_end):  # True for NaN
+            raise ValueError(f"{owner}: {name} must be in {interval}, got {value}")
+    return list(map(float, values.values()))
 
 
 def check_batch_size(value: Any) -> None:
@@ -134,12 +162,11 @@ def check_batch_size(value: Any) -> None:
             f"predict takes batch_size, an integer, in second place, got {type(value).__name__}; variances of inputs "
             "go by their name, var_x"
         )
-    if value < 1:
-        raise ValueError(f"predict needs a batch_size of at least 1, got {value}")
+    as_integers("predict", 1, batch_size=value)
 
 
-def as_bools(layer: str, **values: Any) -> list[bool]:
-    """Boolean arguments of a `layer`, in their order.
+def as_bools(owner: str, **values: Any) -> list[bool]:
+    """Boolean arguments of `owner`, in their order.
 
     Raises:
         TypeError: one is not True, False, 1 or 0; most often an argument in the wrong place, such as a stride in place
@@ -147,5 +174,5 @@ def as_bools(layer: str, **values: Any) -> list[bool]:
     """
     for name, value in values.items():
         if not isinstance(value, Integral | np.bool_) or value not in (0, 1):
-            raise TypeError(f"{layer}: {name} must be True or False, got {value!r}")
+            raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
     return [bool(value) for value in values.values()]
