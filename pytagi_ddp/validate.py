@@ -50,33 +50,6 @@ def same_order(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return own <= others or own >= others
 
 
-def check_samples(
-    shape: tuple[int, ...],
-    what: str,
-    samples: int,
-    rows: int,
-    image: tuple[int, ...] | None = None,
-    pixels: tuple[int, int] | None = None,
-) -> None:
-    """Raises ValueError if the first of several dimensions of `what` counts neither samples nor rows (time steps).
-
-    Also if the others are not in the order of (time steps, features), of (height, width) of `pixels` and features, or
-    of an `image` of as many values.
-    """
-    if len(shape) > 1 and shape[0] not in (samples, rows):
-        raise ValueError(
-            f"{what} has the shape {shape}, and the first dimension counts samples, of which there are {samples}: "
-            "transpose it, or pass what is in another shape flat"
-        )
-    if len(shape) > 2 and shape[0] == samples > 0:
-        size = math.prod(shape)
-        outputs = image and (samples, *image)
-        if outputs is None or math.prod(outputs) != size:
-            outputs = (samples, *(pixels or (rows // samples,)), size // rows)
-        if not same_order(shape, outputs):
-            raise ValueError(f"{what} has the shape {shape}, and the outputs are {outputs}: is it transposed?")
-
-
 def check_finite(values: np.ndarray, what: str, remedy: str = "") -> None:
     """Raises ValueError if some of `values` are NaN or infinite; if some are NaN, the message ends with `remedy`."""
     bad = values.size - np.count_nonzero(np.isfinite(values))

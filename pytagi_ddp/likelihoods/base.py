@@ -18,9 +18,9 @@ from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
-from pytagi_ddp.nn.core.state import Shape, by_step
+from pytagi_ddp.nn.core.state import UNKNOWN, Shape, by_step, check_samples
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.validate import check_samples, flat_float32
+from pytagi_ddp.validate import flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +41,7 @@ class Outputs:
 
     Attributes:
         samples: batch size. first, width: the columns that a likelihood reads and writes.
-        image: (channels, height, width) of a sample's outputs, or None. pixels: (height, width) of its rows, or None.
+        shape: how the outputs of a sample are arranged, if a network says it.
     """
 
     kernels: Kernels
@@ -50,8 +50,7 @@ class Outputs:
     samples: int
     first: int
     width: int
-    image: tuple[int, int, int] | None = None
-    pixels: tuple[int, int] | None = None
+    shape: Shape = UNKNOWN
 
     @property
     def rows(self) -> int:
@@ -156,16 +155,17 @@ class Outputs:
 
     @property
     def _counted(self) -> str:
-        steps = f"pixels, {self.samples} x {self.pixels[0]} x {self.pixels[1]}" if self.pixels else "time steps"
+        pixels = self.shape.pixels
+        steps = f"pixels, {self.samples} x {pixels[0]} x {pixels[1]}" if pixels else "time steps"
         return f"{self.rows} {'samples' if self.rows == self.samples else steps}"
 
     def _of_last_step(self, missing: str) -> str:
-        if self.pixels:
+        if self.shape.pixels:
             return ""
         return f"; for the last step alone give the others {missing}, or the last recurrent layer last_timestep=True"
 
     def check_samples(self, values: np.ndarray, what: str) -> None:
-        check_samples(values.shape, what, self.samples, self.rows, self.image, self.pixels)
+        check_samples(values.shape, what, self.samples, self.rows, self.shape)
 
 
 class Likelihood(ABC):
@@ -259,7 +259,7 @@ class Likelihood(ABC):
         self.check_outputs(width)
         nothing = np.broadcast_to(np.float32(0), (samples * shape.steps, width))  # takes no memory
         state, delta = State(nothing, nothing), Delta(nothing, nothing)
-        self._checked(Outputs(get_kernels("cpu"), state, delta, samples, 0, width, shape.image, shape.pixels), y)
+        self._checked(Outputs(get_kernels("cpu"), state, delta, samples, 0, width, shape), y)
 
     def _checked(self, outputs: Outputs, y: Any) -> Any:
         """The observations as the kernels take them; raises ValueError if they are out of range."""
@@ -288,7 +288,7 @@ class Likelihood(ABC):
         whole, delta = by_step(states.complete(), steps), by_step(Delta(*deltas.arrays), steps)
         width = whole.mu.shape[1]
         self.check_outputs(width)
-        outputs = Outputs(kernels, whole, delta, batch, 0, width, states.image, states.pixels)
+        outputs = Outputs(kernels, whole, delta, batch, 0, width, states.shape)
         deltas.prepared = state, deltas.memory, (steps, states.device, batch, deltas.actual_size), outputs
         return outputs
 

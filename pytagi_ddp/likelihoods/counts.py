@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from pytagi_ddp.kernels.formulas.likelihood import LOG_TRIALS, TRIALS
 from pytagi_ddp.likelihoods.base import Likelihood, Outputs, one, positive, refuse_where
 from pytagi_ddp.likelihoods.prediction import LinkedPrediction, Prediction, special
-from pytagi_ddp.validate import check_samples
+from pytagi_ddp.nn.core.state import check_samples
 
 LARGEST_RATE = 5e18  # that NumPy draws from
 

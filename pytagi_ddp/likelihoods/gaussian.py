@@ -109,9 +109,10 @@ class HeteroscedasticGaussian(Likelihood):
         kernels, pairs = outputs.kernels, outputs.width // 2
         if outputs.width != outputs.state.mu.shape[1]:
             raise TypeError("HeteroscedasticGaussian takes all outputs of a network, and cannot be a part of Joint")
-        if outputs.image and outputs.image[1:] != (1, 1):
+        image = outputs.shape.image
+        if image and image[1:] != (1, 1):
             raise ValueError(
-                f"HeteroscedasticGaussian takes outputs in pairs, and those of the image {outputs.image} would be "
+                f"HeteroscedasticGaussian takes outputs in pairs, and those of the image {image} would be "
                 "pixels of a row: put nn.Pixels before EvenExp (docs/guide/images.md)"
             )
         observed = replace(outputs, width=pairs).numbers(y)

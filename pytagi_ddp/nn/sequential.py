@@ -512,7 +512,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         if type(batch_size) is not int or batch_size < 1:
             check_batch_size(batch_size)
         shape = self.out_shape
-        one = shape.image or shape.sequence or (shape.size,)
+        one = shape.extents
         moments = None
         if self.passes.of_one_mode and not self.arena.carried.size:  # or a recorded pass may differ
             moments = self._express.forward(self, self.passes, x, var_x, False)

@@ -651,7 +651,7 @@ class Trainer:
         self, sums: metric.Sums, mu: np.ndarray, var: np.ndarray, y: Any, samples: int, weights: np.ndarray | None
     ) -> None:
         shape = self.network.out_shape
-        one = (samples, *(shape.image or shape.sequence or (shape.size,)))
+        one = (samples, *shape.extents)
         sums.add(mu.reshape(one), var.reshape(one), y, weights)
 
     def _out_shape(self) -> Shape:

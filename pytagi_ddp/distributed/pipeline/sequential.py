@@ -489,7 +489,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         with self.stage.passes.in_mode(training=False):
             n = self._pass("predict()", x, var_x, batch_size=batch_size)
         shape = self._outputs
-        one = shape.image or shape.sequence or (shape.size,)
+        one = shape.extents
         moments = np.empty((2, n, *one), np.float32)
         if self.is_last:
             moments[0], moments[1] = (a.reshape(n, *one) for a in self.get_outputs())

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.protocol import ArrayFunctions
-from pytagi_ddp.nn.core.state import Array, Shape, State
+from pytagi_ddp.nn.core.state import UNKNOWN, Array, Shape, State
 from pytagi_ddp.nn.core.unpickled import writable
 from pytagi_ddp.nn.hierarchical_softmax import HRCSoftmax
 from pytagi_ddp.validate import as_integers, check_finite, flat_float32, round_up_variances
@@ -48,15 +48,13 @@ class BaseHiddenStates(OnDevice):
         mu_a, var_a, jcb: flat float32 arrays of block_size x actual_size values, assignable. From a GPU they are
             read-only copies.
         block_size: batch size. actual_size: units per sample. size: the product of both.
-        seq_len: time steps of a sample. image: (channels, height, width) of a sample, or None. pixels: (height, width),
-            if the steps are pixels, or None.
+        seq_len: time steps of a sample. shape: how the units of a sample are arranged, if a network says it.
         elsewhere: whether the states are on another rank. Then `OutputUpdater` does nothing on this rank.
         positive_noise: whether the network ends with `EvenExp`, so that outputs 1, 3, ... are never negative.
     """
 
     seq_len = 1
-    image: tuple[int, int, int] | None = None
-    pixels: tuple[int, int] | None = None
+    shape = UNKNOWN
     elsewhere = positive_noise = False
     _ones: tuple[str, Array] = NO_ONES  # Jacobians of 1 on a device, for `complete`
 
@@ -90,7 +88,7 @@ class BaseHiddenStates(OnDevice):
 
     def arrange(self, shape: Shape) -> None:
         """Says how the units of a sample are arranged."""
-        self.seq_len, self.image, self.pixels = shape.steps, shape.image, shape.pixels
+        self.seq_len, self.shape = shape.steps, shape
 
     def hold(self, state: State, device: str, positive_noise: bool = False) -> None:
         """Refers to `state`, which is on `device`."""

@@ -1,11 +1,13 @@
 """The values that a network propagates: hidden states (forward) and deltas (backward), and their shapes."""
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TypeVar
 
 from pytagi_ddp.kernels.protocol import Kernels
 from pytagi_ddp.kernels.tensors import Array, Delta, State
+from pytagi_ddp.validate import same_order
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Shape:
     def of_sequence(cls, steps: int, features: int) -> "Shape":
         """The shape of a sequence; a sequence of one step is flat units."""
         return cls(steps * features, sequence=(steps, features) if steps > 1 else None)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """(channels, height, width) of an image, (time steps, features) of a sequence, else (units,)."""
+        return self.image or self.sequence or (self.size,)
 
     @property
     def steps(self) -> int:
@@ -70,10 +77,30 @@ class Shape:
         return self.channels > 1 and self.height * self.width > 1
 
     def __str__(self) -> str:
-        return "x".join(map(str, self.image or self.sequence or (self.size,)))
+        return "x".join(map(str, self.extents))
 
 
 UNKNOWN = Shape(0)  # of a layer that is not part of a network yet
+
+
+def check_samples(given: tuple[int, ...], what: str, samples: int, rows: int, shape: Shape = UNKNOWN) -> None:
+    """Raises ValueError if the first of several dimensions of `what` counts neither samples nor rows (time steps).
+
+    Also if the others are not in the order of (time steps, features), or of (height, width, features) of the pixels of
+    `shape`, or of its image if that has as many values.
+    """
+    if len(given) > 1 and given[0] not in (samples, rows):
+        raise ValueError(
+            f"{what} has the shape {given}, and the first dimension counts samples, of which there are {samples}: "
+            "transpose it, or pass what is in another shape flat"
+        )
+    if len(given) > 2 and given[0] == samples > 0:
+        size = math.prod(given)
+        outputs = (samples, *(shape.image or ()))
+        if shape.image is None or math.prod(outputs) != size:
+            outputs = (samples, *(shape.pixels or (rows // samples,)), size // rows)
+        if not same_order(given, outputs):
+            raise ValueError(f"{what} has the shape {given}, and the outputs are {outputs}: is it transposed?")
 
 
 Moments = TypeVar("Moments", State, Delta)

@@ -32,7 +32,7 @@ def rows_of_samples(values: ArrayLike, what: str, shape: Shape, size: int | None
     """
     array = to_numpy(values, what)
     rows = flat_float32(array, what, size)
-    of_sample = shape.image or shape.sequence or (shape.size,)
+    of_sample = shape.extents
     if rows.size % shape.size:
         expected = ", ".join(map(str, ("samples", *of_sample)))
         shapes = f": it has the shape {array.shape}, expected ({expected})" if array.ndim > 1 else ""

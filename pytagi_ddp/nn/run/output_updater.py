@@ -9,8 +9,8 @@ from pytagi_ddp.arrays import to_numpy
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.kernels.tensors import Delta, State
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates, refuse_negative_noise
-from pytagi_ddp.nn.core.state import by_step
-from pytagi_ddp.validate import check_samples, flat_float32
+from pytagi_ddp.nn.core.state import by_step, check_samples
+from pytagi_ddp.validate import flat_float32
 from pytagi_ddp.warn import warn
 
 
@@ -193,7 +193,7 @@ def _observations(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.
 
 def _check_order(values: np.ndarray, what: str, states: BaseHiddenStates) -> None:
     rows = states.block_size * states.seq_len
-    check_samples(values.shape, what, states.block_size, rows, states.image, states.pixels)
+    check_samples(values.shape, what, states.block_size, rows, states.shape)
 
 
 def _variances(values: ArrayLike, size: int, states: BaseHiddenStates) -> np.ndarray:
