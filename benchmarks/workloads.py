@@ -62,11 +62,11 @@ def cifar_cnn(
     return nn.Sequential(*layers, *dense, *(head or tree_head(nn))(units))
 
 
-def let_deltas_through(net: Any, through_statistics: bool = True) -> None:
+def let_deltas_through(net: Any) -> None:
     """Sets `through_statistics` of every BatchNorm2d of a network of this library."""
     for _, leaf in net.named_leaves():
         if hasattr(leaf, "through_statistics"):
-            leaf.through_statistics = through_statistics
+            leaf.through_statistics = True
 
 
 def conv(nn: Any, channels: int, pixels: int) -> Any:

@@ -1,10 +1,10 @@
 """Large global batches, and what helps them: `python -m benchmarks.quality batches`.
 
-Test error of classifiers after the same epochs with global batches of 16 to 1024 images, for several ways to learn
-from the images of a batch: one step with their sum or average, tighter caps, merged posteriors of ranks, and smaller
-steps. Ranks are simulated (`benchmarks.merging.Replicas`): this needs no mpirun. Where posteriors are merged,
-BatchNorm2d normalises by each rank's images, else by those of the step, as with `sync_batch_norm`. Each run that is
-done is a line of JSON: a run that ends early continues where it was. One thread.
+Test error of classifiers after the same epochs with global batches of 16 to 1024 images, for several ways to learn from
+the images of a batch: one step with their sum or average, tighter caps, merged posteriors of ranks, and smaller steps;
+each with and without `forget_evidence` between epochs. Ranks are simulated (`benchmarks.merging.Replicas`): this needs
+no mpirun. Where posteriors are merged, BatchNorm2d normalises by each rank's images, else by those of the step, as with
+`sync_batch_norm`. Each run that is done is a line of JSON: a run that ends early continues where it was. One thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.forgetting import JOBS as FORGETTING
-from benchmarks.forgetting import Job
 from benchmarks.merging import Replicas, evaluate
 from benchmarks.quality.done import Runs, loaded, of, parser_of
 from benchmarks.report import table
+from benchmarks.workloads import mlp, mnist_cnn
 from pytagi_ddp import nn
-from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10
+from pytagi_ddp.data import BatchLoader, ImageDataset, load_cifar10, load_mnist
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
 from pytagi_ddp.nn.core.forgetting import forgets_before
 
@@ -49,6 +48,15 @@ def small_cnn() -> nn.Sequential:
     )
 
 
+class Job(NamedTuple):
+    """A network and how it is trained; sigma_v is the standard deviation of a label."""
+
+    make: Callable[[], nn.Sequential]
+    load: Callable[[str | None], tuple[ImageDataset, ImageDataset]]
+    epochs: int
+    sigma_v: float
+
+
 class Setting(NamedTuple):
     """A job, the images it takes (every batch divides them), and the factor of `forget_evidence`."""
 
@@ -58,7 +66,8 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "mnist-mlp": Setting(FORGETTING["mnist-mlp"]._replace(epochs=2), 20 * 1024, 16.0),
+    "mnist-mlp": Setting(Job(lambda: mlp(nn, 784, 128, 128, 11), load_mnist, 2, 0.3), 20 * 1024, 16.0),
+    "mnist-cnn": Setting(Job(lambda: mnist_cnn(nn), load_mnist, 2, 0.1), 20 * 1024, 4.0),
     "cifar-cnn": Setting(Job(small_cnn, load_cifar10, 4, 0.3), 4 * 1024, 4.0),
 }
 

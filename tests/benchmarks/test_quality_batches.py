@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.forgetting import Job
 from benchmarks.quality import batches
-from benchmarks.quality.batches import WAYS, Way
+from benchmarks.quality.batches import WAYS, Job, Way
 from benchmarks.workloads import mlp
 from pytagi_ddp import nn
 from pytagi_ddp.data import synthetic_images
