@@ -3,13 +3,14 @@
 Each case is a training on 2 or 3 ranks, in a way, under ``pytagi_ddp.launch --max-restarts``. One to three of its
 starts die, at moments that follow from its number: the kernel kills a rank, or Hydra's proxy or mpirun is killed, while
 it starts, behind a step, in an exchange, around a checkpoint, or at its end. The job has to end with code 0 and the
-bits of an undisturbed one, resume from its newest checkpoint each time, and leave no process. The exit code is the
-number of cases that went otherwise (up to 99).
+bits of an undisturbed one, resume from its newest checkpoint each time, and leave no process, and for each death at
+most the file of each rank that was being written. The exit code is the number of cases that went otherwise (up to 99).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 import tempfile
@@ -17,13 +18,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 from tests import random_cases
 from tests.mpi.programs import restarted
 from tests.mpi.run import MpiJob, Result
 
 AT_ONCE = 2
-WAYS = ("ddp", "buckets", "synchronised", "shards", "whole", "pipeline")
+WAYS = ("ddp", "buckets", "merges", "synchronised", "shards", "whole", "pipeline")
 VICTIMS = ("rank", "rank", "rank", "proxy", "mpirun")
 LIMIT = 150.0  # seconds after which a case counts as a hang
 DELAYS = {"start": 2.0, "step": 0.03, "exchange": 0.003, "save": 0.02, "end": 0.1}  # at most, behind the moment
@@ -36,13 +38,15 @@ class Case:
     """A training whose first starts die.
 
     Attributes:
-        seed: its number. way: one of `WAYS`. ranks: in the job. deaths: as `restarted.train` takes them.
+        seed: its number. way: one of `WAYS`. ranks: in the job. deaths, keep, average_last: of `restarted.train`.
     """
 
     seed: int
     way: str
     ranks: int
     deaths: list[list]
+    keep: int
+    average_last: float
 
 
 def draw(seed: int) -> Case:
@@ -56,22 +60,24 @@ def draw(seed: int) -> Case:
         )
         delay = round(rng.uniform(0, DELAYS[point]), 5)
         deaths.append([rng.randrange(ranks), rng.choice(VICTIMS), point, step, delay])
-    return Case(seed, rng.choice(WAYS), ranks, deaths)
+    way = rng.choice(WAYS)
+    return Case(seed, way, ranks, deaths, rng.randint(1, 3), rng.choice((0, 0.5)) if way == "ddp" else 0)
 
 
-def start(way: str, ranks: int, deaths: list, folder: str, *options: str, fail_at: int = 0) -> MpiJob:
-    program = partial(restarted.train, folder=folder, way=way, deaths=deaths, fail_at=fail_at)
+def start(way: str, ranks: int, deaths: list, folder: str, *options: str, **of_training: Any) -> MpiJob:
+    program = partial(restarted.train, folder=folder, way=way, deaths=deaths, **of_training)
     launcher = [sys.executable, "-m", "pytagi_ddp.launch", *options, "-np", str(ranks)]
     return MpiJob(program, ranks, {"PYTAGI_DDP_TIMEOUT": "60"}, launcher)
 
 
 @cache
-def undisturbed(way: str, ranks: int) -> list[str]:
-    """What the ranks of a job say in the end that is not killed."""
+def undisturbed(way: str, ranks: int, keep: int = 2, average_last: float = 0.0) -> tuple[list[str], set[str]]:
+    """What the ranks of a job say in the end that is not killed, and the files that it leaves."""
     with tempfile.TemporaryDirectory() as folder:
-        result = start(way, ranks, [], folder).finish(LIMIT)
+        result = start(way, ranks, [], folder, keep=keep, average_last=average_last).finish(LIMIT)
+        files = set(os.listdir(folder))
     assert result.returncode == 0, result.stderr
-    return ends(result)
+    return ends(result), files
 
 
 def ends(result: Result) -> list[str]:
@@ -80,12 +86,15 @@ def ends(result: Result) -> list[str]:
 
 def run(case: Case) -> tuple[list[str], str]:
     """Runs a case; returns what was wrong, and everything that is known about it."""
-    wanted = undisturbed(case.way, case.ranks)
+    of_training = {"keep": case.keep, "average_last": case.average_last}
+    wanted, files = undisturbed(case.way, case.ranks, **of_training)
     with tempfile.TemporaryDirectory() as folder:
         options = ("--max-restarts", str(len(case.deaths)), "--pause", "0.05")
-        with contextlib.closing(start(case.way, case.ranks, case.deaths, folder, *options)) as job:
+        with contextlib.closing(start(case.way, case.ranks, case.deaths, folder, *options, **of_training)) as job:
             result = job.finish(LIMIT)
-    return judge(wanted, result), f"exit code {result.returncode}\n{result.stdout}{result.stderr}"
+        more = sorted({*os.listdir(folder)} - files)
+    wrong = judge(wanted, result) + ["more files"] * (len(more) > len(case.deaths) * case.ranks)
+    return wrong, f"exit code {result.returncode}, more files: {more}\n{result.stdout}{result.stderr}"
 
 
 def judge(wanted: list[str], result: Result) -> list[str]:

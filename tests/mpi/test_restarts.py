@@ -121,7 +121,7 @@ def test_a_batch_script_stops_goes_into_the_queue_and_resumes(tmp_path, hydra):
     starts = [line for line in lines if line.startswith("from ")]
     assert starts[0] == "from 0" and int(starts[1].split()[1]) >= 3 and len(starts) == 2
     assert "--open-mode=append" in (tmp_path / "job.sh").read_text()
-    assert lines[-1] == undisturbed("ddp", 2)[0]
+    assert lines[-1] == undisturbed("ddp", 2)[0][0]
 
 
 def test_cases_follow_from_their_number_and_cover_every_way():

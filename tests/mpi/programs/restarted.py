@@ -34,13 +34,22 @@ def die(victim: str, delay: float) -> None:
     threading.Timer(delay, os.kill, (pid, signal.SIGKILL)).start()
 
 
-def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool = False) -> None:
+def train(
+    folder: str,
+    way: str,
+    deaths: list,
+    fail_at: int = 0,
+    on_signal: bool = False,
+    keep: int = 2,
+    average_last: float = 0.0,
+) -> None:
     """Trains, and says the steps that it resumes from and saves at, and the parameters at the end.
 
     Args:
         deaths: for each start until one has none: the rank that brings death, the victim, the point, the step, a delay.
         fail_at: the step in which rank 1 raises an error; 0: none.
         on_signal: whether SIGUSR1 stops it; steps take 0.1 s then.
+        keep: checkpoints. average_last: of the trainer.
     """
     restart = int(os.environ.get("PYTAGI_DDP_RESTART", "0"))
     rank, victim, point, step, delay = deaths[restart] if restart < len(deaths) else (-1, "", "", 0, 0.0)
@@ -60,11 +69,13 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool
     ways = {
         "ddp": lambda net: DDPSequential(net, average=False),
         "buckets": lambda net: DDPSequential(net, DDPConfig(buckets=2)),
+        "merges": lambda net: DDPSequential(net, every=2),
         "synchronised": lambda net: DDPSequential(net, sync_batch_norm=True),
         "shards": lambda net: FSDPSequential(net, average=False),
         "whole": lambda net: FSDPSequential(net, reshard_after_forward=False),
         "pipeline": lambda net: PipelineSequential(net, n_microbatches=2),
     }
+    every = None if way == "merges" else EVERY  # between merges, there is nothing to save
     net = ways[way](network(norm=way == "synchronised"))
 
     class Before(Callback):
@@ -98,7 +109,7 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool
 
         def batch_end(self, trainer) -> None:
             self.say_saved()
-            if trainer.step % EVERY == 0 and trainer.batch != trainer.batches_per_epoch:
+            if every and trainer.step % every == 0 and trainer.batch != trainer.batches_per_epoch:
                 self.written = trainer.step
             come_to("step", trainer.step)
 
@@ -116,10 +127,11 @@ def train(folder: str, way: str, deaths: list, fail_at: int = 0, on_signal: bool
         return step_of(*arguments, **options)
 
     net.step = exchange
-    checkpoints = Checkpoints(folder, every=EVERY, keep=2, on_signal=on_signal, resume=True)
+    checkpoints = Checkpoints(folder, every=every, keep=keep, on_signal=on_signal, resume=True)
     shared = 1 if way == "pipeline" else net.world_size
     size = -(-len(X) // 8 // shared)
-    trainer = Trainer(net, epochs=EPOCHS, batch_size=size, callbacks=[Before(), checkpoints, After()])
+    callbacks = [Before(), checkpoints, After()]
+    trainer = Trainer(net, epochs=EPOCHS, batch_size=size, average_last=average_last, callbacks=callbacks)
     trainer.fit((X, LABELS), TEST)
     come_to("end")
     if trainer.stopped:
