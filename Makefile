@@ -48,9 +48,12 @@ SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
-# The distributed tests on 8, 16 and 32 ranks: start-up, memory, faults, results.
+# The distributed tests on many ranks: those whose programs take any number.
+RANKS ?= 8
+SUBJECTS := collectives ddp ddp_combinations ddp_options evidence fsdp functional groups handles messages update_bn
 many: $(INSTALLED)
-	$(BIN)/python -m tests.many
+	TEST_RANKS=$(RANKS) $(BIN)/python -m pytest -q --timeout 0 -m "mpi and rank_program" \
+	    $(SUBJECTS:%=tests/mpi/test_%.py) tests/mpi/test_pipeline.py::test_bits_of_one_process
 
 # Sdist and wheels of a release, tried and in dist/; says what is left to do. REPOSITORY=https://... once.
 release: $(INSTALLED)

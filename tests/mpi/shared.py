@@ -40,7 +40,7 @@ from tests.distributed.engine.nccl_stand_in import nccl_communicator
 from tests.mpi import rank
 from tests.mpi.run import Hang, Outlived, mpirun, name_of
 
-MANY = int(os.environ.get("TEST_RANKS", 0))  # `tests.many` runs the programs on so many ranks
+MANY = int(os.environ.get("TEST_RANKS", 0))  # `make many` runs the programs on so many ranks
 
 
 def on_ranks(

@@ -1,13 +1,10 @@
 """Programs that share a job: each test gets its own outcome, also where another program fails."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 
-from tests import many
-from tests.conftest import weekly
 from tests.mpi import shared
 from tests.mpi.run import Result
 from tests.mpi.shared import Call, on_ranks, run_all
@@ -42,12 +39,3 @@ def test_a_program_that_fails_or_speaks_fails_by_itself(monkeypatch):
 def test_arguments_are_those_of_the_test(results, start):
     size = len(results)
     assert results == [{"total": size * start + sum(range(size))}] * size
-
-
-@weekly
-@pytest.mark.mpi
-def test_many_ranks_start_and_say_what_they_take():
-    said = many.start_up(4, repeat=1)
-    numbers = [float(number) for number in re.findall(r"[\d.]+(?= s\b| MB)", said)]
-    imported, joined, trained, own, resident = numbers
-    assert 0 < imported < joined < trained < 60 and 10 < own < resident < 1000
