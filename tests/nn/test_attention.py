@@ -62,7 +62,7 @@ def test_arguments_in_either_order():
         ({"embed_dim": 7, "num_heads": 2}, "embed_dim a multiple of num_heads"),
         ({"embed_dim": 8, "num_heads": 4, "num_kv_heads": 3}, "got 8, 4, 3"),
         ({"embed_dim": 6, "num_heads": 2}, "use_rope rotates pairs of units, and a head has an odd number of them, 3"),
-        ({"embed_dim": 8, "num_heads": 2, "rope_theta": 0}, "rope_theta must be positive"),
+        ({"embed_dim": 8, "num_heads": 2, "rope_theta": 0}, "rope_theta must be in"),
     ],
 )
 def test_bad_arguments(arguments, words):

@@ -240,7 +240,7 @@ BAD = {
         (lambda: nn.Conv2d(1, 1, 1, init_method="foo"), "unknown init_method 'foo'"),
         (lambda: nn.Conv2d(1, 1, 1, gain_bias=float("inf")), "gain"),
         (lambda: nn.BatchNorm2d(3, gain_weight=float("nan")), "gain"),
-        (lambda: nn.Linear(2, 1, gain_weight=1e20), "at most 1e.18"),
+        (lambda: nn.Linear(2, 1, gain_weight=1e20), r"gain_weight must be in \[0, 1e.18\]"),
     ],
     TypeError: [
         (lambda: nn.Linear(2.5, 1), "Linear: input_size must be an integer, got 2.5"),

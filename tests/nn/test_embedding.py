@@ -50,7 +50,7 @@ def test_a_state_of_another_network_is_read_within_the_table():
     [
         ((0, 3), "num_embeddings must be at least 1, got 0"),
         ((2**24 + 1, 3), "num_embeddings must be at most 16777216"),
-        ((5, 3, 2, 0.0), "scale of Embedding must be positive"),
+        ((5, 3, 2, 0.0), "scale must be in"),
         ((5, 3, 2, 1.0, 5), "padding_idx must be at most 4, got 5"),
     ],
 )

@@ -23,7 +23,7 @@ import numpy as np
 
 from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.nn.core.deferred import is_deferring
-from pytagi_ddp.validate import as_integers
+from pytagi_ddp.validate import as_integers, as_numbers
 
 INIT_METHODS = ("He", "he", "Xavier", "xavier")
 MOST_PARAMETERS = (1 << 31) - 1  # of a rank: steps count them in 32 bits
@@ -149,14 +149,9 @@ def check_count(what: str, parameters: int) -> None:
         )
 
 
-def check_gains(*gains: float) -> None:
+def check_gains(gain_weight: float, gain_bias: float) -> None:
     """Raises ValueError if a gain is negative, or its square not finite in float32; TypeError if it is not a number."""
-    try:
-        fit = all(0 <= gain <= LARGEST_GAIN for gain in gains)
-    except TypeError:
-        raise TypeError(f"gains on the prior are numbers, got {gains}") from None
-    if not fit:
-        raise ValueError(f"gains on the prior must be finite, not negative, and at most {LARGEST_GAIN:g}, got {gains}")
+    as_numbers("the prior", f"[0, {LARGEST_GAIN:g}]", gain_weight=gain_weight, gain_bias=gain_bias)
 
 
 def gaussian_prior(

@@ -13,7 +13,7 @@ from pytagi_ddp.nn.core.pytagi_view import either_order
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed, Switch
 from pytagi_ddp.nn.core.state import Array, Delta, Shape, State, by_step
-from pytagi_ddp.validate import as_bools, as_integers
+from pytagi_ddp.validate import as_bools, as_integers, as_numbers
 
 
 class MultiheadAttention(BaseLayer):
@@ -89,8 +89,7 @@ class MultiheadAttention(BaseLayer):
                 f"use_rope rotates pairs of units, and a head has an odd number of them, {embed_dim // num_heads}: "
                 "choose embed_dim and num_heads so that it is even, or use_rope=False"
             )
-        if not rope_theta > 0:
-            raise ValueError(f"rope_theta must be positive, got {rope_theta}")
+        as_numbers(self.name, "(0, inf]", rope_theta=rope_theta)
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, groups
         self.seq_len, self.rope_theta = seq_len, float(rope_theta)
         self.causal = causal

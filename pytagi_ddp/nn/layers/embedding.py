@@ -8,7 +8,7 @@ from pytagi_ddp.nn.core.parameters import Parameters
 from pytagi_ddp.nn.core.saved import Saved
 from pytagi_ddp.nn.core.setting import Fixed
 from pytagi_ddp.nn.core.state import Delta, Shape, State, by_step
-from pytagi_ddp.validate import as_integers
+from pytagi_ddp.validate import as_integers, as_numbers
 
 LARGEST = 2**24  # categories: float32 has all integers up to here
 
@@ -58,8 +58,7 @@ class Embedding(BaseLayer):
         (embedding_dim,) = as_integers(self.name, 1, embedding_dim=embedding_dim)
         (input_size,) = as_integers(self.name, 0, input_size=input_size)
         (padding_idx,) = as_integers(self.name, -1, num_embeddings - 1, padding_idx=padding_idx)
-        if not 0 < scale <= LARGEST_GAIN:
-            raise ValueError(f"scale of Embedding must be positive, and at most {LARGEST_GAIN:g}, got {scale}")
+        as_numbers(self.name, f"(0, {LARGEST_GAIN:g}]", scale=scale)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.scale, self.padding_idx = scale, padding_idx
         self.in_shape = Shape(input_size)
