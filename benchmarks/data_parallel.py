@@ -66,17 +66,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--workload", nargs="+", choices=list(KNOWN), default=["mlp-128-b32", "mnist-cnn-b128", "resnet18-b16"]
     )
-    parser.add_argument("--cores", type=int, default=usable_cores(), help="threads, replicas and ranks")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round (1)")
     args = parser.parse_args(argv)
-    rows = []
+    rows, cores = [], usable_cores()
     for workload in args.workload:
-        found = measure(workload, args.cores, args.repeat, args.seconds)
+        found = measure(workload, cores, args.repeat, args.seconds)
         first = found["one network"]
         rows.append([workload, *(f"{rate:.1f} ({rate / first:.2f})" for rate in found.values())])
-    print(f"samples per second on {args.cores} cores, and in terms of the first column")
-    print(table(("workload", f"one network, {args.cores} threads", "DataParallel", "DDPSequential"), rows))
+    print(f"samples per second on {cores} cores, and in terms of the first column")
+    print(table(("workload", f"one network, {cores} threads", "DataParallel", "DDPSequential"), rows))
 
 
 if __name__ == "__main__":

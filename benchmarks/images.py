@@ -63,13 +63,12 @@ def learning_rate(net: Sequential, batch: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("images", description=__doc__.partition(":")[0])
-    parser.add_argument("--images", type=int, default=1024, help="files (1024)")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2, help="of the network (2)")
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args(argv)
     with TemporaryDirectory() as folder:
-        write_images(Path(folder, "images"), args.images)
+        write_images(Path(folder, "images"), 1024)
         files = ImageFolder.find(Path(folder, "images"))
         sizes = [Path(files.source(k).path).stat().st_size for k in range(len(files))]
         print(f"{len(files)} files of {np.mean(sizes) / 1e3:.0f} KB")

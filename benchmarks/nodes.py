@@ -2,10 +2,9 @@
 
 Runs a command on ranks that are spread over network namespaces with an address, a host name and a /dev/shm of their
 own. A virtual cable joins each to a switch, which has a namespace of its own. To MPI they are machines: ranks on
-different ones talk through TCP. ``--mbit`` limits each cable in each direction, ``--delay-ms`` delays each packet that
-a node sends (so a round trip takes twice that); without them it is as fast as the kernel copies. Everything else, the
-cores above all, is shared: a run shows what the network costs, not what more machines bring. Needs root, ``ip`` and
-``unshare``; ``tc`` for a limit, and a kernel with netem for a delay; MPICH's mpirun.
+different ones talk through TCP. ``--mbit`` limits each cable in each direction; without it, it is as fast as the kernel
+copies. Everything else, the cores above all, is shared: a run shows what the network costs, not what more machines
+bring. Needs root, ``ip`` and ``unshare``; ``tc`` for a limit; MPICH's mpirun.
 
 The exit code is mpirun's. The namespaces go with the last process in them; those that a killed run has left are removed
 by the next one.
@@ -52,18 +51,17 @@ class Nodes:
     Args:
         count: number of nodes.
         mbit: limit in each direction, in 10^6 bits per second; None: none.
-        delay_ms: delay of each packet in milliseconds.
 
     Attributes:
         names: the host names, which are the names of the namespaces. addresses: of the nodes.
 
     Raises:
         PermissionError: this process may not make namespaces, or a tool is missing; gives the reason.
-        ValueError: the kernel cannot limit or delay like that.
+        ValueError: the kernel cannot limit like that.
     """
 
-    def __init__(self, count: int = 2, mbit: float | None = None, delay_ms: float = 0.0):
-        self.mbit, self.delay_ms = mbit, delay_ms
+    def __init__(self, count: int = 2, mbit: float | None = None):
+        self.mbit = mbit
         prefix = f"{PREFIX}{os.getpid()}-"
         self.names = [f"{prefix}{number}" for number in range(1, count + 1)]
         self.addresses = [f"{ADDRESS}{number}" for number in range(1, count + 1)]
@@ -84,7 +82,7 @@ class Nodes:
                 _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE)
                 for device in (DEVICE, "lo"):
                     _run("ip", "-n", name, "link", "set", device, "up")
-                self._limit(name, DEVICE, self.delay_ms)
+                self._limit(name, DEVICE)
                 self._limit(self._switch, port)
             self._wait_for_link()
             self._shell = Path(self._folder.name, "remote-shell")
@@ -151,18 +149,16 @@ class Nodes:
                     raise PermissionError(f"the link of {name} is not up after {LINK_SECONDS} s")
                 time.sleep(0.02)
 
-    def _limit(self, name: str, device: str, delay_ms: float = 0.0) -> None:
+    def _limit(self, name: str, device: str) -> None:
         """Limits what a device of a namespace sends."""
-        delayed = ["netem", "limit", "100000", "delay", f"{delay_ms}ms"] if delay_ms else []
-        if delayed and self.mbit:
-            delayed += ["rate", f"{self.mbit}mbit"]
-        burst = max(131_072, int((self.mbit or 0) * 1e6 / 8 / 1000))  # 1 ms, and no less than the largest packet
-        limited = ["tbf", "rate", f"{self.mbit}mbit", "burst", str(burst), "limit", "64mb"] if self.mbit else []
-        if discipline := delayed or limited:
-            try:
-                _run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *discipline)
-            except PermissionError as error:
-                raise ValueError(f"this kernel cannot do {' '.join(discipline)}: {error}") from None
+        if self.mbit is None:
+            return
+        burst = max(131_072, int(self.mbit * 1e6 / 8 / 1000))  # 1 ms, and no less than the largest packet
+        discipline = ["tbf", "rate", f"{self.mbit}mbit", "burst", str(burst), "limit", "64mb"]
+        try:
+            _run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *discipline)
+        except PermissionError as error:
+            raise ValueError(f"this kernel cannot do {' '.join(discipline)}: {error}") from None
 
 
 def remove_leftovers() -> None:
@@ -194,13 +190,12 @@ def _run(*command: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nodes", description=__doc__.partition("\n")[0])
     parser.add_argument("--mbit", type=float, help="limit in each direction, 10^6 bits per second")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of each packet")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("-np", type=int, default=2, help="ranks, equally many on each node")
     parser.add_argument("command", nargs="+", help="after --: the program and its arguments")
     options = parser.parse_args(arguments)
     try:
-        with Nodes(options.nodes, options.mbit, options.delay_ms) as nodes:
+        with Nodes(options.nodes, options.mbit) as nodes:
             return subprocess.run([*nodes.mpirun(options.np), *options.command]).returncode
     except (PermissionError, ValueError) as error:
         return parser.exit(2, f"{error}\n")

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+MOST = 5
 
-def some(names: Sequence[str], most: int = 5) -> str:
+
+def some(names: Sequence[str]) -> str:
     """'a, b, c, d, e and 3 more'."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")

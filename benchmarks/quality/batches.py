@@ -49,26 +49,24 @@ def small_cnn() -> nn.Sequential:
 
 
 class Job(NamedTuple):
-    """A network and how it is trained; sigma_v is the standard deviation of a label."""
+    """A network and how it is trained.
+
+    sigma_v is the standard deviation of a label, `images` are those that it takes (every batch divides them), and
+    `forget` is the factor of `forget_evidence`.
+    """
 
     make: Callable[[], nn.Sequential]
     load: Callable[[str | None], tuple[ImageDataset, ImageDataset]]
     epochs: int
     sigma_v: float
-
-
-class Setting(NamedTuple):
-    """A job, the images it takes (every batch divides them), and the factor of `forget_evidence`."""
-
-    job: Job
     images: int
     forget: float
 
 
-SETTINGS = {
-    "mnist-mlp": Setting(Job(lambda: mlp(nn, 784, 128, 128, 11), load_mnist, 2, 0.3), 20 * 1024, 16.0),
-    "mnist-cnn": Setting(Job(lambda: mnist_cnn(nn), load_mnist, 2, 0.1), 20 * 1024, 4.0),
-    "cifar-cnn": Setting(Job(small_cnn, load_cifar10, 4, 0.3), 4 * 1024, 4.0),
+JOBS = {
+    "mnist-mlp": Job(lambda: mlp(nn, 784, 128, 128, 11), load_mnist, 2, 0.3, 20 * 1024, 16.0),
+    "mnist-cnn": Job(lambda: mnist_cnn(nn), load_mnist, 2, 0.1, 20 * 1024, 4.0),
+    "cifar-cnn": Job(small_cnn, load_cifar10, 4, 0.3, 4 * 1024, 4.0),
 }
 
 
@@ -155,7 +153,7 @@ def cell(ones: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = parser_of("quality batches", __doc__)
     parser.add_argument("--data-dir", help="where the images are ($PYTAGI_DATA, ./data/mnist or ./data/cifar)")
-    parser.add_argument("--job", choices=list(SETTINGS), default="mnist-mlp")
+    parser.add_argument("--job", choices=list(JOBS), default="mnist-mlp")
     parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES, metavar="B", help="global ones")
     parser.add_argument("--way", action="append", choices=list(WAYS), help="may be repeated; default: all")
     parser.add_argument("--forget", type=float, nargs="+", help="factors; 1: nothing is forgotten, and then the job's")
@@ -175,16 +173,16 @@ def main(argv: list[str] | None = None) -> None:
 def measure(args: argparse.Namespace, done: Runs) -> None:
     """Makes the runs that are not there yet; a way is the same run under each of its names."""
     set_threads(1)
-    job, limit, factor = SETTINGS[args.job]
+    job = JOBS[args.job]
     job = job._replace(epochs=args.epochs or job.epochs, sigma_v=args.sigma_v or job.sigma_v)
     images, test = loaded(job.load, args.data_dir)
-    limit = min(args.limit_train or limit, len(images))
+    limit = min(args.limit_train or job.images, len(images))
     whole = int(np.lcm.reduce(args.batch_size))
     if limit < whole:
         sys.exit(f"error: {limit} training images are less than one batch of {whole}")
     images = images.subset(limit // whole * whole)
     for seed, forget, batch, how in itertools.product(
-        args.seed, args.forget or [1.0, factor], args.batch_size, args.way or WAYS
+        args.seed, args.forget or [1.0, job.forget], args.batch_size, args.way or WAYS
     ):
         way = WAYS[how](batch)
         one = {"job": args.job, "images": len(images), "epochs": job.epochs, "sigma_v": job.sigma_v}

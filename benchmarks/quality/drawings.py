@@ -88,12 +88,11 @@ def in_torch(folders: Folders, seed: int, seconds: float, rate: float) -> dict[s
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.quality drawings", description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=float, nargs="+", default=[20_000.0], help="how often a sample counts")
-    parser.add_argument("--rate", type=float, nargs="*", default=[1e-3, 3e-3, 1e-2], help="of Adam, in PyTorch")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
     args = parser.parse_args(argv)
     set_threads(1)
-    rates = args.rate if importlib.util.find_spec("torch") else []
+    rates = [1e-3, 3e-3, 1e-2] if importlib.util.find_spec("torch") else []
     rows, seconds = [], 0.0
 
     def note(method: str, seed: int, found: dict[str, Any], used: float) -> None:

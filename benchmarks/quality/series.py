@@ -69,8 +69,8 @@ def one_by_one(library: str, seed: int, epochs: int = 10, smallest: float = 0.3)
     return scores(metric, mean + std * mu, std * np.sqrt(var + sigma_v**2), test[1:])
 
 
-def by_windows(library: str, seed: int, epochs: int = 10, window: int = 24, smallest: float = 0.01) -> Scores:
-    """A network of the same size that reads `window` values for each prediction; its noise goes from 1 to `smallest`.
+def by_windows(library: str, seed: int, epochs: int = 10) -> Scores:
+    """A network of the same size that reads `DAY` values for each prediction; its noise goes from 1 to 0.01.
 
     Deltas go back through the window, which pytagi 0.2.1 does not do: of this library only.
     """
@@ -79,14 +79,12 @@ def by_windows(library: str, seed: int, epochs: int = 10, window: int = 24, smal
     train, test = daily_sine()
     mean, std = train.mean(), train.std()
     y = ((np.concatenate([train, test]) - mean) / std).astype(np.float32)
-    x, y, learnt = np.lib.stride_tricks.sliding_window_view(y[:-1], window), y[window:], len(train) - window
-    net = nn.Sequential(
-        nn.LSTM(1, 8, seq_len=window), nn.LSTM(8, 8, last_timestep=True, seq_len=window), nn.Linear(8, 1)
-    )
+    x, y, learnt = np.lib.stride_tricks.sliding_window_view(y[:-1], DAY), y[DAY:], len(train) - DAY
+    net = nn.Sequential(nn.LSTM(1, 8, seq_len=DAY), nn.LSTM(8, 8, last_timestep=True, seq_len=DAY), nn.Linear(8, 1))
     net.set_threads(1)
     updater, generator = nn.OutputUpdater(net.device), np.random.default_rng(seed)
     for epoch in range(epochs):
-        sigma_v = smallest ** (epoch / max(epochs - 1, 1))
+        sigma_v = 0.01 ** (epoch / max(epochs - 1, 1))
         for k in generator.permutation(learnt):
             net(x[k])
             updater.update(net.output_z_buffer, y[k : k + 1], sigma_v**2, net.input_delta_z_buffer)

@@ -357,14 +357,14 @@ WAYS = {  # ways to run a step: (replay_launches, use_graphs)
 }
 
 
-def steps_in_a_way(device: str, way: str, name: str = "residual blocks", steps: int = 5) -> Results:
-    """Training steps of one of `NETWORKS`, in one of `WAYS`."""
+def steps_in_a_way(device: str, way: str, name: str = "residual blocks") -> Results:
+    """Five training steps of one of `NETWORKS`, in one of `WAYS`."""
     before = cuda.replay_launches, cuda.use_graphs
     cuda.replay_launches, cuda.use_graphs = WAYS[way]
     try:
         net, rng = network(NETWORKS[name][0], device), np.random.default_rng(0)
         updater = nn.OutputUpdater(net.device)
-        for _ in range(steps):
+        for _ in range(5):
             net(rng.standard_normal((4, net.in_shape.size), dtype=np.float32))
             y = rng.standard_normal((4, net.out_shape.size))
             updater.update(net.output_z_buffer, y, np.full(y.shape, 0.3), net.input_delta_z_buffer)

@@ -12,12 +12,12 @@ from pytagi_ddp import nn
 from pytagi_ddp.data import synthetic_images
 
 IMAGES = synthetic_images(192, 100)
-JOB = Job(lambda: mlp(nn, 3 * 32 * 32, 8, 11), lambda folder: IMAGES, 2, 0.3)
+JOB = Job(lambda: mlp(nn, 3 * 32 * 32, 8, 11), lambda folder: IMAGES, 2, 0.3, 192, 4.0)
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(batches, "SETTINGS", {"small": batches.Setting(JOB, 192, 4.0)})
+    monkeypatch.setattr(batches, "JOBS", {"small": JOB})
 
 
 def test_ways_of_a_batch():
