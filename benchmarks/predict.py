@@ -33,6 +33,7 @@ from benchmarks.report import duration, table
 from benchmarks.training_step import Workload, positions
 from benchmarks.workloads import KNOWN
 from pytagi_ddp.distributed.sharded_arena import groups_of
+from pytagi_ddp.validate import as_integers, as_numbers
 
 FOLDER = Path(__file__).parent
 RANKS = (2, 8, 64, 512, 1024, 10_000)
@@ -76,11 +77,14 @@ class Machine(NamedTuple):
     network: Link
 
 
+MAY_BE_ZERO = ("parameter_seconds", "wait", "latency")
+
+
 def machine_of(values: Any, what: str) -> Machine:
     """The machine in the JSON of a file.
 
     Raises:
-        ValueError: a key that is missing or not known, or a value that is not a positive number; names both.
+        ValueError: a key that is missing or not known, or a value that is out of range. TypeError: not a number.
     """
 
     def checked(kind: Any, values: Any, where: str) -> Any:
@@ -93,14 +97,10 @@ def machine_of(values: Any, what: str) -> Machine:
             if key in ("node", "network"):
                 parts[key] = checked(Link, value, name)
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-            may_be_zero = key in ("parameter_seconds", "wait", "latency")
-            whole = key != "ranks_per_node" or isinstance(value, int)
-            if key != "name" and not (number and whole and (value or may_be_zero)):
-                kinds = "a whole number" if key == "ranks_per_node" else "a finite number"
-                raise ValueError(
-                    f"{what}: {name} is {kinds} {'of at least' if may_be_zero else 'above'} 0, got {value!r}"
-                )
+            if key == "ranks_per_node":
+                as_integers(what, 1, **{name: value})
+            elif key != "name":
+                as_numbers(what, "[0, inf)" if key in MAY_BE_ZERO else "(0, inf)", **{name: value})
             parts[key] = value
         return kind(**parts)
 
@@ -108,7 +108,7 @@ def machine_of(values: Any, what: str) -> Machine:
 
 
 def load(path: Path) -> Machine:
-    """Raises ValueError: not JSON, or as in `machine_of`. OSError: it cannot be read."""
+    """Raises ValueError: not JSON. ValueError, TypeError: as in `machine_of`. OSError: it cannot be read."""
     try:
         values = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.check:
             print(check(read(FOLDER / "results" / "steps.jsonl"))[0])
             return
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         sys.exit(f"error: {error}")
     job = job_of(args.workload)
     for machine in machines:

@@ -114,18 +114,24 @@ def as_integers(owner: str, least: int | None = None, most: int | None = None, /
 def as_numbers(owner: str, interval: str, /, **values: Any) -> list[float]:
     """Arguments of `owner` as floats in an `interval` such as "[0, 1)" or "(0, inf)", in their order.
 
+    An array without dimensions is a number, too.
+
     Raises:
         TypeError: one is not a real number; True and False are not. ValueError: one is NaN or not in the interval.
     """
     least, most = map(float, interval[1:-1].split(","))
+    numbers = []
     for name, value in values.items():
+        if getattr(value, "shape", None) == ():
+            value = value.item()
         if not isinstance(value, Real) or isinstance(value, bool):
             raise TypeError(f"{owner}: {name} must be a number, got {value!r:.50}")
         number = float(value)
         at_end = (interval[0] == "[" and number == least) or (interval[-1] == "]" and number == most)
         if not (least < number < most or at_end):  # True for NaN
             raise ValueError(f"{owner}: {name} must be in {interval}, got {value}")
-    return list(map(float, values.values()))
+        numbers.append(number)
+    return numbers
 
 
 def check_batch_size(value: Any) -> None:

@@ -20,7 +20,7 @@ from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import UNKNOWN, Shape, by_step, check_samples
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.validate import flat_float32
+from pytagi_ddp.validate import as_numbers, flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -532,11 +532,7 @@ def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
         raise TypeError(
             f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}{remedy}"
         )
-    if isinstance(value, str):
-        raise TypeError(f"{type(owner).__name__} needs a number as {name}, got {value!r}")
-    number = float(value)
-    if not (number > 0 and np.isfinite(number)):
-        raise ValueError(f"{type(owner).__name__} needs a positive {name}, got {value!r}")
+    (number,) = as_numbers(type(owner).__name__, "(0, inf)", **{name: value})
     low, high = SQUARES
     if not low <= number <= high:
         raise ValueError(

@@ -457,7 +457,6 @@ def test_predictions_hardly_depend_on_the_batch_they_stand_in(kind, hidden):
         {"sigma_v": 0},
         {"sigma_v": np.inf},
         {"sigma_v": True},
-        {"sigma_v": np.array(0.1)},
         {"epochs": True},
         {"hidden_layer_sizes": True},
         {"n_bins": -1},

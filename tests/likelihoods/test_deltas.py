@@ -576,12 +576,12 @@ def test_other_mistakes():
         lk.Categorical(3).observe([0, 1], net)
     with pytest.raises(TypeError, match="predict takes a network first, got list"):
         lk.Categorical(3).predict([0, 1], net)
-    with pytest.raises(TypeError, match=r"Gaussian needs a number as sigma, got '0.1'"):
+    with pytest.raises(TypeError, match=r"Gaussian: sigma must be a number, got '0.1'"):
         lk.Gaussian("0.1")
     with pytest.raises(TypeError, match="fractions"):
         lk.Categorical(3).observe(net, [0.5, 1])
     for wrong in (lambda: lk.Gaussian(0), lambda: lk.Categorical(1), lambda: lk.Ordinal(3, [1, 0])):
-        with pytest.raises(ValueError, match=r"positive|at least 2|increasing"):
+        with pytest.raises(ValueError, match=r"must be in|at least 2|increasing"):
             wrong()
     for beyond in (lambda: lk.Gaussian(1e20), lambda: lk.StudentT(4, 1e-30), lambda: lk.Gamma(1e39)):
         with pytest.raises(ValueError, match=r"needs a \w+ from 1e-18 to 1e\+18, as float32 holds its square, got 1e"):
