@@ -513,7 +513,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             (low, high), n or (n, targets) of each, in units of y.
 
         Raises:
-            ValueError: a coverage that is not between 0 and 1.
+            ValueError: a coverage that is not between 0 and 1. TypeError: not a number.
         """
         (coverage,) = as_numbers("predict_interval", "(0, 1)", coverage=coverage)
         return self.predict_distribution(X).interval(coverage)
