@@ -525,21 +525,14 @@ def positive(name: str, owner: object, value: float, remedy: str = "") -> float:
         remedy: what to do with an array.
 
     Raises:
-        ValueError: it is not positive and finite, or its square is too small or too large for float32. TypeError: it is
-            not a number.
+        ValueError: it is not in `SQUARES`. TypeError: it is not a number.
     """
     if np.ndim(value):
         raise TypeError(
             f"{type(owner).__name__} needs one number as {name}, got an array of shape {np.shape(value)}{remedy}"
         )
-    (number,) = as_numbers(type(owner).__name__, "(0, inf)", **{name: value})
     low, high = SQUARES
-    if not low <= number <= high:
-        raise ValueError(
-            f"{type(owner).__name__} needs a {name} from {low:g} to {high:g}, as float32 holds its square, got "
-            f"{value!r}"
-        )
-    return number
+    return as_numbers(type(owner).__name__, f"[{low:g}, {high:g}]", **{name: value})[0]
 
 
 def one(value: float | np.floating) -> Array:

@@ -260,5 +260,5 @@ def test_the_state_of_another_likelihood_is_refused():
             lk.Gaussian().with_state_dict(state)
     with pytest.raises(ValueError, match="this is the state of 0 parts"):
         joint.with_state_dict(lk.Gaussian().state_dict())
-    with pytest.raises(ValueError, match=r"sigma must be in \(0, inf\)"):
+    with pytest.raises(ValueError, match="sigma must be in"):
         lk.Gaussian().with_state_dict({"kind": "Gaussian", "sigma": -1.0})
