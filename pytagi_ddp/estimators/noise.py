@@ -41,11 +41,14 @@ class Moments:
     Attributes:
         mus, variances, added: means, variances as if no input were missing, and the added variances due to missing
             inputs: (networks, n, targets), or (networks, n) for one target.
+        outside: variances of the mean of all networks due to inputs beyond the samples, see `Extrapolation`:
+            (n, targets), or (n,); or 0.
     """
 
     mus: np.ndarray
     variances: np.ndarray
     added: np.ndarray
+    outside: np.ndarray | float = 0.0
 
     @classmethod
     def of(
@@ -68,10 +71,12 @@ class Moments:
         return cls(*found)
 
     def target(self, k: int) -> Moments:
-        return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k])
+        outside = self.outside if isinstance(self.outside, float) else self.outside[:, k]
+        return Moments(self.mus[..., k], self.variances[..., k], self.added[..., k], outside)
 
     def of_samples(self, rows: np.ndarray | slice) -> Moments:
-        return Moments(self.mus[:, rows], self.variances[:, rows], self.added[:, rows])
+        outside = self.outside if isinstance(self.outside, float) else self.outside[rows]
+        return Moments(self.mus[:, rows], self.variances[:, rows], self.added[:, rows], outside)
 
     def known(self) -> Moments:
         """The mean of the networks' means, as if nothing but missing inputs were uncertain."""
@@ -147,7 +152,7 @@ class StudentTNoise(Noise):
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> EnsemblePrediction:
         log_scale2 = self.log_scale2(x, moments)
-        epistemic = self.variances(moments) + moments.missing + moments.spread
+        epistemic = self.variances(moments) + moments.missing + moments.spread + moments.outside
         epistemic, spread = (epistemic, moments.spread) * np.exp(-log_scale2)
         mu = moments.mu
         if known and self.intercept is not None:
@@ -168,7 +173,8 @@ class GivenNoise(StudentTNoise):
     factor: float = 1.0
 
     def log_scale2(self, x: np.ndarray, moments: Moments) -> np.ndarray:
-        return np.log(self.variances(moments) + moments.missing + moments.spread + self.variance)
+        of_mean = self.variances(moments) + moments.missing + moments.spread + moments.outside
+        return np.log(of_mean + self.variance)
 
     def variances(self, moments: Moments) -> np.ndarray:
         return self.factor * moments.var
@@ -218,11 +224,12 @@ class Features:
     def beyond(self, moments: Moments, log_scale2: np.ndarray) -> np.ndarray:
         """ln of the factor on s^2 where predicted variance or spread are larger than at any sample; 0 elsewhere.
 
-        It is the ratio of the variances, or makes s^2 larger by the differences of both, whichever is more.
+        It is the ratio of the variances, or makes s^2 larger by the differences of both and by the variance due to
+        inputs beyond the samples, whichever is more.
         """
         log_var = _log_var(moments)
         more = np.maximum(np.exp(log_var) - math.exp(self.most), 0) + np.maximum(moments.spread - self.most_spread, 0)
-        return np.maximum(log_var - self.most, np.log1p(more * np.exp(-log_scale2)))
+        return np.maximum(log_var - self.most, np.log1p((more + moments.outside) * np.exp(-log_scale2)))
 
 
 def _log_var(moments: Moments) -> np.ndarray:
@@ -238,7 +245,8 @@ class LearntNoise(StudentTNoise):
     h predicts ln r^2. It is the mean of networks that learn from the logarithm of the predicted variance, the predicted
     mean and the inputs. Without such networks h is 0, and the scale is the same everywhere. Beyond the samples networks
     continue as straight lines, and s^2 = exp(...) would become 0 or infinite far away. So h is limited to its range at
-    the samples, and beyond them s^2 grows with the predicted variance, and with the spread of the networks.
+    the samples, and beyond them s^2 grows with the predicted variance, with the spread of the networks, and with the
+    distance if the function bends (see `Extrapolation`).
 
     Where a category is rare or missing, the target varies as it does between categories. Networks learn h slowly from
     few such samples, so their s^2 has a factor, too.

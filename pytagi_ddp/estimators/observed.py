@@ -101,8 +101,14 @@ class LikelihoodNoise(Noise):
     def distribution(
         self, x: np.ndarray, moments: Moments, mean: float, std: float, known: bool = True
     ) -> MixturePrediction:
-        variances = self.slope**2 * (self._limited(moments.variances) + moments.added)
+        outside = moments.outside if self._of_numbers else 0.0  # else the means e^(m + s/2) would be far too large
+        variances = self.slope**2 * (self._limited(moments.variances) + moments.added + outside)
         return MixturePrediction(self.likelihood, self._shrunk(moments.mus), variances, mean, std)
+
+    @property
+    def _of_numbers(self) -> bool:
+        """Whether outputs are in the unit of y."""
+        return isinstance(self.likelihood, Gaussian | StudentT | Laplace)
 
     def _shrunk(self, z: np.ndarray) -> np.ndarray:
         return z if self.slope == 1 else self.centre + self.slope * (z - self.centre)
@@ -117,7 +123,7 @@ class LikelihoodNoise(Noise):
         slope 1, and no limit. The arguments are those of `fitted`.
         """
         fitted = self.fitted(moments, y, weights)
-        if isinstance(self.likelihood, Gaussian | StudentT | Laplace):
+        if self._of_numbers:
             return fitted
         rows: slice | np.ndarray = np.argsort(-moments.var, kind="stable")[:UNSEEN]
         some, most = moments.of_samples(rows), float(moments.variances.max())

@@ -22,6 +22,7 @@ from pytagi_ddp.estimators.ensemble import (
     unchanged_unless_done,
     unwrapped,
 )
+from pytagi_ddp.estimators.extrapolation import Extrapolation
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
@@ -160,6 +161,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     _y_mean: np.ndarray  # of each target; as _y_std
     _y_std: np.ndarray
     noise_: Noise | list[Noise]
+    _beyond: Extrapolation | None = None  # None: `fit` was not called, or by an earlier version
     _batches: int | None  # number of batches from which `partial_fit` has estimated the noise; None: it does not
 
     def __init__(
@@ -305,6 +307,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
                 self._learn_intercepts(noises, x, y, weights, moments, everyone)
         self._set_noises(noises)
         self._batches, self.networks_ = None, everyone
+        numbers = len(self._categories.numbers) if self._categories.known else x.shape[1]
+        self._beyond = Extrapolation.of(everyone, x, numbers)
 
     def _learn_intercepts(
         self,
@@ -382,6 +386,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         if not first:
             with lock_of(self):
                 self._learn_categories(x)
+                if self._beyond is not None:
+                    self._beyond = self._beyond.with_range_of(x)
         if estimated:
             with lock_of(self):
                 self._fit_likelihoods(moments or self._moments(x), y, weights, -(-len(y) // size))
@@ -408,7 +414,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _learn_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         moments, noises, batches = self._moments(x), list(self._noises), self._batches
-        errors, predicted = (moments.mu - y) ** 2, moments.var + moments.spread + moments.missing
+        errors = (moments.mu - y) ** 2
+        predicted = moments.var + moments.spread + moments.missing + moments.outside
         if isinstance(noises[0], GivenNoise) and batches is not None:
             batches += 1
             share = max((1 + RECENT) / (batches + 1 + RECENT), 1 / (REMEMBERED + 1))
@@ -616,7 +623,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         return (np.array(deviations) / of_y) ** 2
 
     def _moments(self, x: np.ndarray) -> Moments:
-        return Moments.of([self.networks_], [slice(None)], x, self._learnt)
+        moments = Moments.of([self.networks_], [slice(None)], x, self._learnt)
+        return moments if self._beyond is None else replace(moments, outside=self._beyond.variances(x))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, regressor
+from pytagi_ddp.estimators.extrapolation import Extrapolation
 from pytagi_ddp.estimators.noise import Moments, learn_noise
 from pytagi_ddp.nn.core.init import get_state
 
@@ -567,3 +568,41 @@ def test_the_tails_are_those_of_a_scale_that_is_estimated_from_few_samples(weigh
         inside.append(stats.norm.cdf(high[0]) - stats.norm.cdf(low[0]))
     assert found.degrees <= 5 and np.mean(inside) > 0.87
     assert learn_noise(x, y, weights, moments, student_t=False, **options).degrees == np.inf
+
+
+@pytest.mark.parametrize("options", [{}, {"sigma_v": 0.1}, {"likelihood": "gaussian"}])
+def test_intervals_beyond_the_samples_allow_for_other_slopes(options):
+    """Where a function bends, straight lines of networks leave it, and their own variances do not tell."""
+    rng, small = np.random.default_rng(0), {"n_folds": 3, "n_seeds": 2, "epochs": 40, "hidden_layer_sizes": (50,)}
+    x, beyond = rng.uniform(-1, 1, (300, 2)), rng.uniform(1.1, 2, (500, 2)) * [1, 0.5]
+    for function, bends in ((lambda x: x @ [1, -2], False), (lambda x: x[:, 0] ** 2 + x[:, 1], True)):
+        y, truth = function(x) + 0.1 * rng.normal(size=300), function(beyond) + 0.1 * rng.normal(size=500)
+        model = TAGIRegressor(**small, n_bins=0, random_state=0, **options).fit(x, y)
+        low, high = model.predict_interval(beyond)
+        assert np.mean((low <= truth) & (truth <= high)) > 0.8
+        inside, outside = (model.predict_distribution(some) for some in (x, beyond))
+        slopes, model._beyond = model._beyond.slopes[:, 0], None
+        before_inside, before = (model.predict_distribution(some) for some in (x, beyond))
+        np.testing.assert_array_equal(inside.variance, before_inside.variance)
+        np.testing.assert_array_equal(outside.mean, before.mean)
+        assert (outside.variance >= before.variance).all() and (outside.epistemic >= before.epistemic).all()
+        assert slopes[0] > 0.3 if bends else slopes[0] < 0.05
+        assert slopes[1] < 0.05
+
+
+def test_the_variance_of_an_extrapolation():
+    """d^2 times the variance of slopes, summed over inputs; a missing input is not beyond the samples."""
+    found = Extrapolation(np.array([-1.0, 0.0]), np.array([1.0, 2.0]), np.array([[0.5, 0.0], [0.1, 2.0]]))
+    x = np.array([[0.0, 2.0], [3.0, 1.0], [-2.0, 5.0], [np.nan, -1.0]], np.float32)
+    expected = [[0, 0], [4 * 0.5, 0], [0.5 + 9 * 0.1, 9 * 2], [0.1, 2]]
+    np.testing.assert_allclose(found.variances(x), expected, rtol=1e-6)
+    np.testing.assert_array_equal(found.with_range_of(x).variances(x), 0)
+
+
+def test_samples_that_come_later_extend_what_was_learnt():
+    x, y = data(200)
+    model = TAGIRegressor(hidden_layer_sizes=(50,), n_folds=2, n_seeds=1, epochs=40, n_bins=0, random_state=0).fit(x, y)
+    far = np.array([[4.0]])
+    assert model._beyond.variances(model._standardised(far)) > 0
+    model.partial_fit(far, [100.0])
+    assert model._beyond.variances(model._standardised(far)) == 0

@@ -1,0 +1,62 @@
+"""The uncertainty of means beyond the samples, where networks continue as straight lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytagi_ddp.estimators.members import CHANGED, TESTED, moments
+from pytagi_ddp.nn import Sequential
+
+STEP = 0.5  # to both sides of a sample, in standard deviations of an input: slopes over this distance
+LEAST_TESTED = 4  # samples by which the slopes of one input are estimated
+LEAST_WIDTH = 1e-6  # between the two points of a slope
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """The variance of a mean beyond the range of the samples.
+
+    At the distance d beyond the largest value of an input the mean has continued with its slope there. If slopes by
+    this input differ from sample to sample, by the variance v, the function may have continued with another one: the
+    variance of the mean is d^2 v, and the sum over inputs. A linear function adds nothing.
+
+    Attributes:
+        low, high: smallest and largest value of each input. slopes: variances of slopes, (inputs, targets).
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    slopes: np.ndarray
+
+    @classmethod
+    def of(cls, networks: list[Sequential], x: np.ndarray, inputs: int) -> Extrapolation:
+        """That of the mean of networks that have learnt the samples x.
+
+        inputs: the number of inputs that are numbers, which come first; categories have no range.
+        """
+        low, high = np.nanmin(x, 0), np.nanmax(x, 0)
+        networks = networks[: max(CHANGED // (2 * LEAST_TESTED * max(inputs, 1)), 1)]
+        tested = int(np.clip(CHANGED // (2 * len(networks) * max(inputs, 1)), LEAST_TESTED, TESTED))
+        some = x[:: len(x) // tested + 1]
+        slopes = np.zeros((x.shape[1], networks[0].layers[-1].output_size))
+        for k in range(inputs):
+            ends = [some.copy(), some.copy()]
+            for end, step in zip(ends, (-STEP, STEP), strict=True):
+                end[:, k] = np.clip(some[:, k] + step, low[k], high[k])
+            before, after = (np.mean([moments(net, end)[0] for net in networks], 0) for end in ends)
+            width = ends[1][:, k] - ends[0][:, k]
+            wide = width > LEAST_WIDTH  # not where the value is missing
+            if wide.any():
+                slopes[k] = ((after - before)[wide] / width[wide, None]).var(0)
+        return cls(low, high, slopes)
+
+    def variances(self, x: np.ndarray) -> np.ndarray:
+        """Of the means of samples x, (n, targets); 0 within the range, and for missing inputs."""
+        beyond = np.nan_to_num(np.maximum(np.maximum(x - self.high, self.low - x), 0)).astype(np.float64)
+        return beyond**2 @ self.slopes
+
+    def with_range_of(self, x: np.ndarray) -> Extrapolation:
+        """The same after further samples have been learnt."""
+        return replace(self, low=np.fmin(self.low, np.nanmin(x, 0)), high=np.fmax(self.high, np.nanmax(x, 0)))
