@@ -126,10 +126,13 @@ def as_numbers(owner: str, interval: str, /, **values: Any) -> list[float]:
             value = value.item()
         if not isinstance(value, Real) or isinstance(value, bool):
             raise TypeError(f"{owner}: {name} must be a number, got {value!r:.50}")
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an int of more than 308 digits
+            number = math.inf if value == abs(value) else -math.inf
         at_end = (interval[0] == "[" and number == least) or (interval[-1] == "]" and number == most)
         if not (least < number < most or at_end):  # True for NaN
-            raise ValueError(f"{owner}: {name} must be in {interval}, got {value}")
+            raise ValueError(f"{owner}: {name} must be in {interval}, got {value!s:.50}")
         numbers.append(number)
     return numbers
 

@@ -155,8 +155,9 @@ def test_a_seed_that_is_no_integer(seed):
 
 
 def test_gains_and_sizes_that_are_refused():
-    with pytest.raises(ValueError, match=r"gain_weight must be in \[0, 1e\+18\], got -1"):
-        Linear(3, 2, gain_weight=-1)
+    for gain in (-1, 10**400, -(10**400)):
+        with pytest.raises(ValueError, match=rf"gain_weight must be in \[0, 1e\+18\], got {str(gain)[:50]}$"):
+            Linear(3, 2, gain_weight=gain)
     with pytest.raises(TypeError, match="Linear: input_size must be an integer, got True"):
         Linear(True, 2)
 
