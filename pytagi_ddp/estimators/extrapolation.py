@@ -36,7 +36,7 @@ class Extrapolation:
 
         inputs: the number of inputs that are numbers, which come first; categories have no range.
         """
-        low, high = np.nanmin(x, 0), np.nanmax(x, 0)
+        low, high = _range(x)
         networks = networks[: max(CHANGED // (2 * LEAST_TESTED * max(inputs, 1)), 1)]
         tested = int(np.clip(CHANGED // (2 * len(networks) * max(inputs, 1)), LEAST_TESTED, TESTED))
         some = x[:: len(x) // tested + 1]
@@ -59,4 +59,10 @@ class Extrapolation:
 
     def with_range_of(self, x: np.ndarray) -> Extrapolation:
         """The same after further samples have been learnt."""
-        return replace(self, low=np.fmin(self.low, np.nanmin(x, 0)), high=np.fmax(self.high, np.nanmax(x, 0)))
+        low, high = _range(x)
+        return replace(self, low=np.fmin(self.low, low), high=np.fmax(self.high, high))
+
+
+def _range(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and largest value of each column; NaN if all are missing."""
+    return np.fmin.reduce(x), np.fmax.reduce(x)

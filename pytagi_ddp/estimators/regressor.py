@@ -306,9 +306,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             if len(networks) > 1 and self.known_rows:
                 self._learn_intercepts(noises, x, y, weights, moments, everyone)
         self._set_noises(noises)
-        self._batches, self.networks_ = None, everyone
         numbers = len(self._categories.numbers) if self._categories.known else x.shape[1]
         self._beyond = Extrapolation.of(everyone, x, numbers)
+        self._batches, self.networks_ = None, everyone
 
     def _learn_intercepts(
         self,

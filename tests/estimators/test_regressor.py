@@ -597,6 +597,24 @@ def test_the_variance_of_an_extrapolation():
     expected = [[0, 0], [4 * 0.5, 0], [0.5 + 9 * 0.1, 9 * 2], [0.1, 2]]
     np.testing.assert_allclose(found.variances(x), expected, rtol=1e-6)
     np.testing.assert_array_equal(found.with_range_of(x).variances(x), 0)
+    missing = found.with_range_of(np.full((3, 2), np.nan, np.float32))  # without a warning
+    np.testing.assert_array_equal(missing.variances(x), found.variances(x))
+
+
+def test_new_networks_are_never_seen_with_the_extrapolation_of_the_last_fit(monkeypatch):
+    """As another thread would see them, which predicts while `fit` learns other columns."""
+    options = {"hidden_layer_sizes": (), "n_folds": 2, "n_seeds": 1, "epochs": 1, "n_bins": 0, "random_state": 0}
+    x, y = data(20)
+    model = TAGIRegressor(**options).fit(np.c_[x, x**2], y)
+    of = Extrapolation.of
+
+    def predicting(*arguments):
+        with pytest.raises(NotFittedError):
+            model.predict_distribution(x)
+        return of(*arguments)
+
+    monkeypatch.setattr(Extrapolation, "of", predicting)
+    assert len(model.fit(x, y).predict(x)) == 20
 
 
 def test_samples_that_come_later_extend_what_was_learnt():
