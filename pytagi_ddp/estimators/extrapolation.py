@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytagi_ddp.estimators.members import CHANGED, TESTED, moments
+from pytagi_ddp.estimators.members import CHANGED, PREDICTED, TESTED, moments
 from pytagi_ddp.nn import Sequential
 
 STEP = 0.5  # to both sides of a sample, in standard deviations of an input: slopes over this distance
@@ -41,15 +41,20 @@ class Extrapolation:
         tested = int(np.clip(CHANGED // (2 * len(networks) * max(inputs, 1)), LEAST_TESTED, TESTED))
         some = x[:: len(x) // tested + 1]
         slopes = np.zeros((x.shape[1], networks[0].layers[-1].output_size))
-        for k in range(inputs):
-            ends = [some.copy(), some.copy()]
-            for end, step in zip(ends, (-STEP, STEP), strict=True):
-                end[:, k] = np.clip(some[:, k] + step, low[k], high[k])
-            before, after = (np.mean([moments(net, end)[0] for net in networks], 0) for end in ends)
-            width = ends[1][:, k] - ends[0][:, k]
-            wide = width > LEAST_WIDTH  # not where the value is missing
-            if wide.any():
-                slopes[k] = ((after - before)[wide] / width[wide, None]).var(0)
+        together = max(PREDICTED // (2 * len(some)), 1)  # inputs of a prediction: many small ones are slow
+        for first in range(0, inputs, together):
+            columns = range(first, min(first + together, inputs))
+            ends = np.tile(some, (len(columns), 2, 1, 1))
+            for k, (before, after) in zip(columns, ends, strict=True):
+                for end, step in ((before, -STEP), (after, STEP)):
+                    end[:, k] = np.clip(some[:, k] + step, low[k], high[k])
+            rows = ends.reshape(-1, x.shape[1])
+            means = np.mean([moments(net, rows)[0] for net in networks], 0).reshape(*ends.shape[:3], -1)
+            for k, (before, after), mean in zip(columns, ends, means, strict=True):
+                width = after[:, k] - before[:, k]
+                wide = width > LEAST_WIDTH  # not where the value is missing
+                if wide.any():
+                    slopes[k] = ((mean[1] - mean[0])[wide] / width[wide, None]).var(0)
         return cls(low, high, slopes)
 
     def variances(self, x: np.ndarray) -> np.ndarray:

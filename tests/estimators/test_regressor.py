@@ -11,8 +11,9 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, regressor
+from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor, choice, extrapolation, regressor
 from pytagi_ddp.estimators.extrapolation import Extrapolation
+from pytagi_ddp.estimators.members import PREDICTED, Training, moments
 from pytagi_ddp.estimators.noise import Moments, learn_noise
 from pytagi_ddp.nn.core.init import get_state
 
@@ -599,6 +600,26 @@ def test_the_variance_of_an_extrapolation():
     np.testing.assert_array_equal(found.with_range_of(x).variances(x), 0)
     missing = found.with_range_of(np.full((3, 2), np.nan, np.float32))  # without a warning
     np.testing.assert_array_equal(missing.variances(x), found.variances(x))
+
+
+def test_slopes_are_those_of_the_mean_of_all_networks(monkeypatch):
+    """Of many inputs in few predictions: as by hand, input by input."""
+    rng = np.random.default_rng(0)
+    x = np.float32(rng.normal(size=(20, 70)))
+    x[::3, 1] = np.nan
+    nets = [Training((8,), 1).network(70, seed) for seed in (0, 1)]
+    predicted = []
+    monkeypatch.setattr(extrapolation, "moments", lambda net, x: predicted.append(len(x)) or moments(net, x))
+    found = Extrapolation.of(nets, x, 69)
+    assert len(predicted) == 12 and max(predicted) <= PREDICTED
+    np.testing.assert_array_equal(found.slopes[69], 0)
+    for k in (0, 1, 64, 68):
+        ends = [x.copy(), x.copy()]
+        for end, step in zip(ends, (-0.5, 0.5), strict=True):
+            end[:, k] = np.clip(end[:, k] + step, np.nanmin(x[:, k]), np.nanmax(x[:, k]))
+        before, after = (np.mean([net.predict(end)[0] for net in nets], 0)[:, 0] for end in ends)
+        slopes = (after - before) / (ends[1][:, k] - ends[0][:, k])
+        np.testing.assert_allclose(found.slopes[k], np.nanvar(slopes), rtol=1e-4)
 
 
 def test_new_networks_are_never_seen_with_the_extrapolation_of_the_last_fit(monkeypatch):
