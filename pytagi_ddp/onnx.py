@@ -294,9 +294,10 @@ def _regressor(graph: _Graph, regressor: Any, quantiles: Sequence[float] | None)
     mu, var = (op("Div", op("Sum", *parts), count) for parts in zip(*each, strict=True))
     errors = [op("Sub", mean, mu) for mean, _ in each]
     spread = op("Div", op("Sum", *[op("Mul", error, error) for error in errors]), np.float64(max(len(networks) - 1, 1)))
+    outside = _outside(graph, regressor._beyond, x, targets)
     scales, stds = [], []
     for k, noise in enumerate(regressor._noises):
-        parts = [op("Gather", part, np.array([k]), axis=1) for part in (mu, var, spread)]
+        parts = [op("Gather", part, np.array([k]), axis=1) for part in (mu, var, spread, outside)]
         log_scale2 = _log_scale2(graph, noise, x, *parts)
         scale = op(
             "Mul", op("Exp", op("Mul", log_scale2, np.float64(0.5))), np.float64(np.atleast_1d(regressor._y_std)[k])
@@ -331,31 +332,41 @@ def _named(graph: _Graph, values: str, name: str, several: bool) -> None:
         graph.op("Squeeze", values, np.array([1]), name=name)
 
 
-def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: str) -> str:
+def _outside(graph: _Graph, beyond: Any, x: str, targets: int) -> str | np.ndarray:
+    """Variances of the means beyond the samples, (n, targets), as `Extrapolation.variances`."""
+    if beyond is None:
+        return np.zeros((1, targets))
+    op = graph.op
+    distance = op("Max", op("Sub", x, beyond.high), op("Sub", beyond.low, x), 0.0)
+    distance = op("Cast", distance, to=DOUBLE)
+    return op("MatMul", op("Mul", distance, distance), beyond.slopes)
+
+
+def _log_scale2(graph: _Graph, noise: Any, x: str, mu: str, var: str, spread: str, outside: str) -> str:
     """ln s^2 of one target, as `GivenNoise.log_scale2` and `LearntNoise.log_scale2` where no input is missing."""
     from pytagi_ddp.estimators.noise import LEAST, GivenNoise  # here, as in `_regressor`
 
     op, f = graph.op, np.float64
     if isinstance(noise, GivenNoise):
-        return op("Log", op("Add", op("Add", op("Mul", var, f(noise.factor)), spread), f(noise.variance)))
+        return op("Log", op("Sum", op("Mul", var, f(noise.factor)), spread, outside, f(noise.variance)))
     features, scale = noise.features, noise.scale
     log_var = op("Log", op("Add", var, f(LEAST)))
     if not noise.networks:
-        return _wider(graph, noise, log_var, spread, f(scale.offset + noise.shrink))
+        return _wider(graph, noise, log_var, spread, outside, f(scale.offset + noise.shrink))
     z = op("Clip", op("Div", op("Sub", log_var, f(features.mean)), f(features.std)), f(-3), f(3))
     inputs = op("Concat", op("Cast", z, to=SINGLE), op("Cast", mu, to=SINGLE), x, axis=1)
     hs = [op("Cast", _moments(graph, net, inputs)[0], to=DOUBLE) for net in noise.networks]
     low, high = noise.limits
     h = op("Clip", op("Div", op("Sum", *hs), f(len(hs))), f(low), f(high))
     within = op("Add", op("Mul", h, f(scale.slope)), f(scale.offset + noise.shrink))
-    return _wider(graph, noise, log_var, spread, within)
+    return _wider(graph, noise, log_var, spread, outside, within)
 
 
-def _wider(graph: _Graph, noise: Any, log_var: str, spread: str, within: Any) -> str:
+def _wider(graph: _Graph, noise: Any, log_var: str, spread: str, outside: str, within: Any) -> str:
     """`within` and what `Features.beyond` adds to it."""
     op, f = graph.op, np.float64
     most = noise.features.most
     limits = (op("Exp", log_var), math.exp(most)), (spread, noise.features.most_spread)
-    more = op("Add", *[op("Max", op("Sub", value, f(limit)), f(0)) for value, limit in limits])
+    more = op("Sum", *[op("Max", op("Sub", value, f(limit)), f(0)) for value, limit in limits], outside)
     factor = op("Log", op("Add", op("Mul", more, op("Exp", op("Neg", within))), f(1)))
     return op("Add", within, op("Max", op("Sub", log_var, f(most)), factor))

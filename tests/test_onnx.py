@@ -135,6 +135,9 @@ def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
     assert np.abs((found["quantiles"] - quantiles) / std[..., None]).max() < 1e-3
     x[0, 0] = np.nan
     assert np.isnan(run(tmp_path / "model.onnx", x)["mean"][0]).all()
+    model._beyond = None  # as of `partial_fit` without `fit`, and of earlier versions
+    onnx.export(model, tmp_path / "model.onnx")
+    np.testing.assert_allclose(run(tmp_path / "model.onnx", x)["std"][1:], model.predict(x, True)[1][1:], rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_onnx")
