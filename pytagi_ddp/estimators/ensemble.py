@@ -60,20 +60,21 @@ class EnsembleEstimator(BaseEstimator):
         if given is not None:
             candidates = [(tuple(given) if isinstance(given, Iterable) else (given,), MOST_EPOCHS)]
         owner, hidden = type(self).__name__, candidates[0][0]
-        optional = {"n_seeds": self.n_seeds, "epochs": self.epochs}
-        counts = {name: value for name, value in optional.items() if value is not None}
-        counts |= {f"hidden_layer_sizes[{k}]": units for k, units in enumerate(hidden)}
-        as_integers(owner, 1, batch_size=self.batch_size, n_folds=self.n_folds, **counts)
+        as_integers(owner, 1, **{f"hidden_layer_sizes[{k}]": units for k, units in enumerate(hidden)})
+        batch_size, _ = as_integers(owner, 1, batch_size=self.batch_size, n_folds=self.n_folds)
+        if self.n_seeds is not None:
+            as_integers(owner, 1, n_seeds=self.n_seeds)
+        epochs = None if self.epochs is None else as_integers(owner, 1, epochs=self.epochs)[0]
         if not hidden and not isinstance(given, tuple | list):
             raise ValueError(f"{owner}: hidden_layer_sizes must be numbers of units, got {given!r}")
         if self.n_bins is not None:
             as_integers(owner, 0, n_bins=self.n_bins)
         if self.max_time is not None:
             as_numbers(owner, "(0, inf)", max_time=self.max_time)
-        as_numbers(owner, "[1, inf)", forget=self.forget)
-        as_numbers(owner, "[0, 1]", forget_until=self.forget_until)
-        options = self.batch_size, outputs, self.forget, self.forget_until
-        return [Training(hidden, self.epochs or default_epochs(samples, most), *options) for hidden, most in candidates]
+        (forget,) = as_numbers(owner, "[1, inf)", forget=self.forget)
+        (until,) = as_numbers(owner, "[0, 1]", forget_until=self.forget_until)
+        options = batch_size, outputs, forget, until
+        return [Training(hidden, epochs or default_epochs(samples, most), *options) for hidden, most in candidates]
 
     def _train(
         self,
@@ -228,7 +229,7 @@ class EnsembleEstimator(BaseEstimator):
         Raises:
             ValueError: groups that are not one label for each sample, or the same for all.
         """
-        together, n_folds = groups_of(x), self.n_folds
+        together, n_folds = groups_of(x), int(self.n_folds)
         if groups is not None:
             numbers = checked_groups(groups)
             kept = sample_weights(weights, len(numbers), learnt=False) > 0

@@ -311,7 +311,7 @@ class Forecaster(BaseEstimator):
         cut = partial(layout.cut, panel, covariates)
         model = self._chosen(cut(series, origin), panel, cut)
         self._panel, self._covariates, self._layout, self._model = panel, covariates, layout, model
-        self.lags_, self.season_ = layout.lags, self.season or _season(panel)
+        self.lags_, self.season_ = layout.lags, int(self.season or _season(panel))
         self.kind_, self.score_ = model.scaling.kind, model.score
         self.noise_ = model.noise[0] if panel.width > 1 else model.noise[0, 0]
         return self
@@ -347,7 +347,7 @@ class Forecaster(BaseEstimator):
 
     def _layout_of(self, panel: Panel, covariates: dict[str, Panel]) -> Layout:
         """The layout of windows. Of short series it includes those with a shorter future, and has fewer lags."""
-        season, times = self.season or _season(panel), panel.times
+        season, times = int(self.season or _season(panel)), panel.times
         cycles = {} if times is None else times.cycles()
         in_calendar = any(round(steps) == season for steps in cycles.values())
         most = min(max(SEASONS * season, LEAST_LAGS), MOST_LAGS, max((panel.steps - self.horizon) // 3, 1))

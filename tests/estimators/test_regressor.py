@@ -645,3 +645,13 @@ def test_samples_that_come_later_extend_what_was_learnt():
     assert model._beyond.variances(model._standardised(far)) > 0
     model.partial_fit(far, [100.0])
     assert model._beyond.variances(model._standardised(far)) == 0
+
+
+def test_parameters_may_be_arrays_without_dimensions():
+    x, y = data(30)
+    given = {"n_folds": 2, "n_seeds": 1, "epochs": 2, "batch_size": 8, "forget": 2.0, "forget_until": 0.5}
+    models = (
+        TAGIRegressor((4,), n_bins=0, random_state=0, **some).fit(x, y)
+        for some in (given, {name: np.array(value) for name, value in given.items()})
+    )
+    np.testing.assert_array_equal(*[model.predict(x) for model in models])

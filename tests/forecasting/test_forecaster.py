@@ -648,3 +648,10 @@ def test_another_time_zone_is_refused(learnt, given, message):
     y = pd.Series(Y, pd.date_range("2020-01-01", periods=100, freq="D"))
     with pytest.raises(ValueError, match=message):
         quick(6, epochs=2).fit(y.tz_localize(learnt)).predict(y.tz_localize(given))
+
+
+def test_a_season_may_be_an_array_without_dimensions():
+    options = {"horizon": 2, "hidden_layer_sizes": (), "n_folds": 2, "n_networks": 2, "epochs": 1, "random_state": 0}
+    learnt = [Forecaster(season=season, **options).fit(np.arange(40.0) % 4) for season in (4, np.array(4))]
+    assert [forecaster.season_ for forecaster in learnt] == [4, 4]
+    np.testing.assert_array_equal(*[forecaster.predict().mean for forecaster in learnt])
