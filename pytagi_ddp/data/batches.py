@@ -38,8 +38,8 @@ class RankBatches(ABC):
         prefetch: int,
         evaluation: bool,
     ) -> None:
-        as_integers("a loader", 1, batch_size=batch_size)
-        as_integers("a loader", 0, prefetch=prefetch)
+        (batch_size,) = as_integers("a loader", 1, batch_size=batch_size)
+        (prefetch,) = as_integers("a loader", 0, prefetch=prefetch)
         if evaluation and drop_last:
             raise ValueError("evaluation counts every sample: no drop_last")
         self.sampler: EvaluationSampler | ShardedSampler
@@ -47,6 +47,7 @@ class RankBatches(ABC):
             self.sampler = EvaluationSampler(len(dataset), rank, world_size)
         else:
             self.sampler = ShardedSampler(len(dataset), rank, world_size, shuffle, seed, drop_last)
+            seed = self.sampler.seed  # Python's, for states in JSON
             if not self.sampler.num_batches(batch_size):
                 raise ValueError(
                     f"drop_last leaves no batch: {len(dataset)} samples, {world_size} ranks x {batch_size}"
@@ -113,7 +114,7 @@ class RankBatches(ABC):
             start_batch, first = self.place_after(samples)
         elif not 0 <= start_batch <= len(self):
             raise ValueError(f"start_batch must be in 0..{len(self)} (batches in the epoch), got {start_batch}")
-        as_integers("set_epoch", 0, epoch=epoch)
+        (epoch,) = as_integers("set_epoch", 0, epoch=epoch)
         self._epoch = epoch
         self._start = self._position, self._first = start_batch, first
 

@@ -82,7 +82,7 @@ class ShardedSampler:
         drop_last: bool = False,
     ) -> None:
         check_sizes(num_samples, rank, world_size)
-        as_integers("a sampler", 0, seed=seed)
+        (seed,) = as_integers("a sampler", 0, seed=seed)
         self.num_samples = num_samples
         self.rank = rank
         self.world_size = world_size
@@ -97,8 +97,7 @@ class ShardedSampler:
         Raises:
             ValueError: epoch < 0.
         """
-        as_integers("set_epoch", 0, epoch=epoch)
-        self.epoch = epoch
+        (self.epoch,) = as_integers("set_epoch", 0, epoch=epoch)
 
     def num_batches(self, batch_size: int, first: int = 0) -> int:
         """Batches in an epoch whose batch 0 begins at sample `first` of the order; the same on every rank."""

@@ -1,5 +1,6 @@
 import copy
 import itertools
+import json
 import pickle
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from pytagi_ddp.data import BatchLoader, ImageDataset, ShardedSampler, random_crop_flip
+from pytagi_ddp.data import ArrayLoader, BatchLoader, ImageDataset, ShardedSampler, random_crop_flip
 
 
 @pytest.fixture(autouse=True)
@@ -309,3 +310,11 @@ def test_a_copy_of_a_loader_under_iteration_has_its_position_and_goes_on_alone(d
             np.testing.assert_array_equal(np.concatenate([x for x, _ in own]), np.concatenate(expected[3:]))
     for epoch in (twin, twin):
         np.testing.assert_array_equal(np.concatenate([x for x, _ in epoch]), np.concatenate(expected))
+
+
+def test_a_state_is_json_whatever_the_integers_are():
+    x = np.zeros((20, 3), np.float32)
+    loader = ArrayLoader(x, x[:, :1], batch_size=np.array(4), seed=np.int64(3))
+    loader.set_epoch(np.int64(1))
+    found = json.loads(json.dumps(loader.state_dict()))
+    assert (found["epoch"], found["global_batch"], found["seed"]) == (1, 4, 3)
