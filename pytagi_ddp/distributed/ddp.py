@@ -76,7 +76,8 @@ class DDPSequential(TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; the message names the first difference. Options
-            that are out of range, or exclude each other. TypeError: not a `Sequential`, or not a `DDPConfig`.
+            that are out of range, or exclude each other. TypeError: not a `Sequential`, or not a `DDPConfig`;
+            options that are not numbers.
     """
 
     _settled = (*TrainedOnRanks._settled, "sync_batch_norm", "every", "merge", "max_wait")

@@ -42,7 +42,7 @@ class PosteriorUpdate:
         change: (2, P) float32, as above. running: (S,) running statistics, such as those of BatchNorm2d.
 
     Raises:
-        ValueError: an invalid name, round or number.
+        ValueError: an invalid name, round or number. TypeError: a round or number that is not an integer.
     """
 
     client: str
@@ -189,7 +189,7 @@ class FederatedPosterior:
         net, evidence, max_staleness, round: as above; `round` counts on.
 
     Raises:
-        TypeError: not a Sequential. ValueError: negative numbers, or evidence that is not above 0.
+        TypeError: not a Sequential, or not numbers. ValueError: negative numbers, or evidence that is not above 0.
 
     Source: Ashman et al. (2022), "Partitioned variational inference", arXiv:2202.12275, for damped products;
     Karimireddy et al. (2021), "Learning from history for Byzantine robust optimization", ICML, for clipping.

@@ -71,7 +71,8 @@ class FSDPSequential(ShardedNetwork, TrainedOnRanks):
 
     Raises:
         ValueError: another architecture or other options on some rank; a config with buckets or another `wire_dtype`; a
-            network that is already in shards. TypeError: not a `Sequential`, or not a `DDPConfig`.
+            network that is already in shards; a negative `min_num_params`. TypeError: not a `Sequential`, or not a
+            `DDPConfig`; a `min_num_params` that is not an integer.
 
     Source: Rajbhandari et al. (2020), arXiv:1910.02054 (ZeRO); Zhao et al. (2023), arXiv:2304.11277 (FSDP).
     """

@@ -227,7 +227,7 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
         Raises:
             ValueError: data that scikit-learn refuses, or a parameter out of its range; the message says which.
-            TypeError: `heteroscedastic`, `student_t` or `known_rows` is not a bool.
+            TypeError: a parameter that is not a number, integer or bool, as it should be.
 
         Warns:
             UserWarning: columns without any number, which are ignored, with values that are equal in float32, or that

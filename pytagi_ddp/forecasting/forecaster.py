@@ -166,7 +166,7 @@ class Forecaster(BaseEstimator):
             ValueError: too few time steps, wrong shapes, irregular times, an index without dates, two series of the
                 same name, infinite values, values that are not above 0 with transform="log", or a parameter out of its
                 range.
-            TypeError: data that are not numbers or dates.
+            TypeError: data that are not numbers or dates, or a parameter that is not a number.
 
         Warns:
             UserWarning: a series or covariate with extremes, compared with which most of its values are nearly equal;
@@ -238,7 +238,7 @@ class Forecaster(BaseEstimator):
             Forecasts and truth, with scores. This forecaster does not change, and need not be fitted.
 
         Raises:
-            ValueError: as `fit`; or no origin is left.
+            ValueError, TypeError: as `fit`. ValueError: no origin is left.
         """
         self._check()
         (stride,) = as_integers("backtest", 1, stride=self.horizon if stride is None else stride)

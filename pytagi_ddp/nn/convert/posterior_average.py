@@ -53,7 +53,8 @@ class PosteriorAverage:
         in_place: whether the network now has the average as its parameters, as inside `average_parameters`.
 
     Raises:
-        ValueError: a decay outside of [0, 1), or a network in shards. TypeError: not a Sequential.
+        ValueError: a decay outside of [0, 1), or a network in shards. TypeError: not a Sequential,
+            or a decay that is not a number.
 
     Source: Polyak & Juditsky (1992), SIAM J. Control Optim. 30; Izmailov et al. (2018), "Averaging weights leads to
     wider optima and better generalization", UAI; the spread of the means as a variance: Maddox et al. (2019), "A simple
