@@ -48,8 +48,10 @@ from pytagi_ddp.estimators import (
 from pytagi_ddp.estimators.inputs import sample_weights
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from pytagi_ddp.nn import Sequential
+from tests.conftest import weekly
 
-SMALL = {"hidden_layer_sizes": (16,), "epochs": 20, "n_folds": 2, "n_seeds": 1}
+SMALL = {"hidden_layer_sizes": (16,), "epochs": 10, "n_bins": 4, "n_folds": 2, "n_seeds": 1}
+CHOOSING = SMALL | {"n_bins": None}  # the number of bins and of layers, as by default: several times as many networks
 both = pytest.mark.parametrize("kind", [TAGIRegressor, TAGIClassifier])
 
 
@@ -69,8 +71,9 @@ OF_WEIGHTS = {
 
 @pytest.mark.slow
 @both
-def test_check_estimator(kind):
-    results = check_estimator(kind(**SMALL), on_skip=None, expected_failed_checks=OF_WEIGHTS)
+@pytest.mark.parametrize("options", [SMALL, pytest.param(CHOOSING | {"epochs": 20}, marks=weekly)])
+def test_check_estimator(kind, options):
+    results = check_estimator(kind(**options), on_skip=None, expected_failed_checks=OF_WEIGHTS)
     assert len(results) > 50
     assert {result["check_name"] for result in results if result["status"] == "xfail"} == OF_WEIGHTS.keys()
     assert {result["status"] for result in results} <= {"passed", "skipped", "xfail"}
@@ -79,10 +82,10 @@ def test_check_estimator(kind):
 @both
 def test_results_depend_on_the_seed_and_on_nothing_else(kind):
     x, y = data()
-    one = kind(**SMALL, random_state=3).fit(x, y)
+    one = kind(**CHOOSING, random_state=3).fit(x, y)
     with parallel_config(backend="threading"):
-        same = kind(**SMALL, random_state=3, n_jobs=2).fit(x, y)
-    other = kind(**SMALL, random_state=4).fit(x, y)
+        same = kind(**CHOOSING, random_state=3, n_jobs=2).fit(x, y)
+    other = kind(**CHOOSING, random_state=4).fit(x, y)
     for net, twin, stranger in zip(one.networks_, same.networks_, other.networks_, strict=True):
         np.testing.assert_array_equal(net.arena.theta, twin.arena.theta)
         assert not np.array_equal(net.arena.theta, stranger.arena.theta)
@@ -100,14 +103,14 @@ def test_no_more_processes_than_networks(kind, monkeypatch):
 
     monkeypatch.setattr(ensemble, "Parallel", recorded)
     with parallel_config(backend="threading"):
-        kind(**SMALL, n_jobs=100).fit(x, y)
-        kind(**SMALL).fit(x, y)
+        kind(**CHOOSING, n_jobs=100).fit(x, y)
+        kind(**CHOOSING).fit(x, y)
     assert set(asked) == {2, 1}  # two networks
     with parallel_config(backend="threading", n_jobs=2):
-        kind(**SMALL).fit(x, y)
+        kind(**CHOOSING).fit(x, y)
     assert asked[-1] == 2
     with pytest.raises(ValueError, match="n_jobs == 0"):
-        kind(**SMALL, n_jobs=0).fit(x, y)
+        kind(**CHOOSING, n_jobs=0).fit(x, y)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(request):
@@ -124,9 +127,9 @@ def test_results_do_not_depend_on_the_number_of_threads(request):
 
 def test_works_in_pipelines_and_searches():
     x, y = data()
-    search = GridSearchCV(TAGIRegressor(**SMALL, random_state=0), {"forget": [1.0, 4.0]}, cv=2).fit(x, y)
+    search = GridSearchCV(TAGIRegressor(**CHOOSING, random_state=0), {"forget": [1.0, 4.0]}, cv=2).fit(x, y)
     assert search.best_params_["forget"] in (1.0, 4.0) and search.best_score_ > 0.2
-    pipeline = make_pipeline(PolynomialFeatures(2), TAGIClassifier(**SMALL, random_state=0))
+    pipeline = make_pipeline(PolynomialFeatures(2), TAGIClassifier(**CHOOSING, random_state=0))
     assert pipeline.fit(x, y).score(x, y) > 0.8
 
 
@@ -171,20 +174,22 @@ def test_mapie_makes_intervals_of_them():
 SCORERS = [log_likelihood_scorer, neg_crps_scorer, neg_interval_score_scorer]
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_scorers_score_what_pipelines_and_searches_end_with(scorer):
+def test_scorers_score_what_pipelines_and_searches_end_with():
     x, y = data()
     y = y + 0.3 * x[:, 1]
     alone = TAGIRegressor(**SMALL, random_state=0)
     pipeline = make_pipeline(PolynomialFeatures(2), "passthrough", make_pipeline(PolynomialFeatures(1), alone))
     grid = {"pipeline__tagiregressor__epochs": [1, 20]}
-    search = GridSearchCV(pipeline, grid, scoring=scorer, cv=2, error_score="raise").fit(x, y)
-    assert search.best_params_["pipeline__tagiregressor__epochs"] == 20
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    alone.fit(PolynomialFeatures(2).fit_transform(x), y)
-    assert scorer(search, x, y) == scorer(search.best_estimator_, x, y) == search.score(x, y)
-    assert scorer(FrozenEstimator(pipeline.fit(x, y)), x, y) == scorer(pipeline, x, y)
-    assert pickle.loads(pickle.dumps(scorer)) is scorer
+    named = {str(scorer): scorer for scorer in SCORERS}
+    search = GridSearchCV(pipeline, grid, scoring=named, refit=str(SCORERS[0]), cv=2, error_score="raise").fit(x, y)
+    assert search.score(x, y) == SCORERS[0](search, x, y)
+    pipeline.fit(x, y)
+    for name, scorer in named.items():
+        few, many = search.cv_results_[f"mean_test_{name}"]
+        assert np.isfinite(few) and few < many
+        assert scorer(search, x, y) == scorer(search.best_estimator_, x, y)
+        assert scorer(FrozenEstimator(pipeline), x, y) == scorer(pipeline, x, y)
+        assert pickle.loads(pickle.dumps(scorer)) is scorer
 
 
 def test_scorers_are_means_of_their_scores():
@@ -206,26 +211,26 @@ def test_scorers_are_means_of_their_scores():
             scorer(fitted, x, np.where(np.arange(60) == 5, np.nan, y))
 
 
-@pytest.mark.parametrize("scorer", [*SCORERS, coverage_scorer])
-def test_scores_of_weights_and_of_several_targets(scorer):
+def test_scores_of_weights_and_of_several_targets():
     x, y = data()
     y = y + 0.3 * x[:, 1]
     fitted = TAGIRegressor(**SMALL, random_state=0).fit(x, y)
     y[::3] += 3.0
     weights = np.arange(60) % 3
     rows = np.arange(60).repeat(weights)
-    assert scorer(fitted, x, y, weights) == pytest.approx(scorer(fitted, x[rows], y[rows]))
-    assert scorer(fitted, x, y, weights) != pytest.approx(scorer(fitted, x, y))
     both = np.c_[y, 10 * x[:, 2] + y]
     several = TAGIRegressor(**SMALL, random_state=0).fit(x, both)
-    distribution = several.predict_distribution(x)
-    scores = []
-    for k, part in enumerate(distribution.parts):
-        alone = TAGIRegressor(**SMALL, random_state=0).fit(x, both[:, k])
-        alone.predict_distribution = lambda X, part=part: part
-        scores.append(scorer(alone, x, both[:, k], weights))
-    expected = np.sum(scores) if scorer is log_likelihood_scorer else np.mean(scores)
-    assert scorer(several, x, both, weights) == pytest.approx(expected)
+    parts = several.predict_distribution(x).parts
+    for scorer in (*SCORERS, coverage_scorer):
+        assert scorer(fitted, x, y, weights) == pytest.approx(scorer(fitted, x[rows], y[rows]))
+        assert scorer(fitted, x, y, weights) != pytest.approx(scorer(fitted, x, y))
+        scores = []
+        for k, part in enumerate(parts):
+            alone = copy.copy(fitted)
+            alone.predict_distribution = lambda X, part=part: part
+            scores.append(scorer(alone, x, both[:, k], weights))
+        expected = np.sum(scores) if scorer is log_likelihood_scorer else np.mean(scores)
+        assert scorer(several, x, both, weights) == pytest.approx(expected)
 
 
 def test_coverage_is_the_share_inside():
@@ -240,8 +245,7 @@ def test_coverage_is_the_share_inside():
     assert np.isfinite(found["test_coverage"]).all() and (found["test_crps"] < 0).all()
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_scorers_refuse_what_has_no_density_of_y(scorer):
+def test_scorers_refuse_what_has_no_density_of_y():
     x, y = data()
     transformed = TransformedTargetRegressor(TAGIRegressor(**SMALL, random_state=0), func=np.exp, inverse_func=np.log)
     for estimator, message in (
@@ -250,8 +254,10 @@ def test_scorers_refuse_what_has_no_density_of_y(scorer):
         (TAGIClassifier(**SMALL, random_state=0), "neg_log_loss"),
         (Ridge(), "takes a TAGIRegressor, or a Pipeline or a search that ends with one, got Ridge"),
     ):
-        with pytest.raises(TypeError, match=message):
-            scorer(estimator.fit(x, y), x, y)
+        estimator.fit(x, y)
+        for scorer in SCORERS:
+            with pytest.raises(TypeError, match=message):
+                scorer(estimator, x, y)
 
 
 def test_a_pipeline_predicts_standard_deviations_and_quantiles():
@@ -514,7 +520,7 @@ def test_missing_inputs_are_no_error_and_no_knowledge(kind):
 def test_what_is_masked_is_missing(kind):
     x, y = data()
     masked = np.ma.masked_greater(x, 1)
-    with_nan, fitted = (kind(**SMALL, random_state=0).fit(some, y) for some in (masked.filled(np.nan), masked))
+    with_nan, fitted = (kind(**CHOOSING, random_state=0).fit(some, y) for some in (masked.filled(np.nan), masked))
     np.testing.assert_array_equal(fitted.predict(masked), with_nan.predict(masked.filled(np.nan)))
     with pytest.raises(ValueError, match="y contains NaN"):
         fitted.fit(x, np.ma.masked_equal(y, 1))
@@ -537,9 +543,9 @@ def test_a_column_without_any_number_is_left_out(kind, train):
 def test_sparse_samples_are_made_dense(kind, monkeypatch):
     x, y = data()
     x[x < 0.3] = 0
-    expected = kind(**SMALL, random_state=0).fit(x, y).predict(x)
+    expected = kind(**SMALL | {"epochs": 1}, random_state=0).fit(x, y).predict(x)
     for sparse in (csr_array, csc_array, csr_matrix, csc_matrix):
-        fitted = kind(**SMALL, random_state=0).fit(sparse(x), y)
+        fitted = kind(**SMALL | {"epochs": 1}, random_state=0).fit(sparse(x), y)
         np.testing.assert_array_equal(fitted.predict(sparse(x)), expected)
         assert fitted.score(sparse(x), y) == fitted.score(x, y)
     pipeline = make_pipeline(OneHotEncoder(), kind(**SMALL, random_state=0))
@@ -645,12 +651,12 @@ def test_samples_of_weight_zero_are_left_out(kind, train):
     x, y = data()
     weights = (np.arange(60) % 3 > 0) * 2.0
     x[3], kept = 1e6, weights > 0  # a sample that scales would show
-    one, other = kind(**SMALL, random_state=0), kind(**SMALL, random_state=0)
+    one, other = kind(**CHOOSING, random_state=0), kind(**CHOOSING, random_state=0)
     getattr(one, train)(x, y, sample_weight=weights)
     getattr(other, train)(x[kept], y[kept], sample_weight=weights[kept])
     np.testing.assert_array_equal(one.predict(x[kept]), other.predict(x[kept]))
-    plain = getattr(kind(**SMALL, random_state=0), train)(x[kept], y[kept])
-    ones = getattr(kind(**SMALL, random_state=0), train)(x[kept], y[kept], sample_weight=np.ones(40))
+    plain = getattr(kind(**CHOOSING, random_state=0), train)(x[kept], y[kept])
+    ones = getattr(kind(**CHOOSING, random_state=0), train)(x[kept], y[kept], sample_weight=np.ones(40))
     method = "predict" if kind is TAGIRegressor else "predict_proba"
     np.testing.assert_array_equal(getattr(plain, method)(x[kept]), getattr(ones, method)(x[kept]))
     assert np.abs(getattr(one, method)(x[kept]) - getattr(plain, method)(x[kept])).max() > 1e-3
@@ -681,7 +687,7 @@ def test_an_estimator_of_version_0_2_0_goes_on(kind):
     x, y = data()
     later = {"n_bins", "categorical_features", "max_time", "likelihood", "_categories", "_tree", "_empty"}
     known = {"sigma_v": 0.5} if kind is TAGIClassifier else {}
-    model = kind(**SMALL, **known, n_bins=0, random_state=0).fit(x, y)
+    model = kind(**SMALL | {"n_bins": 0}, **known, random_state=0).fit(x, y)
     old = kind.__new__(kind)
     state = pickle.loads(pickle.dumps(model)).__getstate__()
     if kind is TAGIRegressor:
