@@ -175,10 +175,10 @@ def assert_same_on_threads(example: Example, batch: int, threads: tuple[int, ...
 
 @check
 def threads_do_not_change_products(example: Example) -> None:
-    """Matrix products are the same on any number of threads, though there are fewer rows or columns than threads."""
+    """Matrix products are the same on more threads than there are rows or columns; see the next check for a few."""
     try:
         _blas.set_serial(0)  # otherwise only products of large matrices would use several threads
-        assert_same_on_threads(example, 7, (2, 3, 16))
+        assert_same_on_threads(example, 7, (16,))
     finally:
         _blas.set_serial()
 

@@ -31,6 +31,7 @@ ONE_PLACE = {
     keeping.settings_make_the_layer_again,
     keeping.files_of_other_settings_are_refused,
     numerics.threads_do_not_change_products,
+    numerics.threads_do_not_change_numbers,
 }
 
 
