@@ -6,8 +6,10 @@ from pytagi_ddp.kernels.cpu.products import _blas
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
 from tests.kernels.scratch import bounded
 
+WAYS = ["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles", "2 threads, amx"]
 
-@pytest.fixture(params=["1 thread, best", "2 threads, whole", "2 threads, avx2", "3 threads, tiles", "2 threads, amx"])
+
+@pytest.fixture(params=WAYS)
 def threads(request):
     """A number of threads, and a way to multiply that may not be this machine's best one."""
     count, way = request.param.split(", ")

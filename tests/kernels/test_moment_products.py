@@ -1,9 +1,13 @@
 """Dense, convolution and transposed convolution moment products against float64 sums; see also test_conv2d.py."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
+from tests.conftest import weekly
+from tests.kernels.conftest import WAYS
 from tests.kernels.products import KERNELS, backward, close, expected, forward, operands
 from tests.kernels.test_conv2d import CASES, LARGE_TILES, OTHER_FORMS
 
@@ -23,12 +27,25 @@ DENSE = [  # batch, inputs, outputs
     (70, 820, 300),  # the same, of blocks for AMX
     (512, 1168, 32),  # two threads' parts of the inputs have longer blocks than all of them
 ]
-TRANSPOSED = [pytest.param("convtranspose2d", case, marks=pytest.mark.slow) for case in CASES]
-ALL = [*(("linear", case) for case in DENSE), *(("conv2d", case) for case in CASES), *TRANSPOSED]
+KINDS = {"linear": DENSE, "conv2d": CASES, "convtranspose2d": CASES}
+
+
+def ways() -> Iterator:
+    """Dense cases in every way; convolutions in the best way and one other, in turn, and in all of them once a week."""
+    best, *others = WAYS
+    for shift, (kind, cases) in enumerate(KINDS.items()):
+        for k, case in enumerate(cases):
+            in_turn = others if kind == "linear" else [others[(k + 2 * shift) % len(others)]]
+            for way in WAYS:
+                marks = [pytest.mark.slow] * (kind == "convtranspose2d") + [weekly] * (way not in (best, *in_turn))
+                yield pytest.param(way, kind, case, marks=marks)
+
+
+in_several_ways = pytest.mark.parametrize(("threads", "kind", "case"), [*ways()], indirect=["threads"])
 SMALL = [("linear", (4, 6, 5)), ("conv2d", CASES[1]), ("convtranspose2d", CASES[1])]
 
 
-@pytest.mark.parametrize(("kind", "case"), ALL)
+@in_several_ways
 @pytest.mark.usefixtures("bounded_scratch")
 def test_forward(kind, case, threads):
     """With variances of the inputs and a bias, and without both."""
@@ -39,7 +56,7 @@ def test_forward(kind, case, threads):
         close(variance, both * want["of_var"] + want["of_mu"] + both * a["sb"])
 
 
-@pytest.mark.parametrize(("kind", "case"), ALL)
+@in_several_ways
 @pytest.mark.usefixtures("bounded_scratch")
 @pytest.mark.slow
 def test_backward(kind, case, threads):
