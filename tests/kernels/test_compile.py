@@ -29,15 +29,42 @@ print(net([-8.0])[0][0])
 """
 
 
+def copy_package(into: Path) -> Path:
+    hidden = shutil.ignore_patterns("cuda")
+    for folder in ("kernels", "pytagi_ddp"):
+        shutil.copytree(ROOT / folder, into / folder, symlinks=True, ignore=hidden)
+    if not (into / "pytagi_ddp" / "kernels").exists():
+        pytest.skip("the package is installed, not a source tree: there is nothing to edit")
+    return into
+
+
 @pytest.fixture
 def tree(tmp_path) -> Path:
     """A copy of the package, with its own cache beside it."""
-    hidden = shutil.ignore_patterns("cuda")
-    for folder in ("kernels", "pytagi_ddp"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=hidden)
-    if not (tmp_path / "pytagi_ddp" / "kernels").exists():
-        pytest.skip("the package is installed, not a source tree: there is nothing to edit")
-    return tmp_path
+    return copy_package(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def filled_once() -> Iterator[Path]:
+    """A copy of the package whose cache is filled, in a folder that every user can enter, unlike pytest's."""
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        tree = Path(folder, "tree")
+        for made in (tree, tree / "cache"):
+            made.mkdir(mode=0o755)
+        assert run(copy_package(tree)) == pytest.approx(-0.8)
+        shutil.copytree(tree / "cache", Path(folder, "kept"))
+        yield tree
+
+
+@pytest.fixture
+def filled_tree(filled_once) -> Iterator[Path]:
+    """`filled_once`, for one test: its cache becomes as it was."""
+    yield filled_once
+    for changed in set(os.listdir(filled_once)) - {"kernels", "pytagi_ddp"}:
+        path = filled_once / changed
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(filled_once.parent / "kept", filled_once / "cache")
 
 
 def run(tree: Path, program: str = PROGRAM, launcher: Sequence[str] = ()) -> float:
@@ -133,13 +160,13 @@ def test_a_frozen_application_has_a_cache_of_its_own(tmp_path, monkeypatch):
     assert len(hashes) == 4
 
 
-def test_a_filled_cache_that_can_only_be_read_is_used(tree):
+def test_a_filled_cache_that_can_only_be_read_is_used(filled_tree):
     launcher = []
     if os.geteuid() == 0:  # who may write anywhere, unless this capability is taken away
         if shutil.which("setpriv") is None:
             pytest.skip("needs setpriv, to test a read-only folder as root")
         launcher = ["setpriv", "--bounding-set=-dac_override"]
-    assert run(tree) == pytest.approx(-0.8)
+    tree = filled_tree
     filled = files(tree)
     folders = [tree / "cache", *(path for path in (tree / "cache").rglob("*") if path.is_dir())]
     for folder in folders:
@@ -308,22 +335,20 @@ os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})
 
 @needs_users
 @pytest.mark.parametrize("mode", [0o755, 0o700])
-def test_the_warning_about_a_cache_of_root_that_others_cannot_read_says_how_they_can(open_tree, mode):
-    cache = open_tree / "cache"
-    assert run(open_tree) == pytest.approx(-0.8)
+def test_the_warning_about_a_cache_of_root_that_others_cannot_read_says_how_they_can(filled_tree, mode):
+    cache = filled_tree / "cache"
     cache.chmod(mode)
-    number, warnings = said(open_tree, AS_OTHER + IS_USED)
+    number, warnings = said(filled_tree, AS_OTHER + IS_USED)
     command = f"chmod -R a+rX {cache}"
     assert number == 0 and warnings.count(WARNING) == 1 and command in warnings
     subprocess.run(command.split(), check=True)
-    assert said(open_tree, AS_OTHER + IS_USED) == (1, "")
+    assert said(filled_tree, AS_OTHER + IS_USED) == (1, "")
 
 
 @needs_users
-def test_a_cache_that_others_may_have_filled_is_not_used_and_is_named(open_tree):
+def test_a_cache_that_others_may_have_filled_is_not_used_and_is_named(filled_tree):
     """Not even where its files can be read alone: their content would run."""
-    assert run(open_tree) == pytest.approx(-0.8)
-    cache, filled = open_tree / "cache", open_tree / "filled"
+    cache, filled = filled_tree / "cache", filled_tree / "filled"
     cache.rename(filled)
     (name,) = os.listdir(filled)
     for why, spoil in OF_OTHERS.items():
@@ -333,18 +358,17 @@ def test_a_cache_that_others_may_have_filled_is_not_used_and_is_named(open_tree)
             path.chmod(0o777)
         spoil(folder)
         attack(folder, OTHER, OTHER)
-        before = files(open_tree)
-        number, warnings = said(open_tree, PROGRAM if "belongs" in why else IS_USED)
+        before = files(filled_tree)
+        number, warnings = said(filled_tree, PROGRAM if "belongs" in why else IS_USED)
         assert number == pytest.approx(-0.8 if "belongs" in why else 0)
         assert warnings.count(WARNING) == 1 and str(folder) in warnings and why in warnings
-        assert not (open_tree / "poisoned").exists() and files(open_tree) == before
+        assert not (filled_tree / "poisoned").exists() and files(filled_tree) == before
         shutil.rmtree(cache)
 
 
 @needs_users
-def test_single_files_and_folders_of_others_in_the_cache_are_not_read(open_tree):
-    assert run(open_tree) == pytest.approx(-0.8)
-    (folder,) = (open_tree / "cache").iterdir()
+def test_single_files_and_folders_of_others_in_the_cache_are_not_read(filled_tree):
+    (folder,) = (filled_tree / "cache").iterdir()
     for path in (folder, *folder.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
@@ -352,11 +376,11 @@ def test_single_files_and_folders_of_others_in_the_cache_are_not_read(open_tree)
     for path in inner.iterdir():
         os.chown(path, OTHER, OTHER)
     assert attack(folder, OTHER, OTHER)
-    assert said(open_tree) == (pytest.approx(-0.8), "")  # they are made again
+    assert said(filled_tree) == (pytest.approx(-0.8), "")  # they are made again
     inner.chmod(0o777)
-    number, warnings = said(open_tree)
+    number, warnings = said(filled_tree)
     assert number == pytest.approx(-0.8) and str(inner) in warnings and "may be written by other users" in warnings
-    assert not (open_tree / "poisoned").exists()
+    assert not (filled_tree / "poisoned").exists()
 
 
 def test_code_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypatch):
