@@ -16,7 +16,7 @@ from tests.fuzz.cases import Reader, limited_memory
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.kept import KEPT
 
-CASES = 500 if ALL_TESTS else 250  # of each format, in a process that may crash
+CASES = 500 if ALL_TESTS else 100  # of each format, in a process that may crash
 
 
 @pytest.mark.parametrize("number", range(len(KEPT)))
