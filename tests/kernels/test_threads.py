@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_info
 
 from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu.runtime import threads
+from tests.conftest import ALL_TESTS
 from tests.kernels import threads as random_cases
 
 LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
@@ -38,7 +39,10 @@ def test_fewer_inputs_than_threads_share(count, inputs, outputs):
     random_cases.compare(layer, random_cases.Draw(0, 0), count)
 
 
-@pytest.mark.parametrize("number", range(28))
+RANDOM = 25 if ALL_TESTS else 12
+
+
+@pytest.mark.parametrize("number", range(RANDOM))
 @pytest.mark.slow
 def test_random_products(number):
     random_cases.run_case(0, number, random_cases.PRODUCTS)
@@ -46,10 +50,10 @@ def test_random_products(number):
 
 @pytest.mark.slow
 def test_random_networks():
-    command = [sys.executable, "-m", "tests.kernels.threads", "--cases", "25", "--seed", "1"]
+    command = [sys.executable, "-m", "tests.kernels.threads", "--cases", str(RANDOM), "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("25 cases, the same on one thread and on several")
+    assert done.stdout.startswith(f"{RANDOM} cases, the same on one thread and on several")
 
 
 def test_a_wrong_sum_is_found(monkeypatch):
