@@ -1,5 +1,6 @@
 """Dense and convolution products of the GPU against the CPU's (which are tested against float64)."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from pytagi_ddp.kernels.cuda.products.fused_activation import TAKEN
 from pytagi_ddp.kernels.cuda.products.plan import FORWARD, KNOWN, PARAMETERS, STATE, TRANSPOSED, Speed
 from pytagi_ddp.kernels.cuda.runtime import array as cuda_array
 from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from tests.conftest import weekly
 from tests.kernels.products import KERNELS, normal, operands, window
 
 CPU = {linear: cpu_linear, conv2d: cpu_conv2d, convtranspose2d: cpu_convtranspose2d}
@@ -141,12 +143,16 @@ def test_tiles_of_the_gpu(tile, case, use):
     check(linear, case)
 
 
-@pytest.mark.parametrize(
-    ("tile", "tf32"),
-    [*((tile, None) for tile in (dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW)), (dispatch.LARGE, dispatch.TF32)],
-)
-@pytest.mark.parametrize("case", MORE_CONV)
-@pytest.mark.parametrize("var", [True, False])
+def tiles_in_convolutions() -> Iterator:
+    """Each tile with each case, by turns with and without variances of the inputs; with both once a week."""
+    tiles = [(tile, None) for tile in (dispatch.SMALL, dispatch.LARGE, *dispatch.NARROW)]
+    for i, (tile, tf32) in enumerate([*tiles, (dispatch.LARGE, dispatch.TF32)]):
+        for k, case in enumerate(MORE_CONV):
+            for var in (True, False):
+                yield pytest.param(tile, tf32, case, var, marks=[weekly] * ((i + k + var) % 2))
+
+
+@pytest.mark.parametrize(("tile", "tf32", "case", "var"), [*tiles_in_convolutions()])
 def test_tiles_of_the_gpu_in_convolutions(tile, tf32, case, var, use):
     use(tile, tf32=tf32)
     for product in CONVOLUTIONS[: 1 if tile in dispatch.NARROW else 2]:
