@@ -34,6 +34,11 @@ def quick(horizon, **options):
     return Forecaster(horizon, **QUICK | options)
 
 
+def rough(horizon, **options):
+    """Learns in 40 epochs what is plain in the data; by default there are at least 100 for few windows."""
+    return quick(horizon, epochs=40, **options)
+
+
 def test_a_season_goes_on_with_intervals_that_hold():
     y = seasonal(1200)
     found = Forecaster(12, season=12, n_networks=4, epochs=60, random_state=0).backtest(y, stride=2)
@@ -65,17 +70,17 @@ def test_times_beside_arrays_periods_and_zones_are_the_same():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     pl = pytest.importorskip("polars", reason="polars is not installed")
     y, index = seasonal(90), pd.date_range("2020-01-01", periods=90, freq="MS")
-    plain = quick(6).fit(y, times=index).predict()
+    plain = rough(6).fit(y, times=index).predict()
     frame = pl.DataFrame({"month": index.values, "y": y})
     for other in (
-        quick(6).fit(frame["y"], times=frame["month"]),
-        quick(6).fit(pd.Series(y, index.to_period("M"))),
-        quick(6).fit(y, times=list(index)),
-        quick(6).fit({"y": pd.Series(y, index)}),
+        rough(6).fit(frame["y"], times=frame["month"]),
+        rough(6).fit(pd.Series(y, index.to_period("M"))),
+        rough(6).fit(y, times=list(index)),
+        rough(6).fit({"y": pd.Series(y, index)}),
     ):
         np.testing.assert_array_equal(other.predict().mean.ravel(), plain.mean)
         np.testing.assert_array_equal(other.predict().times, plain.times)
-    zoned = quick(6).fit(pd.Series(y, index.tz_localize("Europe/Berlin"))).predict().to_frame()
+    zoned = rough(6).fit(pd.Series(y, index.tz_localize("Europe/Berlin"))).predict().to_frame()
     assert (zoned.index == pd.date_range("2027-07-01", periods=6, freq="MS", tz="Europe/Berlin")).all()
     np.testing.assert_array_equal(zoned["mean"], plain.mean)
 
@@ -107,20 +112,20 @@ def test_each_series_has_noise_of_its_own():
     rng = np.random.default_rng(0)
     tide = 3 * np.sin(np.arange(500) * 2 * np.pi / 12) + 0.05 * rng.normal(size=500)
     table = np.stack([tide, np.cumsum(rng.normal(size=500)), np.full(500, 5.0)], 1)
-    forecaster = quick(2, season=12).fit(table)
+    forecaster = rough(2, season=12).fit(table)
     std = forecaster.predict().std
     assert forecaster.noise_.shape == (3, 2) and np.all(std[:, 0] < 0.12) and np.all(std[:, 2] < 0.05)
     assert np.all(std[:, 1] > [0.9, 1.3])
-    assert quick(2, season=12).fit(tide[:, None]).noise_.shape == (2,)
+    assert rough(2, season=12).fit(tide[:, None]).noise_.shape == (2,)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e12])
 def test_the_unit_changes_nothing(unit):
     y = 3 + seasonal(150)
-    plain, other = (quick(5, season=12, transform=None).fit(unit * y).predict() for unit in (1, unit))
+    plain, other = (rough(5, season=12, transform=None).fit(unit * y).predict() for unit in (1, unit))
     np.testing.assert_allclose(other.mean, unit * plain.mean, rtol=1e-5)
     np.testing.assert_allclose(other.std, unit * plain.std, rtol=1e-4)
-    far = quick(5, season=12, transform=None).fit(y - 1e7).predict()
+    far = rough(5, season=12, transform=None).fit(y - 1e7).predict()
     np.testing.assert_allclose(far.mean + 1e7, plain.mean, atol=0.1)
 
 
@@ -204,25 +209,25 @@ def test_each_series_has_covariates_of_its_own():
     rng, names = np.random.default_rng(0), [f"store {k}" for k in range(8)]
     promotion = pd.DataFrame((rng.random((206, 8)) < 0.3).astype(float), columns=names)
     sales = 20 * promotion + rng.normal(size=(206, 8))
-    found = quick(6).backtest(sales, known=promotion, stride=12)
-    assert found.rmse() < 1.5 < 5 < quick(6).backtest(sales, known=promotion.to_numpy(), stride=12).rmse()
-    forecaster = quick(6).fit(sales[:200], known=promotion)
+    found = rough(6).backtest(sales, known=promotion, stride=12)
+    assert found.rmse() < 1.5 < 5 < rough(6).backtest(sales, known=promotion.to_numpy(), stride=12).rmse()
+    forecaster = rough(6).fit(sales[:200], known=promotion)
     mean = forecaster.predict().mean
     each = {name: promotion[name].to_numpy()[:, None] for name in reversed(names)}
-    np.testing.assert_array_equal(quick(6).fit(sales[:200], known=each).predict().mean, mean)
+    np.testing.assert_array_equal(rough(6).fit(sales[:200], known=each).predict().mean, mean)
     np.testing.assert_array_equal(
         forecaster.predict(known={name: rows[200:] for name, rows in each.items()}).mean, mean
     )
     begun = {name: column[50 * (name == names[1]) :] for name, column in each.items()}
     series = {name: sales[name][50 * (name == names[1]) : 200].to_numpy() for name in names}
-    assert np.isfinite(quick(6).fit(series, known=begun, observed=begun).predict().mean).all()
+    assert np.isfinite(rough(6).fit(series, known=begun, observed=begun).predict().mean).all()
     forecaster.predict(sales[:200].to_numpy(), known=promotion)  # which has the names of fit
-    assert quick(6).fit(sales["store 0"][:200], known={"store 0": promotion[["store 0"]]})._layout.own == {"known"}
+    assert rough(6).fit(sales["store 0"][:200], known={"store 0": promotion[["store 0"]]})._layout.own == {"known"}
     numbered = dict(enumerate(sales.to_numpy().T)), {k: promotion[name].to_numpy() for k, name in enumerate(names)}
-    assert quick(6).backtest(numbered[0], known=numbered[1], stride=12).rmse() < 1.5
+    assert rough(6).backtest(numbered[0], known=numbered[1], stride=12).rmse() < 1.5
     days = {name: promotion[name].set_axis(pd.date_range("2020-01-01", periods=206)) for name in names}
     with pytest.raises(ValueError, match=r"known\['store 1'\] and the longest ones of known must end at the same time"):
-        quick(6).fit({name: day[:200] for name, day in days.items()}, known=days | {names[1]: days[names[1]][:-1]})
+        rough(6).fit({name: day[:200] for name, day in days.items()}, known=days | {names[1]: days[names[1]][:-1]})
     for known, message in (
         (promotion.to_numpy()[200:], "known has covariates for all series, and those of fit were for each series"),
         (
@@ -240,15 +245,15 @@ def test_series_may_be_named_by_whole_numbers():
     rng = np.random.default_rng(0)
     promotion = pd.DataFrame({store: (rng.random(207) < 0.3).astype(float) for store in (1, 2, 3)})
     sales = 20 * promotion + rng.normal(size=(207, 3))
-    forecaster = quick(7).fit(sales[:200], known=promotion)
+    forecaster = rough(7).fit(sales[:200], known=promotion)
     assert forecaster._layout.own == {"known"}
     forecast = forecaster.predict()
-    np.testing.assert_array_equal(quick(7).fit(sales[:200], known=dict(promotion)).predict().mean, forecast.mean)
+    np.testing.assert_array_equal(rough(7).fit(sales[:200], known=dict(promotion)).predict().mean, forecast.mean)
     numbered = {store - 1: column for store, column in promotion.items()}  # an array has no names
-    assert not quick(7).fit(sales[:200].to_numpy(), known=numbered)._layout.own
+    assert not rough(7).fit(sales[:200].to_numpy(), known=numbered)._layout.own
     with pytest.warns(UserWarning, match=r"known has the series \[1, 2\], and not 3: so these are .* of all series"):
-        assert not quick(7).fit(sales[:200], known=promotion[[1, 2]])._layout.own
-    assert not quick(7).fit(sales[:200], known=promotion[[1]])._layout.own
+        assert not rough(7).fit(sales[:200], known=promotion[[1, 2]])._layout.own
+    assert not rough(7).fit(sales[:200], known=promotion[[1]])._layout.own
     forecast.crps(sales[200:])
     for score in (forecast.crps, forecast.log_prob, forecast.cdf):
         with pytest.raises(ValueError, match=r"y has the series \[3, 2, 1\], and the forecast has \[1, 2, 3\]"):
@@ -257,7 +262,7 @@ def test_series_may_be_named_by_whole_numbers():
 
 def test_known_covariates_may_end_with_a_short_series():
     known = np.random.default_rng(0).normal(size=(40, 2))
-    forecaster = quick(12, season=12).fit(seasonal(40), known=known)
+    forecaster = rough(12, season=12).fit(seasonal(40), known=known)
     assert np.isfinite(forecaster.predict(known=known[:12]).mean).all()
 
 
@@ -332,19 +337,19 @@ def test_extremes_of_a_series_are_named():
     y[7] = np.nan
     both = {"good": y, "bad": np.where(np.arange(120) == 60, -999999, y)}
     with pytest.warns(UserWarning, match="step 60 of 'bad': y has -999999, and four of five .*write NaN") as found:
-        quick(2).fit(both)
+        rough(2).fit(both)
     assert len(found) == 1
     covariates = np.random.default_rng(0).normal(size=(120, 2))
     covariates[30, 1] = -999999
     rebates = np.where(np.arange(120) % 9, 9.99 + 0.01 * covariates[:, 0], 4.99)
     holidays = np.column_stack([np.arange(120) == 60, rebates])  # neither is a code
-    for learn in (quick(2).fit, quick(2).backtest):
+    for learn in (rough(2).fit, rough(2).backtest):
         with pytest.warns(UserWarning, match="step 30 of 1: observed has -999999") as found:
             learn(5 + seasonal(120), observed=covariates, known=holidays)
         assert len(found) == 1
     both["bad"] = np.where(np.arange(120) % 60 == 5, -9999, 100 * y)
     with pytest.warns(UserWarning, match="step 5 of 'bad': y has -9999 in 2 rows.*write NaN") as found:
-        quick(2).fit(both)
+        rough(2).fit(both)
     assert len(found) == 1
 
 
@@ -524,7 +529,7 @@ def test_what_cannot_be_forecast_is_refused():
 def test_columns_of_covariates_must_be_those_of_fit():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pd.DataFrame({"rain": np.arange(106) % 7, "temperature": np.arange(106) % 5})
-    forecaster = quick(6).fit(Y, known=table[:100])
+    forecaster = rough(6).fit(Y, known=table[:100])
     for known in (table, table[100:], table.to_numpy()):
         assert np.isfinite(forecaster.predict(known=known).mean).all()
     for known in (
@@ -534,7 +539,7 @@ def test_columns_of_covariates_must_be_those_of_fit():
     ):
         with pytest.raises(ValueError, match=r"those of fit are \['rain', 'temperature'\]: give them in this order"):
             forecaster.predict(known=known)
-    assert np.isfinite(quick(6).fit(Y, known=table.to_numpy()).predict(Y, known=table).mean).all()
+    assert np.isfinite(rough(6).fit(Y, known=table.to_numpy()).predict(Y, known=table).mean).all()
 
 
 def test_times_of_covariates_must_fit():
@@ -580,14 +585,14 @@ def test_covariates_are_taken_by_their_times():
     for index in (pd.date_range("2019-12-22", periods=130, freq="D"), pd.RangeIndex(-10, 120)):
         table = pd.DataFrame({"holiday": np.arange(130) % 7 == 0, "rain": np.arange(130) % 5}, index)
         y, part = pd.Series(Y, index[10:110]), table[10:116]
-        forecaster = quick(6, season=7).fit(y, known=part[:100], observed=part[:100])
+        forecaster = rough(6, season=7).fit(y, known=part[:100], observed=part[:100])
         expected = forecaster.predict(known=part[100:]).mean
         for other in (
             forecaster.predict(known=table),
             forecaster.predict(known=table[90:]),
             forecaster.predict(known=table[110:], observed=table),
             forecaster.predict(y, known=table, observed=table),
-            quick(6, season=7).fit(y, known=table, observed=table).predict(),
+            rough(6, season=7).fit(y, known=table, observed=table).predict(),
         ):
             np.testing.assert_array_equal(other.mean, expected)
         later = forecaster.predict(y[30:], known=table, observed=table)
@@ -595,20 +600,20 @@ def test_covariates_are_taken_by_their_times():
         with pytest.raises(ValueError, match=r"known must have the 6 time steps of the horizon, .* got 5"):
             forecaster.predict(known=table[90:115])
         with pytest.raises(ValueError, match="known must begin at"):
-            quick(6).fit(y, known=table[11:])
+            rough(6).fit(y, known=table[11:])
 
 
 def test_an_index_of_numbers_says_which_steps_these_are():
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     y = pd.Series(seasonal(240), name="y")
     known = pd.DataFrame({"price": np.arange(240) % 3})
-    forecaster = quick(6, season=12).fit(y[15:228], known=known)
+    forecaster = rough(6, season=12).fit(y[15:228], known=known)
     found = forecaster.predict()
     np.testing.assert_array_equal(found.times, range(228, 234))
     np.testing.assert_array_equal(found.steps, range(213, 219))
     np.testing.assert_array_equal(found.to_frame().index, found.times)
     for other in (
-        quick(6, season=12).fit(y[15:228], known=known[15:]).predict(),
+        rough(6, season=12).fit(y[15:228], known=known[15:]).predict(),
         forecaster.predict(y[15:228], known=known),
         forecaster.predict(y[15:228].to_numpy(), known=known[15:].to_numpy()),
         forecaster.predict(y[110:228], known=known),
@@ -624,14 +629,14 @@ def test_an_index_of_numbers_says_which_steps_these_are():
         forecaster.predict(y[::2], known=known[::2])
     with pytest.raises(ValueError, match="y must have times if that of fit had them"):
         forecaster.predict(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
-    array = quick(6, season=12).fit(y[:216].to_numpy(), known=known)  # steps of arrays count from 0
+    array = rough(6, season=12).fit(y[:216].to_numpy(), known=known)  # steps of arrays count from 0
     np.testing.assert_array_equal(array.predict(y[:216], known=known).mean, array.predict().mean)
     with pytest.raises(ValueError, match=r"the index of y begins at 105, and that of fit had none: give an array"):
         array.predict(y[105:216], known=known)
     years = pd.Series(seasonal(60), range(1964, 2024))
-    assert quick(3).fit(years).predict().to_frame().index.tolist() == [2024, 2025, 2026]
-    np.testing.assert_array_equal(quick(3).fit(years.to_numpy(), times=years.index).predict().times, [2024, 2025, 2026])
-    beside = quick(6).fit(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
+    assert rough(3).fit(years).predict().to_frame().index.tolist() == [2024, 2025, 2026]
+    np.testing.assert_array_equal(rough(3).fit(years.to_numpy(), times=years.index).predict().times, [2024, 2025, 2026])
+    beside = rough(6).fit(y[:216].set_axis(pd.date_range("2020", periods=216)), known=known)
     assert np.isfinite(beside.predict(known=known[:6]).mean).all()  # numbers say nothing of dates
 
 
