@@ -14,6 +14,7 @@ import pytest
 
 from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads, set_threads
+from tests.conftest import ALL_TESTS
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from hypothesis import strategies as st  # noqa: E402
@@ -26,7 +27,7 @@ from hypothesis.stateful import (  # noqa: E402
     run_state_machine_as_test,
 )
 
-EXAMPLES, CALLS = 40, 40
+EXAMPLES, CALLS = 40 if ALL_TESTS else 20, 40
 SIZES = (3, 5, 2)
 seeds, batches = st.integers(0, 1000), st.integers(1, 5)
 
