@@ -7,7 +7,7 @@ from pytagi_ddp.kernels.cpu.layers.columns import add_partials
 from pytagi_ddp.kernels.cpu.layers.elementwise import add_state
 from pytagi_ddp.kernels.cpu.runtime.array import copy
 from pytagi_ddp.kernels.cpu.runtime.compile import loop
-from pytagi_ddp.kernels.formulas.bounds import at_least
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
@@ -68,7 +68,7 @@ def _moments(mu, var, partial, mean, m2):
             rest += partial[1, k, c]
         d = rest / np.float32(rows)
         mean[c] += d
-        m2[c] = at_least(total - rest * d, ZERO)
+        m2[c] = at_least(total - rest * d, at_most(total, ZERO))  # of wrong variances, below 0, it stays wrong
 
 
 @loop("f _ _ f")
