@@ -138,7 +138,7 @@ GROUPS = {
     "metrics": "metric tagi_utils",
     "models": "models.*",
     "estimators": "estimators.*",
-    "onnx": "onnx",
+    "onnx": "onnx.*",
     "plot": "notebook_figure plot",
     "training": "training.*",
     "forecasting": "forecasting.*",

@@ -6,14 +6,26 @@ import numpy as np
 import pytest
 
 from pytagi_ddp import manual_seed, onnx
+from pytagi_ddp.likelihoods import Categorical, Poisson
+from pytagi_ddp.models import resnet8_cifar10
 from pytagi_ddp.nn import (
     ELU,
+    LSTM,
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    ConvTranspose2d,
     LayerNorm,
     LeakyReLU,
     Linear,
+    MaxPool2d,
     MixtureReLU,
+    Parallel,
     PiecewiseLinearEncoding,
+    Pixels,
     ReLU,
+    ResNetBlock,
+    RMSNorm,
     Sequential,
     Sigmoid,
     Softplus,
@@ -104,6 +116,105 @@ def test_settings_may_be_numbers_of_numpy(activation, name, tmp_path):
     np.testing.assert_allclose(run(tmp_path / "net.onnx", x)["mean"], net.predict(x)[0], rtol=1e-4, atol=1e-5)
 
 
+NETWORKS = {
+    "poolings": lambda: [
+        *(Conv2d(1, 16, 5, in_width=12, in_height=12), ReLU(), AvgPool2d(2)),
+        *(Conv2d(16, 8, 3, padding=1), MixtureReLU(), MaxPool2d(2, 2), Linear(32, 3)),
+    ],
+    "cut off": lambda: [
+        Conv2d(2, 4, 4, bias=False, stride=2, padding=2, padding_type=3, in_width=9, in_height=11),
+        *(BatchNorm2d(4), ReLU(), MaxPool2d(3, 1, 1, 1), Linear(120, 3)),
+    ],
+    "padding at one side": lambda: [
+        Conv2d(2, 4, 3, stride=2, padding=1, padding_type=2, in_width=8, in_height=8),
+        *(LayerNorm((4, 4, 4)), ReLU(), AvgPool2d(2, 1, 1, 2), Linear(64, 3)),
+    ],
+    "larger images": lambda: [
+        *(Linear(5, 32), ReLU()),
+        ConvTranspose2d(2, 4, 3, stride=2, padding=1, padding_type=2, in_width=4, in_height=4),
+        *(ReLU(), ConvTranspose2d(4, 3, 3, padding=1), Pixels()),
+    ],
+    "norms of units": lambda: [
+        *(Linear(5, 32), LayerNorm((32,), bias=False), MixtureReLU(), BatchNorm2d(32)),
+        *(Linear(32, 16), RMSNorm((16,)), ReLU(), Linear(16, 3)),
+    ],
+    "norms of inputs": lambda: [LayerNorm((5,)), Parallel(RMSNorm((5,)), None), Linear(5, 3)],
+    "branches": lambda: [
+        Conv2d(2, 3, 3, padding=1, in_width=8, in_height=8),
+        Parallel(Conv2d(3, 4, 3, padding=1), None, [Conv2d(3, 2, 1), ReLU()], merge="concat"),
+        *(ReLU(), Parallel(Conv2d(4, 3, 1), None, split=[4, 5], merge="concat"), Linear(512, 3)),
+    ],
+    "parts of the input": lambda: [
+        Parallel(Linear(3, 8), None, split=[3, 5], merge="concat"),
+        *(Tanh(), Parallel(Linear(13, 4), Linear(13, 4)), Linear(4, 3)),
+    ],
+    "known branches": lambda: [
+        Parallel(PiecewiseLinearEncoding([[-1, 0, 1], None]), None, split=[2, 4], merge="concat"),
+        *(Tanh(), Linear(7, 3)),
+    ],
+    "time steps": lambda: [
+        *(Conv2d(1, 6, 2, stride=2, in_width=6, in_height=4), Pixels(), RMSNorm((6,))),
+        *(Linear(6, 4), ReLU(), LayerNorm((4,)), Parallel(Linear(4, 2), None, merge="concat"), Linear(6, 3)),
+    ],
+    "blocks": lambda: [
+        *(Conv2d(1, 4, 3, padding=1, in_width=6, in_height=6), ReLU()),
+        ResNetBlock([Conv2d(4, 4, 3, padding=1), BatchNorm2d(4), ReLU()]),
+        ResNetBlock([Conv2d(4, 8, 2, stride=2), MixtureReLU()], Conv2d(4, 8, 2, stride=2)),
+        *(AvgPool2d(3), Linear(8, 3)),
+    ],
+}
+
+
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_graph_predicts_what_a_network_of_any_layers_does(kind, tmp_path):
+    manual_seed(0)
+    net, rng = Sequential(*NETWORKS[kind]()), np.random.default_rng(0)
+    size = net.layers[0].in_shape.size
+    for _ in range(3):
+        x = rng.normal(size=(8, size)).astype(np.float32)
+        net(x)
+        learn(net, x, rng.normal(size=(8, net.layers[-1].out_shape.size)), 1.0)
+    net.eval()
+    likelihood = Categorical(3)
+    onnx.export(net, tmp_path / "net.onnx", likelihood=likelihood)
+    x = rng.normal(size=(7, *net.layers[0].in_shape.extents)).astype(np.float32)
+    found = run(tmp_path / "net.onnx", x)
+    mean, var = net.predict(x)
+    assert np.abs(found["mean"].reshape(mean.shape) - mean).max() < 2e-6 * np.abs(mean).max()
+    np.testing.assert_allclose(found["variance"].reshape(var.shape), var, rtol=1e-5)
+    p = likelihood.predict(net, x).probabilities
+    np.testing.assert_allclose(found["probabilities"].reshape(p.shape), p, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_onnx")
+def test_a_network_of_the_models(tmp_path):
+    manual_seed(0)
+    net = resnet8_cifar10().eval()
+    onnx.export(net, tmp_path / "net.onnx")
+    x = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
+    found = run(tmp_path / "net.onnx", x)
+    mean, var = net.predict(x)
+    assert np.abs(found["mean"] - mean).max() < 1e-5 * np.abs(mean).max()
+    np.testing.assert_allclose(found["variance"], var, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_onnx")
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_probabilities_of_uncertain_outputs(scale, tmp_path):
+    """Newton's method in the graph ends for each sample, also beside one that has NaN."""
+    manual_seed(0)
+    net, likelihood = Sequential(Linear(4, 30, gain_weight=scale)), Categorical(30)
+    onnx.export(net, tmp_path / "net.onnx", likelihood=likelihood)
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    expected = likelihood.predict(net, x).probabilities
+    np.testing.assert_allclose(run(tmp_path / "net.onnx", x)["probabilities"], expected, atol=1e-6)
+    x[3] = np.nan
+    found = run(tmp_path / "net.onnx", x)["probabilities"]
+    assert np.isnan(found[3]).all()
+    np.testing.assert_allclose(np.delete(found, 3, 0), np.delete(expected, 3, 0), atol=1e-6)
+
+
 def regression(n=120, targets=1, seed=0):
     rng = np.random.default_rng(seed)
     x = np.c_[rng.normal(size=(n, 2)), 1e6 + rng.normal(size=n), np.full(n, 7.0)]
@@ -141,6 +252,35 @@ def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
 
 
 @pytest.mark.usefixtures("_onnx")
+def test_a_graph_predicts_what_the_classifier_does(tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    import onnx as package
+
+    from pytagi_ddp.estimators import TAGIClassifier
+
+    x, values = regression()
+    labels = np.array(["low", "middle", "high"])[np.searchsorted([450, 550], values)]
+    model = TAGIClassifier((8,), n_folds=2, n_seeds=2, epochs=5, random_state=0).fit(x, labels)
+    onnx.export(model, tmp_path / "model.onnx")
+    x = regression(60, seed=1)[0]
+    p = run(tmp_path / "model.onnx", x)["probabilities"]
+    assert model.temperature_ != 1 and p.dtype == np.float64
+    np.testing.assert_allclose(p, model.predict_proba(x), atol=1e-6)
+    (notes,) = package.load(tmp_path / "model.onnx").metadata_props
+    assert (notes.key, notes.value) == ("classes", '["high", "low", "middle"]')
+    twice = np.concatenate([x, x]), np.concatenate([x[:, 0] > 0, x[:, 0] > 0.5])
+    model = TAGIClassifier((8,), n_folds=2, n_seeds=1, epochs=2, n_bins=0, random_state=0).fit(*twice)
+    model._shared = object()
+    with pytest.warns(UserWarning, match="predicts an input that was learnt as a new one"):
+        onnx.export(model, tmp_path / "model.onnx")
+    np.testing.assert_allclose(
+        run(tmp_path / "model.onnx", x)["probabilities"],
+        model.set_params(known_rows=False).predict_proba(x),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.usefixtures("_onnx")
 def test_random_intercepts_are_left_out_with_a_warning(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from pytagi_ddp.estimators import TAGIRegressor
@@ -160,16 +300,20 @@ def test_random_intercepts_are_left_out_with_a_warning(tmp_path):
 @pytest.mark.usefixtures("_onnx")
 def test_what_cannot_be_exported_is_named(tmp_path):
     path = tmp_path / "net.onnx"
-    with pytest.raises(TypeError, match=r"no graph for LayerNorm\(\): it takes Linear, ReLU, "):
-        onnx.export(Sequential(Linear(3, 4), LayerNorm((4,)), Linear(4, 1)), path)
-    with pytest.raises(TypeError, match="networks that begin with Linear or PiecewiseLinearEncoding, got ReLU"):
-        onnx.export(Sequential(ReLU(), Linear(4, 1)), path)
+    with pytest.raises(TypeError, match=r"no graph for LSTM\(3,4\): it takes Linear, Conv2d, "):
+        onnx.export(Sequential(LSTM(3, 4, 2), Linear(8, 1)), path)
+    with pytest.raises(TypeError, match="PiecewiseLinearEncoding as the first layer only"):
+        onnx.export(Sequential(Linear(3, 2), PiecewiseLinearEncoding([[0, 1], None])), path)
+    with pytest.raises(TypeError, match="no graph for the likelihood Poisson"):
+        onnx.export(Sequential(Linear(4, 1)), path, likelihood=Poisson())
+    with pytest.raises(ValueError, match="Categorical needs 3 outputs, the network has 1"):
+        onnx.export(Sequential(Linear(4, 1)), path, likelihood=Categorical(3))
     with pytest.raises(ValueError, match="quantiles are of a regressor"):
         onnx.export(Sequential(Linear(4, 1)), path, quantiles=[0.5])
-    with pytest.raises(TypeError, match="takes a Sequential or a TAGIRegressor, got list"):
+    with pytest.raises(TypeError, match="takes a Sequential, a TAGIRegressor or a TAGIClassifier, got list"):
         onnx.export([], path)
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    from pytagi_ddp.estimators import TAGIRegressor
+    from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 
     places = np.array([["a", 1.0], ["b", 2.0]] * 10, object)
     categories = TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, categorical_features=[0]).fit(places, range(20))
@@ -177,6 +321,13 @@ def test_what_cannot_be_exported_is_named(tmp_path):
         onnx.export(categories, path)
     with pytest.raises(RuntimeError, match="call fit first"):
         onnx.export(TAGIRegressor(), path)
+    with pytest.raises(ValueError, match="likelihood is of a network"):
+        onnx.export(TAGIRegressor(), path, likelihood=Categorical(3))
+    tree = TAGIClassifier((4,), n_folds=1, n_seeds=1, epochs=1, sigma_v=1.0).fit(
+        [[0.0], [1.0], [2.0]] * 4, [0, 1, 2] * 4
+    )
+    with pytest.raises(TypeError, match="no graph for sigma_v"):
+        onnx.export(tree, path)
     x, y = regression(20)
     counts = TAGIRegressor((4,), n_folds=1, n_seeds=1, epochs=1, likelihood="poisson").fit(x, np.round(np.abs(y)))
     with pytest.raises(TypeError, match="no graph for likelihood='poisson'"):
