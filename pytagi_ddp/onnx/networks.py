@@ -197,8 +197,9 @@ def _maximum(graph: Graph, layer: MaxPool2d, units: Units) -> Units:
 def _batch_norm(graph: Graph, layer: BatchNorm2d, units: Units) -> Units:
     """With the running statistics, as in evaluation."""
     shape = (-1, 1, 1) if layer.in_shape.image else (-1,)
-    r = (1 / np.sqrt(np.asarray(layer.running_var) + np.float32(layer.eps))).reshape(shape)
-    t = graph.op("Mul", graph.op("Sub", units.mean, np.asarray(layer.running_mean).reshape(shape)), r)
+    mean, var = (layer.kernels.array.to_host(part).reshape(shape) for part in (layer.running_mean, layer.running_var))
+    r = 1 / np.sqrt(var + np.float32(layer.eps))
+    t = graph.op("Mul", graph.op("Sub", units.mean, mean), r)
     return _affine(graph, layer, units, t, r * r, shape)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pytagi_ddp import cuda, likelihoods, manual_seed, nn
+from pytagi_ddp import cuda, likelihoods, manual_seed, nn, onnx
 from pytagi_ddp.kernels.cuda.runtime.compile import Kernel
 from pytagi_ddp.kernels.cuda.runtime.recorder import recording
 from tests.nn.networks import assert_same, pass_through, random_batch, randomise
@@ -52,6 +52,16 @@ def assert_equal_states(net: nn.Sequential, other: nn.Sequential, tolerance: flo
     a, b = net.state_dict(), other.state_dict()
     flat = [{f"{k} {i}": array for k, arrays in s.items() for i, array in enumerate(arrays)} for s in (a, b)]
     assert_same(*flat, tolerance)
+
+
+def test_an_onnx_graph_of_a_network_on_the_device(tmp_path):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    manual_seed(0)
+    net, paths = residual(), [tmp_path / "cpu.onnx", tmp_path / "cuda.onnx"]
+    onnx.export(net, paths[0])
+    net.to_device("cuda")
+    onnx.export(net, paths[1])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_what_is_read_cannot_be_written_to():
