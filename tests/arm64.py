@@ -79,7 +79,7 @@ def make_system(root: Path) -> None:
     needed = [name for name, _, condition in listed if "extra" not in condition or "mpi" in condition]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", *PLATFORMS]
     download += [f"--python-version={python}", "--dest", str(root / "wheels"), *needed, *NEEDS]
-    subprocess.run([*download, "cython>=3.0.1", "setuptools>=77"], check=True)
+    subprocess.run([*download, "cython>=3.2", "setuptools>=77"], check=True)
     # The compiler finds its files, and the system its loader, where they are on this machine.
     for name in ("lib64", "lib/x86_64-linux-gnu", "usr/lib/gcc-cross", "usr/aarch64-linux-gnu"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)

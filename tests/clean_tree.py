@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SHARED = "kernels/cpu/runtime/_memoryviews.c"  # made by Cython for all modules
 
 
 def source_tree(folder: Path) -> Path:
@@ -29,6 +30,8 @@ def copy_c_code(folder: Path) -> None:
         made = (ROOT / source.relative_to(folder)).with_suffix(".c")
         if made.exists() and made.stat().st_mtime > source.stat().st_mtime:
             shutil.copy2(made, source.with_suffix(".c"))
+    if (ROOT / SHARED).exists():
+        shutil.copy2(ROOT / SHARED, folder / SHARED)
 
 
 def hasty(compiler: str, folder: Path, without: str = "-no-such-flag") -> str:
