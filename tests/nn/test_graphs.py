@@ -210,6 +210,35 @@ def test_inputs_from_several_places():
         both.train(6, steps=1)
 
 
+FORMS = {"float": float, "float64": np.float64, "float32": np.float32, "list": lambda value: [float(value)]}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_numbers_and_lists_take_the_fast_path(form):
+    """Streams of single samples, as in a loop over a series, with the bits of arrays."""
+    manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+    other, updater = copy.deepcopy(net), nn.OutputUpdater("cpu")
+    for value in np.random.default_rng(0).normal(size=6).astype(np.float32):
+        for one, x, var_x in (net, form(value), form(0.5)), (other, np.array([value]), np.array([0.5])):
+            one(x, var_x)
+            updater.update(one.output_z_buffer, x, 0.1, one.input_delta_z_buffer)
+            one.backward()
+            one.step()
+    assert net.passes.express.forward(net, net.passes, form(1), form(0.5), True) is not None
+    assert updater._express(net.output_z_buffer, form(1), 0.1, net.input_delta_z_buffer)
+    np.testing.assert_array_equal(net.arena.theta, other.arena.theta)
+
+
+@pytest.mark.parametrize("bad", [np.nan, [np.inf], "1", ["1"], [None], [[1.0, 2.0], [3.0]], 10**400, [0.5, 10**400]])
+def test_numbers_and_lists_that_are_refused(bad):
+    net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+    before = [net([0.5]) for _ in range(4)][-1]
+    with pytest.raises((TypeError, ValueError)):
+        net(bad)
+    np.testing.assert_array_equal(net([0.5]), before)
+
+
 def test_predictions_are_evaluations_whatever_is_recorded():
     """Of a network in evaluation that has a norm in training, too, which moves its statistics with each other call."""
     both = Both(randomise(with_batch_norm(2)))

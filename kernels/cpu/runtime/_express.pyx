@@ -41,6 +41,7 @@ cdef extern from "flush.h" nogil:
 cnp.import_array()
 
 cdef Py_ssize_t PARALLEL_MIN = _parallel_min
+cdef tuple NUMBERS = (float, int, np.floating)
 cdef dict settings = threads.__dict__  # "_threads" is the current number of threads
 
 
@@ -107,7 +108,10 @@ cdef class Express:
     def forward(self, net, passes, mu_x, var_x, bint training):
         """`Sequential.forward` in this mode: (mu, var), flat; None if this is not the common case."""
         cdef _Pass found = self.last
-        if found is None or type(mu_x) is not cnp.ndarray or not self.as_recorded():
+        if found is None or not self.as_recorded():
+            return None
+        mu_x, var_x = as_array(mu_x), as_array(var_x)
+        if type(mu_x) is not cnp.ndarray:
             return None
         cdef Py_ssize_t size = cnp.PyArray_SIZE(mu_x)
         if size != found.size or training != found.training or (found.var is None) != (var_x is None):
@@ -218,6 +222,17 @@ cdef class Express:
         if made is not None:
             (<long long*>cnp.PyArray_DATA(made))[0] += 1
         return True
+
+
+cdef object as_array(values):
+    """A number or a list of numbers as an array, as in streams of single samples; anything else as it is."""
+    if type(values) is cnp.ndarray or not (type(values) is list or isinstance(values, NUMBERS)):
+        return values
+    if type(values) is list:
+        for value in values:
+            if not isinstance(value, NUMBERS):
+                return values
+    return np.array(values)
 
 
 cdef bint in_rows(array, Py_ssize_t batch):
@@ -348,7 +363,7 @@ def update(states, mu_obs, var_obs, deltas, double weight):
         return False
     if jcb is not None and not (type(jcb) is cnp.ndarray and plain(jcb, size)):
         return False
-    batch = states.block_size
+    batch, mu_obs = states.block_size, as_array(mu_obs)
     if not (holds(deltas, batch, size) and in_rows(mu_obs, batch)) or look(mu_obs, size) & INFINITE:
         return False
     all.var_obs, all.variance, all.weight = NULL, 0, <float>weight
