@@ -447,7 +447,7 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
     @alone
     def forget_evidence(self, factor: float) -> None:
-        """Makes all evidence so far count for 1/factor; call it before an epoch with the same data.
+        """Makes all evidence so far count for 1/factor; call it before an epoch with the same data, or in streams.
 
             for epoch in range(epochs):
                 if 0 < epoch < 0.7 * epochs:
@@ -462,6 +462,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
         new evidence; variances fall like 1/epochs, and learning stops. S0 is the limit, because evidence cannot be
         negative. A parameter with variance 0 does not change.
+
+        In a stream that changes, call it after each step with a factor near 1, such as 1.001: a linear model then
+        remembers about 1/(factor - 1) samples. The factor is rounded to float32: below 1.00000006 it is 1.
 
         S0 follows from the arguments of the present layers (gains, `init_method`, `scale`), also in a loaded network. A
         variance above S0, running statistics and the memory of recurrent layers do not change. If a run is resumed

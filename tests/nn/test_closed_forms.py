@@ -29,6 +29,25 @@ def test_one_weight_is_the_scalar_kalman_filter():
     assert s < 2e-4
 
 
+def test_a_stream_that_forgets_is_the_filter_with_a_discount_factor():
+    """West & Harrison: each step divides the variance by the discount factor, here at most up to that of the prior."""
+    rng = np.random.default_rng(5)
+    net = nn.Sequential(nn.Linear(1, 1, bias=False))
+    weight = net.layers[0]
+    m, prior, factor, noise_var = float(weight.mu_w[0]), float(weight.var_w[0]), 1.01, 0.04
+    s = prior
+    for k in range(1000):
+        x = rng.normal()
+        y = np.sin(k / 500) * x + noise_var**0.5 * rng.normal()
+        gain = s * x / (s * x * x + noise_var)
+        m, s = m + gain * (y - m * x), min((1 - gain * x) * s * factor, prior)
+        learn(net, x, y, noise_var)
+        net.forget_evidence(factor)
+    assert weight.mu_w[0] == pytest.approx(m, rel=1e-4)
+    assert weight.var_w[0] == pytest.approx(s, rel=1e-4)
+    assert abs(m - np.sin(2)) < 0.2
+
+
 def test_one_hot_inputs_one_at_a_time_give_the_exact_posterior():
     """Each observation sees one weight per output: precisions add, and means weigh by precision."""
     rng = np.random.default_rng(6)
