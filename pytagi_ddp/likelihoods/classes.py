@@ -15,7 +15,6 @@ from pytagi_ddp.likelihoods.prediction import (
     BinaryPrediction,
     ClassPrediction,
     Prediction,
-    log_expectation,
     special,
 )
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
@@ -30,6 +29,13 @@ LEAST = 1e-300  # probability
 MOST_GROWTH = 700.0  # of the logarithm of a probability in a step
 AT_ONCE = 1 << 16  # probabilities that are computed together: more do not fit a cache
 LEAST_DISTANCE = 1e-3  # of cut points that are estimated
+WIDE = 16.0  # variance of log odds from which the probability of a 1 is integrated over a logistic variable
+# Nodes of integrals over log odds and over a logistic variable, and weights: steps of 0.18 standard deviations, and of
+# 0.7. With a step h, the error is about exp(-2 pi^2/(h sd)) and exp(-2 pi^2/h), because of the poles at pi i.
+NODES = np.arange(-52, 53) * 0.18
+NODE_WEIGHTS = np.exp(-0.5 * NODES**2) * 0.18 / np.sqrt(2 * np.pi)
+FAR_NODES = np.arange(-80, 41) * 0.7
+FAR_LOG_WEIGHTS = np.log(0.7) - np.logaddexp(0, FAR_NODES) - np.logaddexp(0, -FAR_NODES)
 
 
 class Categorical(Likelihood):
@@ -279,8 +285,39 @@ def _fixed_point(m: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of the expected probabilities of 0 and 1 with the log odds N(mu, var)."""
-    zero = log_expectation(lambda z: -np.logaddexp(0, z), mu, var)
-    first = log_expectation(lambda z: -np.logaddexp(0, -z), mu, var)
-    total = np.logaddexp(zero, first)
-    return zero - total, first - total
+    """Logarithms of the expected probabilities of 0 and 1 with the log odds N(mu, var).
+
+    With f(m, s) = E[1/(1 + e^-z)], z ~ N(m, s), that of the rarer value is f(-|mu|, var), and that of the other one
+    1 - f. As e^z N(z; m, s) = e^(m + s/2) N(z; m + s, s), f(m, s) = e^(m + s/2) f(-(m + s), s). So f has to be computed
+    for m of at least -s/2 only. Errors of the logarithms are below 1e-8, for all m and s.
+    """
+    m, s = -np.abs(mu).ravel(), var.ravel()
+    rare, some = np.empty(m.shape), max(1, AT_ONCE // max(NODES.size, FAR_NODES.size))
+    with np.errstate(invalid="ignore"):
+        for first in range(0, m.size, some):
+            rows = slice(first, first + some)
+            below = m[rows] < -s[rows] / 2
+            start = np.where(below, -(m[rows] + s[rows]), m[rows])
+            rare[rows] = _log_expected_sigmoid(start, s[rows]) + np.where(below, m[rows] + s[rows] / 2, 0)
+        rare = rare.reshape(mu.shape)
+        other = np.log1p(-np.exp(rare))
+    return np.where(mu < 0, other, rare), np.where(mu < 0, rare, other)
+
+
+def _log_expected_sigmoid(m: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """ln E[1/(1 + e^-z)], z ~ N(m, s), for m >= -s/2, by the trapezoid rule.
+
+    It converges fast where the integrand is smooth: 1/(1 + e^-z) over N(m, s) if s is small; otherwise, as
+    1/(1 + e^-z) is the probability of a logistic l below z, Phi((m - l)/sqrt(s)) over l.
+    """
+    found, sd, wide = np.empty(m.shape), np.sqrt(s), s > WIDE
+    step = np.select([16 * s <= WIDE, 4 * s <= WIDE], [4, 2], 1)  # from node to node: less variance needs fewer
+    for k in (1, 2, 4):
+        some = (step == k) & ~wide
+        z = m[some, None] + sd[some, None] * NODES[::k]
+        found[some] = np.log((1 / (1 + np.exp(-z))) @ NODE_WEIGHTS[::k] * k)
+    if wide.any():
+        logs = special().log_ndtr((m[wide, None] - FAR_NODES) / sd[wide, None]) + FAR_LOG_WEIGHTS
+        top = logs.max(1)
+        found[wide] = top + np.log(np.exp(logs - top[:, None]).sum(1))
+    return found

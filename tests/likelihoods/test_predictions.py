@@ -1,5 +1,7 @@
 """Predictive distributions: against samples of themselves, and calibrated on data of the model they are of."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -156,16 +158,38 @@ def test_wide_and_narrow_outputs_keep_their_probabilities():
     assert rare.log_prob([[1.0]])[0, 0] == pytest.approx(-40, abs=1e-4)
 
 
+def log_mean_between(log_likelihood, m, sd, low, high):
+    """log E[f(z)] by a sum over z from low to high, between which all of the integrand is."""
+    z = np.linspace(low, high, 200_001)
+    logs = log_likelihood(z) - 0.5 * ((z - m) / sd) ** 2
+    return logs.max() + np.log(np.exp(logs - logs.max()).sum() * (z[1] - z[0]) / np.sqrt(2 * np.pi) / sd)
+
+
+@pytest.mark.parametrize("s", [0.9, 3.9, 15.9, 16.1, 1e4])
+def test_probabilities_of_a_yes_are_exact(s):
+    m = np.array([-1.5, -0.6, -0.5, -0.4, -0.01, 0, 0.3, 1.2]) * max(s, 30)
+    found = lk.Bernoulli().prediction(m[:, None], np.full((8, 1), s))
+    sd = np.sqrt(s)
+    ends = min(0, *m, *(m - s)) - 9 * sd, max(0, *m, *(m + s)) + 9 * sd
+    for y, log_p in ((1, lambda z: -np.logaddexp(0, -z)), (0, lambda z: -np.logaddexp(0, z))):
+        expected = [log_mean_between(log_p, one, sd, *ends) for one in m]
+        np.testing.assert_allclose(found.log_prob(np.full((8, 1), y))[:, 0], expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", [lk.Bernoulli(), lk.HierarchicalCategorical(500)])
+def test_predictions_of_many_labels_take_little_memory(likelihood):
+    m = np.zeros((200, 500 if isinstance(likelihood, lk.Bernoulli) else likelihood.outputs))
+    likelihood.prediction(m[:1], m[:1] + 1)
+    tracemalloc.start()
+    try:
+        likelihood.prediction(m, m + 1)
+        assert tracemalloc.get_traced_memory()[1] < 12 * m.nbytes
+    finally:
+        tracemalloc.stop()
+
+
 def test_surprising_observations_keep_their_probabilities():
     """The integrand has its maximum 13 to 33,000 standard deviations from the mean of the output."""
-    u = np.linspace(0, 1, 200_001)
-
-    def log_mean(log_likelihood, m, sd, low, high):
-        """log E[f(z)] by a sum over z from low to high, between which all of the integrand is."""
-        z = low + (high - low) * u
-        logs = log_likelihood(z) - 0.5 * ((z - m) / sd) ** 2
-        return logs.max() + np.log(np.exp(logs - logs.max()).sum() * (z[1] - z[0]) / np.sqrt(2 * np.pi) / sd)
-
     for m, sd, y, low, high in (
         (4, 0.1, 400, 4.5, 6.5),
         (10, 0.1, 0, 5.5, 6.5),
@@ -174,10 +198,10 @@ def test_surprising_observations_keep_their_probabilities():
     ):
         found = lk.Poisson().prediction([[m]], [[sd**2]]).log_prob([[float(y)]])
         factorial = np.log(np.arange(1, y + 1)).sum()
-        expected = log_mean(lambda z, y=y: y * z - np.exp(z), m, sd, low, high) - factorial
+        expected = log_mean_between(lambda z, y=y: y * z - np.exp(z), m, sd, low, high) - factorial
         np.testing.assert_allclose(found, expected, rtol=1e-9)
     far = lk.Gamma(1).prediction([[0.0]], [[0.01]]).log_prob([[1000.0]])
-    np.testing.assert_allclose(far, log_mean(lambda z: -z - 1000 * np.exp(-z), 0, 0.1, 1, 2.5), rtol=1e-9)
+    np.testing.assert_allclose(far, log_mean_between(lambda z: -z - 1000 * np.exp(-z), 0, 0.1, 1, 2.5), rtol=1e-9)
     certain = lk.Bernoulli().prediction([[200.0]], [[100.0]])  # E[e^-z]
     np.testing.assert_allclose(certain.log_prob([[0.0]]), -150, atol=1e-6)
 
