@@ -274,14 +274,14 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     def _probabilities(
         self, networks: list[Sequential], x: np.ndarray, learnt: Sequence[Sequence[CategoryInputs]]
     ) -> np.ndarray:
-        each = zip(networks, of_each(learnt, len(networks)), strict=True)
-        apart = (moments_apart(net, x, categories) for net, categories in each)
-        moments, classes = [(mu, var + added) for mu, var, added in apart], len(self.classes_)
-        if self._tree:
-            tree = hierarchical_softmax(classes)
-            return np.mean([class_probabilities(*some, tree) for some in moments], 0)
-        likelihood = Categorical(classes)
-        return np.mean([likelihood.prediction(*some).probabilities for some in moments], 0)
+        likelihood, tree = Categorical(len(self.classes_)), hierarchical_softmax(len(self.classes_))
+        total = np.zeros((len(x), len(self.classes_)))
+        for net, categories in zip(networks, of_each(learnt, len(networks)), strict=True):
+            mu, var, added = moments_apart(net, x, categories)
+            var += added
+            total += class_probabilities(mu, var, tree) if self._tree else likelihood.prediction(mu, var).probabilities
+        total /= len(networks)
+        return total
 
 
 def labels(numbers: np.ndarray, weights: np.ndarray, classes: int, sigma_v: float | None) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import inf, isinf
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from pytagi_ddp.estimators.student_t import Scale, fit_scale, log_density
 
 DECIMALS = 4  # of standardised inputs that are equal
+DIGEST = 16  # bytes of a row of inputs: all of them would be as large as the table
 PART = 0.1  # equal inputs of a larger part of all samples are not kept together: networks have to learn them
 SHARES = (*np.linspace(0, 1, 21).tolist(), 1.5, 2.0, 3.0, 5.0, 10.0, 100.0)  # of a variance in s^2, to choose from
 FLOOR = 0.05  # part of the noise at known inputs that does not depend on the number of observations
@@ -27,9 +29,11 @@ LEAST_GAIN = 4.0  # of the log-likelihood, if samples have something in common
 
 
 def keys_of(x: np.ndarray) -> list[bytes]:
-    """The bytes of each row of standardised inputs, which are rounded: equal for equal inputs."""
-    rounded = np.where(np.isnan(x), np.float32(np.nan), np.round(x, DECIMALS) + np.float32(0))
-    return [row.tobytes() for row in rounded]
+    """A digest of each row of standardised inputs, which are rounded: equal for equal inputs."""
+    rounded = np.ascontiguousarray(np.round(x, DECIMALS))
+    rounded += np.float32(0)  # which makes 0 of -0
+    rounded[np.isnan(rounded)] = np.nan
+    return [blake2b(row, digest_size=DIGEST).digest() for row in rounded]
 
 
 def frequent(keys: list[bytes]) -> set[bytes]:

@@ -1,5 +1,7 @@
 """Classification: classes, probabilities and their temperature."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -94,3 +96,17 @@ def test_sigma_v_gives_a_tree():
 def test_a_few_samples_that_are_all_right_are_not_certain():
     p = np.tile([0.9, 0.1], (10, 1))
     assert 0.3 < most_likely_temperature(p, np.zeros(10, int), np.ones(10)) < 0.9
+
+
+@pytest.mark.parametrize("sigma_v", [None, 0.5])
+def test_probabilities_of_many_classes_take_the_memory_of_few_networks(sigma_v):
+    x, numbers = np.random.default_rng(0).normal(size=(400, 3)), np.arange(400) % 200
+    model = TAGIClassifier(4, n_folds=10, sigma_v=sigma_v, random_state=0).partial_fit(x, numbers)
+    x = np.tile(x, (4, 1))
+    model.predict_proba(x)
+    tracemalloc.start()
+    try:
+        p = model.predict_proba(x)
+        assert tracemalloc.get_traced_memory()[1] < 20 * p.nbytes
+    finally:
+        tracemalloc.stop()

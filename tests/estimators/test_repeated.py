@@ -324,6 +324,13 @@ def test_copies_of_samples_do_not_make_error_bars_too_narrow():
     assert 0.83 < distribution.coverage(truth, 0.9) < 0.97
 
 
+def test_known_rows_of_a_wide_table_take_little_memory():
+    rng = np.random.default_rng(0)
+    x = np.asfortranarray(np.repeat(rng.normal(size=(60, 2000)), 2, 0).astype(np.float32))
+    shared = learn_classes(x, np.repeat(rng.integers(0, 2, 60), 2), np.ones(120), np.full((120, 2), 0.5), [])
+    assert len(pickle.dumps(shared)) < x[0].nbytes
+
+
 def test_several_targets_have_intercepts_of_their_own():
     x, effect, y = repeated_table()
     other = np.random.default_rng(3).normal(size=len(y))
