@@ -17,8 +17,12 @@ from pytagi_ddp.weights import checked_weights, warn_of_sum
 
 ENCODE = (
     "Name columns of categories in categorical_features, or encode them by OneHotEncoder or OrdinalEncoder in a "
-    "ColumnTransformer (scikit-learn), and dates by a FunctionTransformer that returns numbers, such as days since the "
-    "first one"
+    "ColumnTransformer (scikit-learn), free text by TfidfVectorizer, and dates by a FunctionTransformer that returns "
+    "numbers, such as days since the first one"
+)
+ONE_CLASS = (
+    "A sample has one class: for several labels of each, give zeros and ones (MultiLabelBinarizer) to a "
+    "MultiOutputClassifier (scikit-learn), or train a network with pytagi_ddp.likelihoods.Bernoulli"
 )
 BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
 NARROW = 0.05  # part of the standard deviation of y in which it is suspicious that most numbers lie
@@ -40,7 +44,8 @@ def dense(X: Any) -> Any:
     if needed > PART * memory:
         raise ValueError(
             f"X is sparse, {X.shape[0]} x {X.shape[1]}, and networks need it dense: {needed / 2**30:.1f} GiB of "
-            f"{memory / 2**30:.1f} GiB memory. Make fewer columns of it, by TruncatedSVD or SelectKBest (scikit-learn)"
+            f"{memory / 2**30:.1f} GiB memory. Make fewer columns of it, by TruncatedSVD or SelectKBest "
+            "(scikit-learn); predict, and partial_fit, may be given fewer rows at a time"
         )
     return X.toarray()
 
@@ -110,6 +115,8 @@ def _advice(values: Any, name: str, message: str, columns: Sequence[int] | None)
         place = _place(values, columns, *np.argwhere(bad)[0])
         known = "leave out its row" if name == "y" else "leave out its row, or write NaN, which is a missing value"
         return f"The first one is in {place}: {known}"
+    if name == "y" and ("y should be a 1d array" in message or "Sparse data was passed for y" in message):
+        return ONE_CLASS
     if "Unknown label type: unknown" in message or "not supported between instances" in message:
         return "Give classes of one type: y.astype(int) if all are whole numbers, else y.astype(str)"
     if name == "X" and "must hold real numbers" in message:

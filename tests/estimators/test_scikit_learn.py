@@ -27,7 +27,7 @@ from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import MultiOutputRegressor
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
@@ -551,8 +551,19 @@ def test_sparse_samples_are_made_dense(kind, monkeypatch):
     pipeline = make_pipeline(OneHotEncoder(), kind(**SMALL, random_state=0))
     assert pipeline.fit(np.sign(x).astype(int), y).score(np.sign(x).astype(int), y) > 0.5
     monkeypatch.setattr(inputs, "_memory", lambda: 2000)
-    with pytest.raises(ValueError, match=r"X is sparse, 60 x 3, .* dense: .* GiB memory. Make fewer columns"):
+    with pytest.raises(ValueError, match=r"X is sparse, 60 x 3, .* GiB memory. Make fewer columns.* fewer rows"):
         fitted.predict(csr_array(x))
+
+
+def test_several_labels_of_a_sample_and_documents_get_advice():
+    x, _ = data()
+    labels = (x > 0).astype(int)
+    for y, error in ((labels, ValueError), (csr_array(labels), TypeError)):
+        with pytest.raises(error, match=r"A sample has one class: .*MultiOutputClassifier"):
+            TAGIClassifier(**SMALL).fit(x, y)
+    assert MultiOutputClassifier(TAGIClassifier(**SMALL | {"epochs": 1})).fit(x, labels).predict(x).shape == x.shape
+    with pytest.raises(ValueError, match=r"'some words'\. It is in row 0\. .*free text by TfidfVectorizer"):
+        TAGIClassifier(**SMALL).fit(["some words"] * len(x), x[:, 0] > 0)
 
 
 def test_dense_samples_take_as_many_bytes_as_the_limit_assumes():
