@@ -52,7 +52,8 @@ def to_numpy(values: Any, what: str, text: bool = False) -> np.ndarray:
         parts = array.T if array.ndim == 2 else [array]
         _refuse([k for k, part in zip(_kinds(values), parts, strict=False) if not _all_numbers(part)], what)
     if array.shape == () and array.dtype == object:  # no array at all
-        raise TypeError(f"{what} must hold real numbers, got {type(array.item()).__name__}")
+        how = ": give it dense (.toarray()), in batches if it is large" if hasattr(values, "nnz") else ""
+        raise TypeError(f"{what} must hold real numbers, got {type(array.item()).__name__}{how}")
     held = f" ({', '.join(sorted(kind.__name__ for kind in types))})" if types else ""
     by = ", names of classes by np.unique(..., return_inverse=True)[1]" if is_text else ""
     raise TypeError(

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from pytagi_ddp import nn
 from pytagi_ddp.validate import flat_float32
@@ -167,6 +168,7 @@ def test_bad_values(net, mu_x, var_x, message):
         *((None, "got NoneType"), (np.array(None), "got NoneType"), ({"x": 1}, "got dict"), ("text", "got dtype <U4")),
         *((X.astype(complex), "got dtype complex128"), (X.astype(str).astype(object), "got dtype object")),
         *(([None], "got dtype object"), ([[1, 2], [3]], "inhomogeneous")),
+        (sparse.csr_array(X), r"got csr_array: give it dense \(\.toarray\(\)\), in batches"),
     ],
 )
 def test_what_holds_no_numbers(net, wrong, words):
