@@ -371,12 +371,13 @@ class Forecaster(BaseEstimator):
     def _chosen(self, windows: Windows, panel: Panel, cut: Cut) -> Model:
         """The best model: each choice is tried in turn, and kept if the score improves."""
         automatic = self.transform == "auto"
+        counts = automatic and _are_counts(panel)  # each model chooses its family
         random = check_random_state(self.random_state)
         epochs = self.epochs or default_epochs(len(windows.origin))
 
         def trained(kind: Kind, noise: np.ndarray | None, parts: list[Stretch], cut: Cut | None = None) -> Model:
             seeds = random.randint(LARGEST_SEED, size=len(parts)).tolist()
-            return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run, cut)
+            return fit(kind, windows, panel.width, parts, noise, epochs, seeds, self._run, cut, counts)
 
         parts, lags = stretches(windows.origin, self.horizon, self.n_folds), windows.past.shape[1]
         best = trained(Kind(lags, self.transform == "log", hidden=self._layers() or ()), None, parts)
@@ -386,10 +387,8 @@ class Forecaster(BaseEstimator):
         others += [{"earlier": True}] if windows.earlier.size else []
         others += [{"log": True}] if automatic and not (panel.values <= 0).any() else []
         others += [{"hidden": HIDDEN}] if self.hidden_layer_sizes is None else []
-        others += [{"counts": True}] if automatic and _are_counts(panel) else []
         for other in others:
-            kind = best.scaling.kind._replace(**other)
-            tried = best if kind.log and kind.counts else trained(kind, best.noise[0], parts)
+            tried = trained(best.scaling.kind._replace(**other), best.noise[0], parts)
             best = tried if tried.better_than(best) else best
         return trained(best.scaling.kind, best.noise[0], stretches(windows.origin, self.horizon, self.n_networks), cut)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -262,13 +262,15 @@ def fit(
     seeds: list[int],
     run: Run,
     cut: Cut | None = None,
+    counts: bool = False,
 ) -> Model:
     """Trains one network without each stretch of time, and forecasts the stretch by it.
 
     Args:
         number: number of series. noise: (series, horizon) variances in training; None: a first guess.
         seeds: of the networks. run: calls a function with each tuple of arguments. cut: makes windows of the same
-            series; None: the noise after missing values is not estimated.
+            series; None: the noise after missing values is not estimated. counts: whether forecasts of these networks
+            may be negative binomial instead of Gaussian, which their scores decide.
     """
     scaling = Scaling.of(kind, windows, number)
     x, y = scaling.x(windows), scaling.targets(windows)
@@ -317,13 +319,20 @@ def fit(
     found = np.maximum(most - inside, LEAST_NOISE * most) + NO_NOISE
     factor = np.minimum(most / (inside + found), 1)
     mean, std = scaling.back(windows, m, factor[0, windows.series] * v, found[0, windows.series])
-    scores = FAMILIES[kind.family](mean, std**2).crps(windows.future)
-    for k in range(number):
-        rows = windows.series == k
-        scores[rows] /= spread(windows.future[rows], 1.0)
-    by_stretch = np.array([means(scores[part.held_out].ravel()) for part in parts])
+
+    def scored(kind: Kind) -> np.ndarray:
+        scores = FAMILIES[kind.family](mean, std**2).crps(windows.future)
+        for k in range(number):
+            rows = windows.series == k
+            scores[rows] /= spread(windows.future[rows], 1.0)
+        return np.array([means(scores[part.held_out].ravel()) for part in parts])
+
+    families = (False, True) if counts and not kind.log else (False,)
+    each = {chosen: scored(kind._replace(counts=chosen)) for chosen in families}
+    best = min(each, key=lambda chosen: each[chosen].mean())
+    scaling = replace(scaling, kind=kind._replace(counts=best))
     usual = by_missing(networks, scaling, windows.some(evenly(len(y), DRAWN))).mean(0)
-    return Model(scaling, networks, found, factor, longest, usual, correlations(residuals), by_stretch)
+    return Model(scaling, networks, found, factor, longest, usual, correlations(residuals), each[best])
 
 
 def train(

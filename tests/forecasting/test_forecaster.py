@@ -322,6 +322,12 @@ def test_counts_that_are_mostly_0_have_no_negative_forecasts():
     assert (paths >= 0).all() and (paths % 1 == 0).all() and 0.7 < (paths == 0).mean() < 0.95
 
 
+def test_both_distributions_of_counts_are_those_of_the_same_networks():
+    counts = np.random.default_rng(2).poisson(1.5, 250)
+    assert quick(3).fit(counts).predict().discrete  # networks with other seeds may be better, but Gaussian
+    assert not rough(3).fit(30 + np.arange(250) % 2).predict().discrete  # far less noise than a Poisson distribution's
+
+
 @pytest.mark.parametrize(("unit", "length"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
 def test_seconds_since_1970_are_named(unit, length):
     y, hours = seasonal(100, period=24), 3600 * (450_000 + np.arange(100))
