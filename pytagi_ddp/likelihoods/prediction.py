@@ -383,15 +383,22 @@ class ClassPrediction(Prediction):
         return self._probabilities @ np.arange(self._probabilities.shape[-1]) ** 2 - self.mean**2
 
     def log_prob(self, y: Any) -> np.ndarray:
-        classes = observed_as(y, self._probabilities[..., 0])
-        if np.any(classes < np.ceil(classes)):
-            raise ValueError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
-        return self._of_class(classes, np.log(np.maximum(self._probabilities, 1e-300)))
+        return self._of_class(self._classes(y), np.log(np.maximum(self._probabilities, 1e-300)))
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        return super().crps(without_missing(y, self.mean))
+        classes, sums = self._classes(y)[..., None], np.cumsum(self._probabilities, -1)
+        known = classes >= 0
+        apart = sums - (classes <= np.arange(sums.shape[-1]))
+        return np.where(known, apart**2, np.nan).sum(-1)
 
-    crps.__doc__ = Prediction.crps.__doc__
+    crps.__doc__ = f"""{SCORE}
+
+        With the probability F(k) of a class up to k it is the ranked probability score, the sum over all k of
+        (F(k) - [y <= k])^2. It is useful if classes have an order.
+
+        Source: Epstein (1969), "A scoring system for probability forecasts of ranked categories", Journal of Applied
+        Meteorology 8.
+        """
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         return self._of_class(y, np.cumsum(self._probabilities, -1))
@@ -405,11 +412,21 @@ class ClassPrediction(Prediction):
         u = np.random.default_rng(seed).random((n, *sums.shape[:-1])) * sums[..., -1]
         return (u[..., None] >= sums).sum(-1)
 
+    def _numbers(self, y: Any) -> np.ndarray:
+        wanted, most = observed_as(y, self._probabilities[..., 0]), self._probabilities.shape[-1] - 1
+        if np.any(wanted >= most + 1):
+            raise ValueError(f"y must hold classes from 0 to {most}, got {np.nanmax(wanted)}")
+        return wanted
+
+    def _classes(self, y: Any) -> np.ndarray:
+        classes = self._numbers(y)
+        if np.any(classes < np.ceil(classes)):
+            raise ValueError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
+        return classes
+
     def _of_class(self, y: ArrayLike, values: np.ndarray) -> np.ndarray:
-        wanted = observed_as(y, values[..., 0])
+        wanted = self._numbers(y)
         missing = ~(wanted >= 0)
-        if np.any(wanted[~missing] >= values.shape[-1]):
-            raise ValueError(f"y must hold classes from 0 to {values.shape[-1] - 1}, got {np.nanmax(wanted)}")
         shape = np.broadcast_shapes(wanted.shape, values.shape[:-1])
         index = np.broadcast_to(np.where(missing, 0, wanted).astype(int), shape)[..., None]
         found = np.take_along_axis(np.broadcast_to(values, (*shape, values.shape[-1])), index, -1)[..., 0]
@@ -547,9 +564,3 @@ def observed_as(y: Any, mean: np.ndarray) -> np.ndarray:
             f"y has the shape {values.shape}, and predictions have {mean.shape}: give one for each of them"
         )
     return values
-
-
-def without_missing(y: Any, mean: np.ndarray) -> np.ndarray:
-    """`observed_as`, with NaN for the class -1."""
-    values = observed_as(y, mean)
-    return np.where(values == -1, np.nan, values)

@@ -256,8 +256,14 @@ def test_classes():
     np.testing.assert_allclose((prediction.sample(100_000, 0) == 0).mean(0), p[:, 0], atol=0.01)
     np.testing.assert_allclose(prediction.cdf([1, 2]), [p[0, :2].sum(), 1])
     assert prediction.quantile(0.5).tolist() == [0, 1]
-    with pytest.raises(ValueError, match="classes from 0 to 2"):
-        prediction.log_prob([0, 3])
+    below = np.cumsum(p, 1)
+    expected = [((below[0] - 1) ** 2).sum(), below[1, 0] ** 2 + (below[1, 1] - 1) ** 2]
+    np.testing.assert_allclose(prediction.crps([0, 1]), expected, rtol=1e-9)
+    for score in (prediction.log_prob, prediction.crps):
+        with pytest.raises(ValueError, match="classes from 0 to 2"):
+            score([0, 3])
+        with pytest.raises(ValueError, match="got fractions"):
+            score([0, 0.5])
     with pytest.raises(AttributeError, match="not of classes"):
         _ = lk.Gaussian().prediction(M, S).probabilities
     assert lk.Ordinal(4).prediction(M, S).probabilities.shape == (3, 4)
