@@ -180,8 +180,12 @@ class Forecast(Prediction):
         Args:
             ax: axes of matplotlib. truth: observations of the steps, of the shape of `mean`. level: of the interval.
             series: its name, or its number. past: time steps of the history that are shown; None: three horizons.
-        """
 
+        Raises:
+            ValueError: another series, other times than the steps ahead, or another number of them.
+        """
+        if series not in self.names and series not in range(len(self.names)):
+            raise ValueError(f"series must be one of {self.names}, or its number, got {series!r}")
         number = self.names.index(series) if series in self.names else series
 
         def column(values: ArrayLike) -> np.ndarray:

@@ -148,6 +148,9 @@ def test_a_picture():
         found.plot(ax, truth=M[:2])
     named = plot.figure().add_subplot()
     found.names = ["here", "there"]
+    for wrong in ("nowhere", 2):
+        with pytest.raises(ValueError, match=rf"series must be one of .*'there'.*, got {wrong!r}"):
+            found.plot(named, series=wrong)
     found.plot(named, series="there")
     np.testing.assert_array_equal(named.lines[1].get_ydata(), M[:, 1])
 
