@@ -74,7 +74,7 @@ class Layout(NamedTuple):
         if panel.width != len(self.names) or not (panel.flat or panel.names in (self.names, unnamed)):
             raise ValueError(f"y has the series {panel.names}, and those of fit are {self.names}")
         if panel.steps < self.lags:
-            raise ValueError(f"y has {panel.steps} time steps, and the networks look {self.lags} back")
+            raise ValueError(f"y has {panel.steps} time steps, and networks look {self.lags} back: give earlier ones")
         step = None if panel.times is None else panel.times.step_in_words()
         if (step is None) != (self.step is None):
             raise ValueError("y must have times if that of fit had them, and none otherwise")

@@ -525,7 +525,7 @@ def test_what_cannot_be_forecast_is_refused():
         ({"known": both, "observed": Y}, r"covariates are \['known', 'observed'\], and those of fit are \['known'\]"),
         ({"y": Y}, r"covariates are \[\], and those of fit are \['known'\]"),
         ({"y": both, "known": both}, r"y has the series \[0, 1\], and those of fit are \[0\]"),
-        ({"y": Y[:7], "known": both}, "y has 7 time steps, and the networks look 8 back"),
+        ({"y": Y[:7], "known": both}, "y has 7 time steps, .* look 8 back: give earlier ones"),
         ({"y": np.r_[Y[:90], [np.nan] * 10], "known": both}, "y has no value among the last 8 time steps"),
     ):
         with pytest.raises(ValueError, match=message):
