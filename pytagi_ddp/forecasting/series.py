@@ -208,8 +208,8 @@ def _times_of(index: Any, what: str) -> Times | None:
         return Times.read(index, len(index), f"the index of {what}")
     except TypeError as error:
         raise ValueError(
-            f"the index of {what}, {type(index).__name__} from {index[0]!r}, holds no dates ({error}): convert it by "
-            f"pd.to_datetime, pass times=, or number the steps by {what}.reset_index(drop=True)"
+            f"the index of {what}, {type(index).__name__} from {index.tolist()[0]!r}, holds no dates ({error}): "
+            f"convert it by pd.to_datetime, pass times=, or number the steps by {what}.reset_index(drop=True)"
         ) from None
 
 

@@ -232,10 +232,9 @@ def _dates(times: Any, what: str) -> tuple[np.ndarray, tzinfo | None, str | None
     if array.dtype.kind in "iu" or (each and all(isinstance(one, Integral) for one in each)):
         return array.astype(np.int64), None, None
     if array.dtype.kind in "fbcm":
-        seconds = "; seconds since 1970 become dates by pd.to_datetime(seconds, unit='s')"
-        raise TypeError(
-            f"{what} must be dates or whole numbers, got {array.dtype}{seconds if array.dtype.kind == 'f' else ''}"
-        )
+        advice = "; years become whole numbers by .astype(int), and seconds since 1970 become dates by pd.to_datetime"
+        advice = f"{advice}(seconds, unit='s')" if array.dtype.kind == "f" else ""
+        raise TypeError(f"{what} must be dates or whole numbers, got {array.dtype}{advice}")
     if array.size and isinstance(text := array.flat[0], str) and WITH_ZONE.search(text):
         raise TypeError(f"{what} must be dates: the text {str(text)!r} has a time zone, which pd.to_datetime reads")
     if zone is None and any(getattr(one, "tzinfo", None) is not None for one in each):
