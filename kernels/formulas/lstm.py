@@ -4,13 +4,16 @@ Gates are f (forget), i (input), c (candidate), o (output). Source: Vuong, Nguye
 (TAGI-LSTM); cuTAGI.
 """
 
+import math
+
 import numpy as np
 
 from pytagi_ddp.kernels.formulas.activation import sigmoid_moments, tanh_moments
+from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
-ZERO, TWO = f(0), f(2)
+ZERO, ONE, TWO = f(0), f(1), f(2)
 VAR_FLOOR = f(1e-5)  # replaces a variance that is not positive
 
 
@@ -21,8 +24,20 @@ def product_moments(m, s, n, t, cov):
 
 
 @formula
+def bounded(s, j):
+    """(variance, slope) of a sigmoid or tanh p of a Gaussian with variance s, from its derivative j.
+
+    Linearised, the variance j^2 s has no bound, and products of such variables grow from step to step. But j is p (1 -
+    p), or 1 - p^2: the largest variance of a variable between 0 and 1, or -1 and 1, with the mean p. So the variance is
+    limited to j, and the slope to the one that gives this variance. With s up to 1 there is nothing to limit.
+    """
+    slope = at_most(j, math.sqrt(j / at_least(s, ONE)))
+    return slope * slope * s, slope
+
+
+@formula
 def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c_var):
-    """C = f C' + i c and h = o tanh C.
+    """C = f C' + i c and h = o tanh C, with bounded variances of f, i, o and tanh C, and so of h.
 
     Args:
         z_f, s_f, ...: moments of the gates before their activation.
@@ -34,15 +49,19 @@ def cell_moments(z_f, s_f, z_i, s_i, z_c, s_c, z_o, s_o, ic, fo, io, co, c_mu, c
         Moments of h and of C; the sensitivities of C to the gates f, i, c before their activation; of h to gate o; of h
         to C; and of C to C'.
     """
-    f, s_f, j_f = sigmoid_moments(z_f, s_f)
-    i, s_i, j_i = sigmoid_moments(z_i, s_i)
+    f, _, j_f = sigmoid_moments(z_f, s_f)
+    i, _, j_i = sigmoid_moments(z_i, s_i)
     c, s_c, j_c = tanh_moments(z_c, s_c)
-    o, s_o, j_o = sigmoid_moments(z_o, s_o)
+    o, _, j_o = sigmoid_moments(z_o, s_o)
+    s_f, j_f = bounded(s_f, j_f)
+    s_i, j_i = bounded(s_i, j_i)
+    s_o, j_o = bounded(s_o, j_o)
     k_f, k_i, k_c = j_f * c_mu, j_i * c, j_c * i
     kept_mu, kept_var = product_moments(f, s_f, c_mu, c_var, ZERO)
     new_mu, new_var = product_moments(i, s_i, c, s_c, j_i * j_c * ic)
     mean, var = kept_mu + new_mu, kept_var + new_var
-    t, s_t, j_t = tanh_moments(mean, var)
+    t, _, j_t = tanh_moments(mean, var)
+    s_t, j_t = bounded(var, j_t)
     h, s_h = product_moments(o, s_o, t, s_t, j_t * j_o * (fo * k_f + io * k_i + co * k_c))
     return h, s_h, mean, var, k_f, k_i, k_c, j_o * t, j_t * o, f
 

@@ -294,6 +294,7 @@ def lstm(layer, m, s):
         z_s = a_s @ (w**2 + s_w).transpose(0, 2, 1) + a_m**2 @ s_w.transpose(0, 2, 1) + var_bias
         (f, i, _, o), c = 1 / (1 + np.exp(-z_m)), np.tanh(z_m[2])
         j_f, j_i, j_c, j_o = f * (1 - f), i * (1 - i), 1 - c**2, o * (1 - o)
+        j_f, j_i, j_o = (np.sqrt(np.minimum(j**2, j / z_s[gate])) for gate, j in ((0, j_f), (1, j_i), (3, j_o)))
         s_f, s_i, s_c, s_o = np.array([j_f, j_i, j_c, j_o]) ** 2 * z_s
         fo, io, co = (a_s[:, :n_in] @ (w[gate] * w[3])[:, :n_in].T for gate in range(3))
         cov = j_i * j_c * (a_s @ (w[1] * w[2]).T)
@@ -302,7 +303,7 @@ def lstm(layer, m, s):
         new_s = c_s * f**2 + c_s * s_f + s_f * c_m**2
         c_m, c_s = new_m, new_s + s_c * i**2 + s_i * s_c + s_i * c**2 + cov**2 + 2 * cov * i * c
         tau = np.tanh(c_m)
-        j_tau = 1 - tau**2
+        j_tau = np.sqrt(np.minimum((1 - tau**2) ** 2, (1 - tau**2) / c_s))
         cov = j_tau * j_o * (fo * slopes[0] + io * slopes[1] + co * slopes[2])
         h_m = o * tau + cov
         s_tau = j_tau**2 * c_s

@@ -13,7 +13,7 @@ import pytest
 from pytagi_ddp import manual_seed, nn
 from tests.battery.example import observe, train
 from tests.nn import golden
-from tests.nn.networks import pass_through, random_batch, randomise
+from tests.nn.networks import assert_same, expected_pass, pass_through, random_batch, randomise
 
 
 def test_arguments_in_either_order():
@@ -241,6 +241,16 @@ def test_a_recomputed_pass_of_several_samples_does_not_reset_the_memory():
         net.set_delta_z(delta_mu, delta_var)
         net.backward()
         np.testing.assert_array_equal(lstm.get_memory(), 0.5)
+
+
+def test_variances_are_bounded():
+    """They grew from step to step: h of this new network overflowed at the 20th."""
+    manual_seed(1)
+    net = nn.Sequential(nn.LSTM(2, 12, seq_len=40, gain_weight=2, gain_bias=2))
+    _, var = net(random_batch(net, 3, with_variance=False)[0])
+    assert (var < 1.5).all(), "h is between -1 and 1"
+    batch = random_batch(net, 3)
+    assert_same(pass_through(net, *batch), expected_pass(net, *batch), 1e-4)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])

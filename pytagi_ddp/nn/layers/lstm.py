@@ -25,11 +25,11 @@ class LSTM(SizesView, BaseLayer):
         f, i, o = sigmoid(W x + b), c = tanh(W x + b)       gates, each with its own W and b; x = [input, h before]
         C = f C before + i c                                h = o tanh(C)
 
-    with the moments of `Linear`, of linearised activations and of products of Gaussians. The moments include the
-    covariance of i with c due to x, and that of o with tanh(C) due to the input alone, without h before. They treat
-    gates and earlier states as independent, and so the uses of a weight at different time steps. Deltas are propagated
-    through h and C to the gates, the inputs and the earlier time steps. Batch sums are over samples and time steps; the
-    cap (`Sequential.step`) counts samples.
+    with the moments of `Linear`, of linearised activations (those of f, i, o and tanh(C) with variances that their
+    ranges allow) and of products of Gaussians. The moments include the covariance of i with c due to x, and that of o
+    with tanh(C) due to the input alone, without h before. They treat gates and earlier states as independent, and so
+    the uses of a weight at different time steps. Deltas are propagated through h and C to the gates, the inputs and the
+    earlier time steps. Batch sums are over samples and time steps; the cap (`Sequential.step`) counts samples.
 
     Every sequence begins with h = C = 0, with one exception: a layer of one time step that is called with one sample
     continues from the previous call. It keeps the moments of h and C after each forward pass, in training and
