@@ -101,7 +101,8 @@ def main(arguments: Sequence[str]) -> None:
                     "--max-restarts and --min-ranks, and give -N and --ntasks-per-node instead of -np"
                 )
             interface = "pmix" if family == OPEN_MPI else "pmi2"
-            own.write_slurm.write_text(batch_script(options, command, interface, script_name(program)))
+            script = batch_script(options, command, interface, script_name(program))
+            own.write_slurm.write_bytes(os.fsencode(script))  # the bytes of names of files, as they were given
             return
         mpirun = find_mpirun(family)
         if own.max_restarts or own.min_ranks is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Container
 from pathlib import Path
 
+from pytagi_ddp.text import text_of
+
 
 def ancestor(names: Container[str]) -> Path | None:
     """The nearest ancestor of this process (or itself) with one of these names, the last of `line_up_to`; or None."""
@@ -23,7 +25,7 @@ def line_up_to(names: Container[str]) -> list[Path]:
         process = Path("/proc/self").resolve()
         while process.name not in ("proc", "0", "1", "self"):
             line.append(process)
-            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            name, _, rest = text_of(process / "stat").partition("(")[2].rpartition(")")
             if name.partition(".")[0] in names:
                 return line
             process = process.parent / rest.split()[1]
@@ -38,13 +40,13 @@ def children(process: Path) -> list[Path]:
     Raises:
         OSError: the process has ended, or this kernel does not list children.
     """
-    lists = [(thread / "children").read_text() for thread in (process / "task").iterdir()]
+    lists = [text_of(thread / "children") for thread in (process / "task").iterdir()]
     return [process.parent / child for child in " ".join(lists).split()]
 
 
 def is_alive(process: Path) -> bool:
     """Whether a process has not ended yet; a zombie counts as ended."""
     try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return text_of(process / "stat").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False

@@ -70,9 +70,15 @@ def test_a_script_for_slurm_starts_ranks_and_job_by_itself(tmp_path, option):
     assert "#SBATCH -n 3\n" in (tmp_path / "job.sh").read_text()
 
 
+def test_a_script_for_slurm_has_the_bytes_of_the_program(tmp_path):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    main(["--write-slurm", str(tmp_path / "job.sh"), "-N", "2", os.fsdecode(b"caf\xe9.py")])  # Latin-1
+    assert b"caf\xe9.py" in (tmp_path / "job.sh").read_bytes()
+
+
 def test_hosts_of_mpirun(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# nodes\na:4\n\nb slots=2 # the small one\nc\n")
+    file.write_bytes(b"# caf\xe9\na:4\n\nb slots=2 # the small one\nc\n")
     assert hosts_in(["-np", "7", "-f", str(file)]) == {"a": 4, "b": 2, "c": 1}
     assert hosts_in(["-hosts", "a,b:3", "-np", "4"]) == {"a": 1, "b": 3}
     assert hosts_in(["-np", "4"]) == {}

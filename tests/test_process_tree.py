@@ -43,3 +43,15 @@ def test_children_until_they_are_waited_for():
     assert process not in children(me) and not is_alive(process)
     with pytest.raises(OSError, match=process.name):
         children(process)
+
+
+def test_names_of_programs_may_be_bytes_of_any_encoding():
+    """The kernel cuts a name after 15 bytes: here inside a letter."""
+    program = (
+        'open("/proc/self/comm", "wb").write("обучение сети".encode())\n'
+        "import os\n"
+        "from pytagi_ddp.process_tree import Path, ancestor, is_alive\n"
+        'print(is_alive(Path("/proc/self")), ancestor(["launcher"]))'
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True None\n"

@@ -1,5 +1,6 @@
 """CPU quotas of control groups, read from file trees as Linux would show them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def machine(monkeypatch, tmp_path):
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/cgroup").write_text(own)
         where = str(tmp_path / folder).replace(" ", r"\040")
-        (tmp_path / "proc/mountinfo").write_text(mounts.format(root=root, mount=where))
+        (tmp_path / "proc/mountinfo").write_bytes(os.fsencode(mounts.format(root=root, mount=where)))
         for group, files in groups.items():
             Path(tmp_path, folder, group).mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
@@ -107,3 +108,9 @@ def test_something_else_in_place_of_control_groups(machine):
 def test_without_control_groups(monkeypatch, tmp_path):
     monkeypatch.setattr(quota, "PROCESS", tmp_path / "nothing")
     assert quota.cpu_quota() == float("inf")
+
+
+@versions
+def test_other_mounts_may_have_names_of_any_encoding(machine, own, mounts):
+    name = b"/media/caf\xe9"  # Latin-1
+    assert machine(own.format("/"), f"{OTHER.format(mount=os.fsdecode(name))}\n{mounts}", {"": limit(200)}) == 2

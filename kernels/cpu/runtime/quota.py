@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytagi_ddp.text import text_of
+
 PROCESS = Path("/proc/self")
 
 
@@ -25,10 +27,10 @@ def _groups() -> Iterator[Path]:
     """The folders of the control groups of this process, from the innermost to the outermost visible one."""
     with contextlib.suppress(OSError, ValueError):  # there are no control groups
         own = {}  # path of the process' group, by controller ("" for version 2)
-        for line in (PROCESS / "cgroup").read_text().splitlines():
+        for line in text_of(PROCESS / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             own.update(dict.fromkeys(controllers.split(","), path))
-        for line in (PROCESS / "mountinfo").read_text().splitlines():
+        for line in text_of(PROCESS / "mountinfo").splitlines():
             mount, _, filesystem = line.partition(" - ")
             kind, *_, options = filesystem.split()
             controller = {"cgroup": "cpu", "cgroup2": ""}.get(kind)
@@ -45,6 +47,6 @@ def _quotas(group: Path) -> Iterator[float]:
     """The quota of one group, if it has one: CPU time divided by the length of a period."""
     for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, version 1
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
-            quota, period = " ".join((group / name).read_text() for name in names).split()
+            quota, period = " ".join(text_of(group / name) for name in names).split()
             if int(quota) > 0:
                 yield int(quota) / int(period)

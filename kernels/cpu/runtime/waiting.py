@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytagi_ddp.text import text_of
+
 SHORT = "100"  # if contention cannot be detected
 SPINS = "10000" if os.path.exists("/proc/self/schedstat") else SHORT  # 0.15 ms or more: longer than most gaps of loops
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -62,7 +64,7 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
 def _copies() -> set[str]:
     """The loaded copies of libgomp that run our threads: that of the system, and that in our wheel."""
     try:
-        files = Path("/proc/self/maps").read_text()
+        files = text_of(Path("/proc/self/maps"))
     except OSError:
         return set()
     return {name for name in ("/libgomp.so.1", "/pytagi_ddp.libs/libgomp") if name in files}

@@ -19,6 +19,7 @@ from pathlib import Path
 from pytagi_ddp.distributed.engine.errors import CollectiveTimeoutError, RankLeftError
 from pytagi_ddp.distributed.engine.launcher import HYDRA_PROXY
 from pytagi_ddp.process_tree import ancestor, children, is_alive
+from pytagi_ddp.text import text_of
 
 POLL_SECONDS = 0.01
 POLL_SHARE = 0.1  # the largest share of a core that polling takes
@@ -38,7 +39,7 @@ def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iter
     try:
         if proxy is not None:
             children(proxy)
-            before = OWN_NAME.read_text().removesuffix("\n")
+            before = OWN_NAME.read_bytes().removesuffix(b"\n")
             OWN_NAME.write_text(f"{NAME}{local_rank}")
     except OSError:  # a kernel that does not list children or change names; the same for all ranks
         proxy = None
@@ -49,7 +50,7 @@ def node_barrier(local_rank: int, local_world_size: int, timeout: float) -> Iter
         _await_others(proxy, local_rank, local_world_size, time.monotonic() + timeout)
         yield
     finally:
-        OWN_NAME.write_text(before)
+        OWN_NAME.write_bytes(before)
 
 
 def _await_others(proxy: Path, local_rank: int, local_world_size: int, deadline: float) -> None:
@@ -76,7 +77,7 @@ def _ranks_below(process: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):  # the process has just ended
         for child in children(process):
             with contextlib.suppress(OSError):
-                name = (child / "comm").read_text().strip()
+                name = text_of(child / "comm").strip()
                 rank = name.removeprefix(NAME)
                 if rank != name and rank.isdecimal() and is_alive(child):
                     yield int(rank)

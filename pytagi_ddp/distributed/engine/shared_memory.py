@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytagi_ddp.distributed.engine.errors import LaunchError
+from pytagi_ddp.text import text_of
 
 if TYPE_CHECKING:
     from pytagi_ddp.distributed.engine._shared_sum import SharedSum
@@ -175,4 +176,4 @@ def _map(path: Path | None, identity: tuple[int, int] | None) -> mmap.mmap | Non
 
 def _mapped_files(maps: Path, prefixes: tuple[str, ...]) -> set[str]:
     starts = tuple(f"{SHM}/{prefix}" for prefix in prefixes)
-    return {line.split()[-1] for line in maps.read_text().splitlines() if line.split()[-1].startswith(starts)}
+    return {line.split()[-1] for line in text_of(maps).splitlines() if line.split()[-1].startswith(starts)}

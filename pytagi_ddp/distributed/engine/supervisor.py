@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytagi_ddp.process_tree import children
+from pytagi_ddp.text import text_of
 from pytagi_ddp.validate import as_integers, as_numbers
 
 RESTART_VARIABLE = "PYTAGI_DDP_RESTART"
@@ -165,7 +166,7 @@ def hosts_in(options: Sequence[str]) -> dict[str, int]:
     if (named := _value(options, HOSTS)) is not None:
         lines = named.split(",")
     elif (file := _value(options, HOST_FILE)) is not None:
-        lines = Path(file).read_text().splitlines()
+        lines = text_of(Path(file)).splitlines()
     else:
         return {}
     words = [line.partition("#")[0].replace("slots=", " ").replace(":", " ").split() for line in lines]

@@ -28,6 +28,14 @@ def test_leftovers_are_files_that_nobody_has_mapped(shm):
     assert sorted(shared_memory.leftovers()) == [alive, dead, open_mpi]
 
 
+def test_processes_may_have_mapped_files_of_any_name(shm, tmp_path_factory):
+    (shm / "mpich_shm_dead_0").write_bytes(b"x")
+    file = Path(os.fsdecode(os.fsencode(tmp_path_factory.mktemp("folder")) + b"/caf\xe9"))  # Latin-1
+    file.write_bytes(b"x")
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 1, access=mmap.ACCESS_READ):
+        assert shared_memory.leftovers() == [shm / "mpich_shm_dead_0"]
+
+
 def test_links_and_files_of_others_are_no_leftovers(shm, monkeypatch):
     """Other users choose their names, which doctor gives to a shell, and what they lead to."""
     (shm / "mine").write_bytes(b"x")
