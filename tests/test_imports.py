@@ -99,7 +99,7 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 # Names of modules are without `pytagi_ddp.`; `name.*` is a package with all of its modules.
 GROUPS = {
     "util": """
-        _version arrays bars blas files interrupts listing moved process_tree text validate warn weights
+        _version arrays bars blas files interrupts listing moved process_tree quota text validate warn weights
         kernels.checksummed nn.core.attributes nn.core.table nn.core.unpickled
     """,
     "kernels/formulas": "kernels.formulas.*",

@@ -12,6 +12,7 @@ import numpy as np
 import sklearn
 from scipy.sparse import issparse
 
+from pytagi_ddp.quota import memory_limit
 from pytagi_ddp.warn import warn
 from pytagi_ddp.weights import checked_weights, warn_of_sum
 
@@ -27,14 +28,14 @@ ONE_CLASS = (
 BYTES = 20  # per dense number: float64, its deviation from the mean, and float32 after standardisation
 NARROW = 0.05  # part of the standard deviation of y in which it is suspicious that most numbers lie
 FAR = 5  # ranges of four fifths of y between a number that occurs more than once and all others: it may mean "missing"
-PART = 0.5  # of the machine's memory that may be used for them
+PART = 0.5  # of the memory that may be used for them
 
 
 def dense(X: Any) -> Any:
     """Converts a sparse X to a dense array; returns anything else unchanged.
 
     Raises:
-        ValueError: it would take more than half of the machine's memory. TypeError: a LazyFrame of polars.
+        ValueError: it would take more than half of the memory. TypeError: a LazyFrame of polars.
     """
     if hasattr(X, "collect_schema") and not hasattr(X, "shape"):
         raise TypeError(f"X is a {type(X).__name__}, which has no values yet: give X.collect()")
@@ -50,9 +51,9 @@ def dense(X: Any) -> Any:
     return X.toarray()
 
 
-def _memory() -> int:
-    """Bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory() -> float:
+    """Bytes of memory that this process may use: those of the machine, or fewer in a container or a batch job."""
+    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), memory_limit())
 
 
 def names_of(X: Any) -> list[Any]:

@@ -550,7 +550,7 @@ def test_sparse_samples_are_made_dense(kind, monkeypatch):
         assert fitted.score(sparse(x), y) == fitted.score(x, y)
     pipeline = make_pipeline(OneHotEncoder(), kind(**SMALL, random_state=0))
     assert pipeline.fit(np.sign(x).astype(int), y).score(np.sign(x).astype(int), y) > 0.5
-    monkeypatch.setattr(inputs, "_memory", lambda: 2000)
+    monkeypatch.setattr(inputs, "memory_limit", lambda: 2000.0)  # of a container
     with pytest.raises(ValueError, match=r"X is sparse, 60 x 3, .* GiB memory. Make fewer columns.* fewer rows"):
         fitted.predict(csr_array(x))
 

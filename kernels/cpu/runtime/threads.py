@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
-from pytagi_ddp.kernels.cpu.runtime.quota import cpu_quota
 from pytagi_ddp.kernels.cpu.runtime.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
+from pytagi_ddp.quota import cpu_quota
 from pytagi_ddp.text import whole_number
 from pytagi_ddp.validate import as_integers
 from pytagi_ddp.warn import warn

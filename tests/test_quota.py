@@ -1,11 +1,12 @@
-"""CPU quotas of control groups, read from file trees as Linux would show them."""
+"""Limits of CPU time and memory by control groups, read from file trees as Linux would show them."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from pytagi_ddp.kernels.cpu.runtime import quota, threads
+from pytagi_ddp import quota
+from pytagi_ddp.kernels.cpu.runtime import threads
 
 V2 = "30 1 0:26 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw"
 V1 = "31 1 0:27 {root} {mount} rw shared:9 - cgroup cgroup rw,cpu,cpuacct"
@@ -107,7 +108,23 @@ def test_something_else_in_place_of_control_groups(machine):
 
 def test_without_control_groups(monkeypatch, tmp_path):
     monkeypatch.setattr(quota, "PROCESS", tmp_path / "nothing")
-    assert quota.cpu_quota() == float("inf")
+    assert quota.cpu_quota() == quota.memory_limit() == float("inf")
+
+
+V1_MEMORY = V1.replace("cpu,cpuacct", "memory")
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts", "file", "none"),
+    [
+        ("0::/job\n", V2, "memory.max", "max\n"),
+        ("5:memory:/job\n3:cpu,cpuacct:/\n", f"{V1}\n{V1_MEMORY}", "memory.limit_in_bytes", "9223372036854771712\n"),
+    ],
+)
+def test_the_least_limit_of_memory(machine, own, mounts, file, none):
+    groups = {"": {file: "1500000\n"}, "job": {file: none, "memory.current": "1000\n"}}
+    assert machine(own, mounts, groups) == 8
+    assert quota.memory_limit() == 1_500_000
 
 
 @versions
