@@ -84,14 +84,16 @@ def _numerics() -> Iterator[Finding]:
         except Exception as error:
             yield Finding(name, f"does not import: {error}", f"pip install --force-reinstall {name}", needed=True)
             continue
-        text = module.__version__
+        text, advice = module.__version__, ""
         for pool in threadpool_info():
             if pool["user_api"] == "blas" and f"{name}.libs" in pool["filepath"]:
                 text += f", BLAS {pool['internal_api']} {pool['version']} ({pool.get('architecture', 'unknown core')})"
         if name == "numba":
             layers = [layer for layer, pool in _NUMBA_POOLS.items() if _imports(f"numba.np.ufunc.{pool}")]
             text += f", threading layers {', '.join(layers)}"
-        yield Finding(name, text)
+            if "omp" not in layers:
+                advice = "loops use one thread; for more: brew install libomp (macOS), or conda install llvm-openmp"
+        yield Finding(name, text, advice)
 
 
 def _products() -> Iterator[Finding]:

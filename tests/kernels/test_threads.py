@@ -10,11 +10,13 @@ import threading
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu.runtime import threads
+from pytagi_ddp.kernels.cpu.layers import output_update
+from pytagi_ddp.kernels.cpu.runtime import compile, threads
 from tests.conftest import ALL_TESTS
 from tests.kernels import threads as random_cases
 
@@ -106,6 +108,15 @@ def test_more_threads_than_numba_can_start():
     threads.set_threads(numba.config.NUMBA_NUM_THREADS + 1)
     assert threads.get_threads() == numba.config.NUMBA_NUM_THREADS + 1
     assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
+
+
+@pytest.mark.parametrize(("layer", "parallel"), [("omp", True), ("tbb", False), ("workqueue", False)])
+def test_loops_use_threads_of_openmp_only(layer, parallel, monkeypatch):
+    monkeypatch.setattr(compile, "get_threads", lambda: 2)
+    monkeypatch.setattr(numba, "threading_layer", lambda: layer)
+    choose = output_update._update.compiled_for
+    large, small = (np.empty(n, np.float32) for n in (compile.PARALLEL_MIN, 1))
+    assert (choose(large) is not choose(small)) is parallel
 
 
 def test_holds_in_every_python_thread():

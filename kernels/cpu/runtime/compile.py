@@ -35,6 +35,9 @@ if describe() == ADAPTED:
 current, flushed = _replay.current, _replay.flushed
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
 PARALLEL_MIN = 32_768  # elements from which several threads are faster
+# Numba's layer for loops on several threads. `workqueue` ends a process in which two Python threads use it at once, and
+# flush.h does not reach the threads of other layers.
+OPENMP = "omp"
 
 
 def _source_hash() -> str:
@@ -163,7 +166,8 @@ def loop(
         expected = Shapes(function, shapes, fits)
 
         def threads_for(first) -> int:
-            return get_threads() if first.size >= PARALLEL_MIN else 1
+            threads = get_threads() if first.size >= PARALLEL_MIN else 1
+            return threads if threads == 1 or numba.threading_layer() == OPENMP else 1
 
         def compiled_for(first) -> Callable:
             return form(threads_for(first) > 1)
