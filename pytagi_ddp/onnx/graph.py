@@ -39,7 +39,7 @@ class Graph:
         name = name or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         outs = [name, *(f"{name}_{k}" for k in range(1, results))]
         names = [part if isinstance(part, str) else self.constant(part) for part in inputs]
-        self.nodes.append(self.helper.make_node(kind, names, outs, **settings))
+        self.nodes.append(self.helper.make_node(kind, names, outs, name=name, **settings))
         return outs
 
     def constant(self, value: np.ndarray | np.generic | float) -> str:
