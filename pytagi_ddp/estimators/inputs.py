@@ -250,6 +250,8 @@ def labels_of(column: Any, name: str) -> list[Hashable]:
         ValueError: more than one column. TypeError: values that are no labels, such as lists.
     """
     masked = np.ma.isMaskedArray(column)
+    if hasattr(getattr(column, "type", None), "index_type"):  # PyArrow to 22 converts no unsigned indices, as of polars
+        column = column.cast(column.type.value_type)
     values = column
     if not masked:  # a list may hold text and numbers, which would all become text
         kept = object if isinstance(column, list | tuple) else None
