@@ -273,7 +273,8 @@ def test_categories_of_samples_without_weight_are_unknown(kind, train):
     y, weights = np.arange(110) % 2, np.repeat([1.0, 0.0], [30, 80])
     some, every = (kind(**QUICK, categorical_features=[0]) for _ in range(2))
     getattr(some, train)(np.array(x[:30])[:, None], y[:30])
-    with warnings.catch_warnings(action="error"):  # most values are of no known category, but do not count
+    with warnings.catch_warnings():  # most values are of no known category, but do not count
+        warnings.simplefilter("error")
         getattr(every, train)(np.array(x)[:, None], y, sample_weight=weights)
     assert some._categories == every._categories
     np.testing.assert_array_equal(some.predict([[1], [100]]), every.predict([[1], [100]]))
@@ -447,7 +448,8 @@ def test_an_unknown_category_is_predicted_as_the_known_ones(kind, apart):
     table.loc[n : 3 * n // 2, "site"] = "s1"
     options = {"n_folds": 2, "n_seeds": 1, "epochs": 15, "n_bins": 0, "random_state": 0}
     rare, y = rng.random(2 * n) < 1 / (1 + np.exp(3 - x)), x + 0.3 * rng.normal(size=2 * n)
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         model = kind(20, **options).fit(
             table[:n], (rare if kind is TAGIClassifier else y)[:n], groups=site[:n] if apart else None
         )

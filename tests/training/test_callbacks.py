@@ -284,7 +284,8 @@ def test_a_warning_that_is_an_error_is_raised_on_all_ranks(data, known, message)
             net.fit(data, likelihood=Gaussian(0.1), epochs=20 if len(data[0]) == 8 else 2, batch_size=4)
         return net.communicator.all_gather_object(net.rank)
 
-    with warnings.catch_warnings(action="error", category=UserWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
         assert run_threads(train, 2) == [[0, 1]] * 2
 
 
