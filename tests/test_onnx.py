@@ -146,6 +146,14 @@ NETWORKS = {
         *(Linear(5, 32), LayerNorm((32,), bias=False), MixtureReLU(), BatchNorm2d(32)),
         *(Linear(32, 16), RMSNorm((16,)), ReLU(), Linear(16, 3)),
     ],
+    "norms of flat units of images": lambda: [
+        *(Conv2d(1, 4, 3, padding=1, in_width=4, in_height=4), LayerNorm((64,)), ReLU(), BatchNorm2d(64)),
+        *(Parallel(Conv2d(4, 4, 3, padding=1), Linear(64, 64)), AvgPool2d(4), RMSNorm((4,)), Linear(4, 3)),
+    ],
+    "norms of whole sequences": lambda: [
+        *(Conv2d(1, 6, 2, stride=2, in_width=6, in_height=4), Pixels(), LayerNorm((36,)), Tanh()),
+        *(BatchNorm2d(36), Linear(6, 3)),
+    ],
     "norms of inputs": lambda: [LayerNorm((5,)), Parallel(RMSNorm((5,)), None), Linear(5, 3)],
     "branches": lambda: [
         Conv2d(2, 3, 3, padding=1, in_width=8, in_height=8),

@@ -31,6 +31,7 @@ from pytagi_ddp.nn import (
     ResNetBlock,
     RMSNorm,
     Sequential,
+    Shape,
     Sigmoid,
     Softplus,
     Tanh,
@@ -91,7 +92,8 @@ def _layer(graph: Graph, layer: BaseLayer, units: Units) -> Units:
     if make is None:
         known = ", ".join(kind.__name__ for kind in LAYERS)
         raise TypeError(f"export knows no graph for {layer.get_layer_info()}: it takes {known}")
-    return make(graph, layer, _arranged(graph, units, layer.in_shape.extents))
+    made = make(graph, layer, _arranged(graph, units, layer.in_shape.extents))
+    return _arranged(graph, made, layer.out_shape.extents)
 
 
 def _arranged(graph: Graph, units: Units, extents: tuple[int, ...]) -> Units:
@@ -99,6 +101,11 @@ def _arranged(graph: Graph, units: Units, extents: tuple[int, ...]) -> Units:
         return units
     shape = np.array([-1, *extents])
     return units.moved(lambda values: graph.op("Reshape", values, shape), extents)
+
+
+def _by_step(graph: Graph, layer: Any, units: Units, features: int) -> Units:
+    """The units as rows: one of each time step, or one."""
+    return _arranged(graph, units, Shape.of_sequence(layer.steps, features).extents)
 
 
 def _variances(graph: Graph, units: Units) -> str:
@@ -127,10 +134,11 @@ def _encoding(graph: Graph, layer: PiecewiseLinearEncoding, units: Units) -> Uni
 
 
 def _linear(graph: Graph, layer: Linear, units: Units) -> Units:
-    shape, steps = (layer.output_size, layer.input_size), layer.steps
-    units = _arranged(graph, units, (steps, layer.input_size) if steps > 1 else (layer.input_size,))
+    shape = layer.output_size, layer.input_size
+    units = _by_step(graph, layer, units, layer.input_size)
+    extents = *units.extents[:-1], layer.output_size
     return _product(
-        graph, layer, units, lambda a, w: graph.op("MatMul", a, w), lambda part: part.reshape(shape).T, (-1,)
+        graph, layer, units, lambda a, w: graph.op("MatMul", a, w), lambda part: part.reshape(shape).T, extents
     )
 
 
@@ -145,7 +153,7 @@ def _convolution(graph: Graph, layer: Conv2d | ConvTranspose2d, units: Units) ->
         units,
         lambda a, w: graph.op(kind, a, w, **_geometry(window)),
         lambda part: part.reshape(shape),
-        (-1, 1, 1),
+        layer.out_shape.extents,
     )
 
 
@@ -155,7 +163,7 @@ def _product(
     units: Units,
     multiply: Callable[[str, np.ndarray], str],
     arranged: Callable[[np.ndarray], np.ndarray],
-    of_bias: tuple[int, ...],
+    extents: tuple[int, ...],
 ) -> Units:
     """m' = W m + b and s' = (W^2 + S) s + S m^2 + s_b, with weights as `multiply` takes them."""
     m, s = units.mean, units.var
@@ -163,14 +171,19 @@ def _product(
     mean, var = multiply(m, w), multiply(graph.op("Mul", m, m), v)
     if s is not None:
         var = graph.op("Add", var, multiply(s, w * w + v))
-    return _biased(graph, layer, mean, var, of_bias)
+    return _biased(graph, layer, mean, var, extents)
 
 
-def _biased(graph: Graph, layer: Any, mean: str, var: str, shape: tuple[int, ...]) -> Units:
+def _biased(graph: Graph, layer: Any, mean: str, var: str, extents: tuple[int, ...]) -> Units:
     if layer.bias:
-        mean = graph.op("Add", mean, np.asarray(layer.mu_b, np.float32).reshape(shape))
-        var = graph.op("Add", var, np.asarray(layer.var_b, np.float32).reshape(shape))
-    return Units(mean, var, layer.out_shape.extents)
+        mean = graph.op("Add", mean, _of_features(layer.mu_b, extents))
+        var = graph.op("Add", var, _of_features(layer.var_b, extents))
+    return Units(mean, var, extents)
+
+
+def _of_features(values: Any, extents: tuple[int, ...]) -> np.ndarray:
+    """One value for each channel of an image, or each unit of a row."""
+    return np.asarray(values, np.float32).reshape((-1, 1, 1) if len(extents) == 3 else -1)
 
 
 def _geometry(window: Any) -> dict[str, Any]:
@@ -196,35 +209,42 @@ def _maximum(graph: Graph, layer: MaxPool2d, units: Units) -> Units:
 
 def _batch_norm(graph: Graph, layer: BatchNorm2d, units: Units) -> Units:
     """With the running statistics, as in evaluation."""
-    shape = (-1, 1, 1) if layer.in_shape.image else (-1,)
-    mean, var = (layer.kernels.array.to_host(part).reshape(shape) for part in (layer.running_mean, layer.running_var))
+    units, to_host = _normalised(graph, layer, units), layer.kernels.array.to_host
+    mean, var = (_of_features(to_host(part), units.extents) for part in (layer.running_mean, layer.running_var))
     r = 1 / np.sqrt(var + np.float32(layer.eps))
     t = graph.op("Mul", graph.op("Sub", units.mean, mean), r)
-    return _affine(graph, layer, units, t, r * r, shape)
+    return _affine(graph, layer, units, t, r * r)
 
 
 def _row_norm(graph: Graph, layer: LayerNorm | RMSNorm, units: Units) -> Units:
     """Statistics of a row are those of all its units, with the variances of these."""
+    units = _normalised(graph, layer, units)
     m, s, op = units.mean, units.var, graph.op
-    axes = [-1] if len(layer.normalized_shape) == 1 else [1, 2, 3]
+    axes = [1, 2, 3] if len(units.extents) == 3 else [-1]
     n = math.prod(layer.normalized_shape)
     if isinstance(layer, LayerNorm):
         m, n = op("Sub", m, op("ReduceMean", m, axes=axes)), n - 1
     square = op("Mul", m, m) if s is None else op("Add", op("Mul", m, m), s)
     total = op("ReduceSum", square, np.array(axes))
     r2 = op("Reciprocal", op("Add", op("Div", total, float(n)), float(layer.eps)))
-    shape = (-1,) if len(axes) == 1 else (-1, 1, 1)
-    return _affine(graph, layer, units, op("Mul", m, op("Sqrt", r2)), r2, shape)
+    return _affine(graph, layer, units, op("Mul", m, op("Sqrt", r2)), r2)
 
 
-def _affine(graph: Graph, layer: Any, units: Units, t: str, r2: str | np.ndarray, shape: tuple[int, ...]) -> Units:
+def _normalised(graph: Graph, layer: Any, units: Units) -> Units:
+    """The units as a norm takes them: an image if it has one weight for each channel, otherwise rows."""
+    if layer.in_shape.channels == layer.num_features:
+        return units
+    return _by_step(graph, layer, units, layer.num_features)
+
+
+def _affine(graph: Graph, layer: Any, units: Units, t: str, r2: str | np.ndarray) -> Units:
     """`normalized_moments` in kernels.formulas.normalize, of the normalised means t and the squared factor r2."""
     op = graph.op
-    w, v = (np.asarray(part, np.float32).reshape(shape) for part in (layer.mu_w, layer.var_w))
+    w, v = (_of_features(part, units.extents) for part in (layer.mu_w, layer.var_w))
     mean, var = op("Mul", t, w), op("Mul", op("Mul", t, t), v)
     if units.var is not None:
         var = op("Add", var, op("Mul", op("Mul", units.var, r2), w * w + v))
-    return _biased(graph, layer, mean, var, shape)
+    return _biased(graph, layer, mean, var, units.extents)
 
 
 def _block(graph: Graph, layer: LayerBlock, units: Units) -> Units:
