@@ -1,5 +1,6 @@
 """Graphs of ONNX, run by onnxruntime beside the networks and regressors that they were made of."""
 
+import json
 import sys
 
 import numpy as np
@@ -216,6 +217,20 @@ def test_a_network_of_the_models(tmp_path):
 
 
 @pytest.mark.usefixtures("_onnx")
+def test_nodes_have_names_and_files_no_third_matrix(tmp_path):
+    """onnxruntime 1.19 and tools that quantise need names."""
+    import onnx as package
+
+    net = Sequential(Linear(4, 300), ReLU(), Linear(300, 300), ReLU(), Linear(300, 2))
+    onnx.export(net, tmp_path / "net.onnx", likelihood=Categorical(2))
+    graph = package.load(tmp_path / "net.onnx").graph
+    (loop,) = [node for node in graph.node if node.op_type == "Loop"]
+    names = [node.name for node in (*graph.node, *loop.attribute[0].g.node)]
+    assert all(names) and len(set(names)) == len(names)
+    assert (tmp_path / "net.onnx").stat().st_size < 1.1 * 2 * 4 * 300 * 306
+
+
+@pytest.mark.usefixtures("_onnx")
 @pytest.mark.parametrize("scale", [0.01, 1, 30])
 def test_probabilities_of_uncertain_outputs(scale, tmp_path):
     """Newton's method in the graph ends for each sample, also beside one that has NaN."""
@@ -245,6 +260,8 @@ def regression(n=120, targets=1, seed=0):
 )
 def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    import onnx as package
+
     from pytagi_ddp.estimators import TAGIRegressor
 
     settings = {"hidden_layer_sizes": (8, 6), "n_folds": 2, "n_seeds": 2, "epochs": 5, "random_state": 0}
@@ -260,6 +277,9 @@ def test_a_graph_predicts_what_the_regressor_does(targets, options, tmp_path):
     assert np.abs((found["mean"] - mean) / std).max() < 1e-4
     np.testing.assert_allclose(found["std"], std, rtol=1e-4)
     assert np.abs((found["quantiles"] - quantiles) / std[..., None]).max() < 1e-3
+    (notes,) = package.load(tmp_path / "model.onnx").metadata_props
+    degrees = np.array(json.loads(notes.value, parse_constant=pytest.fail), float)  # null if infinite
+    np.testing.assert_array_equal(np.where(np.isnan(degrees), np.inf, degrees), model.degrees_of_freedom_)
     x[0, 0] = np.nan
     assert np.isnan(run(tmp_path / "model.onnx", x)["mean"][0]).all()
     model._beyond = None  # as of `partial_fit` without `fit`, and of earlier versions
@@ -316,8 +336,14 @@ def test_random_intercepts_are_left_out_with_a_warning(tmp_path):
 @pytest.mark.usefixtures("_onnx")
 def test_what_cannot_be_exported_is_named(tmp_path):
     path = tmp_path / "net.onnx"
-    with pytest.raises(TypeError, match=r"no graph for LSTM\(3,4\): it takes Linear, Conv2d, "):
+
+    class Own(ReLU):
+        pass
+
+    with pytest.raises(TypeError, match=r"no graph for LSTM: it takes Linear, Conv2d, "):
         onnx.export(Sequential(LSTM(3, 4, 2), Linear(8, 1)), path)
+    with pytest.raises(TypeError, match="no graph for Own, which may compute something else than ReLU: it takes"):
+        onnx.export(Sequential(Linear(3, 4), Own(), Linear(4, 1)), path)
     with pytest.raises(TypeError, match="PiecewiseLinearEncoding as the first layer only"):
         onnx.export(Sequential(Linear(3, 2), PiecewiseLinearEncoding([[0, 1], None])), path)
     with pytest.raises(TypeError, match="no graph for the likelihood Poisson"):

@@ -29,18 +29,21 @@ def export(
 ) -> None:
     """Writes a network, or a fitted `TAGIRegressor` or `TAGIClassifier`, as an ONNX graph.
 
-    Of a network, the input "x" is float32 without variances: (n, inputs), or (n, channels, height, width) where the
-    first layer takes images. Outputs are "mean" and "variance", float32, as `Sequential.predict` gives them in
+    Of a network, the input "x" is float32, and without variances: (n, inputs), or (n, channels, height, width) where
+    the first layer takes images. Outputs are "mean" and "variance", float32, as `Sequential.predict` gives them in
     evaluation (`net.eval()`), without noise of observations: (n, outputs), or in the shape of an image or sequence.
     With `likelihood`, there are also "probabilities" (n, classes), as its `predict` gives them.
 
     Of an estimator, the input "X" is float64 (n, features), not scaled. Outputs are float64: of a regressor "mean" and
     "std" (and "quantiles"), as `TAGIRegressor.predict` gives them, noise included; of a classifier "probabilities", as
-    `predict_proba`. A sample with NaN has the results NaN: missing inputs are not in the graph, and neither are
-    corrections at inputs that were learnt (random intercepts). The metadata of the model have `degrees_of_freedom` of
-    a regressor, and `classes` of a classifier, as JSON.
+    `predict_proba`. The graph has no corrections at inputs that were learnt (random intercepts). The metadata of the
+    model have `degrees_of_freedom` of a regressor (null: a normal distribution), and `classes` of a classifier, as
+    JSON: `session.get_modelmeta().custom_metadata_map["classes"]` in onnxruntime.
 
-    The graph computes in float32, as the library does. Sums are in another order, so results differ in the last digits.
+    A sample with NaN has the results NaN, also where the network or estimator takes missing inputs. The graph computes
+    in float32, as the library does. Sums are in another order, so results differ in the last digits. Variances of a
+    `MaxPool2d` need the indices that MaxPool gives in ONNX: `onnx.reference` (1.23) computes them wrongly if the stride
+    is 1.
 
     Args:
         model: a `Sequential` of dense layers, convolutions, poolings, norms, blocks and activations, except those that
@@ -79,7 +82,7 @@ def export(
     else:
         raise TypeError(
             f"export takes a Sequential, a TAGIRegressor or a TAGIClassifier, got {type(model).__name__}; of a "
-            "Pipeline export the last step"
+            "Pipeline export the last step, of a DDPSequential its model"
         )
     whole = graph.model(inputs, outputs)
     whole.producer_name = "pytagi_ddp"

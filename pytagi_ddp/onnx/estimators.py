@@ -60,7 +60,8 @@ def regressor(graph: Graph, regressor: Any, quantiles: Sequence[float] | None) -
         else:
             op("Identity", found[0], name="quantiles")
         outputs.append(("quantiles", DOUBLE, [*shape, len(asked)]))
-    notes = {"degrees_of_freedom": json.dumps(np.asarray(regressor.degrees_of_freedom_).tolist())}
+    degrees = [None if math.isinf(noise.degrees) else noise.degrees for noise in regressor._noises]
+    notes = {"degrees_of_freedom": json.dumps(degrees if regressor._several else degrees[0])}
     return [("X", DOUBLE, ["n", regressor.n_features_in_])], outputs, notes
 
 
@@ -79,7 +80,7 @@ def classifier(graph: Graph, classifier: Any) -> Made:
     logs = op("Div", op("Log", op("Max", p, f(LEAST_PROBABILITY))), f(classifier.temperature_))
     op("Softmax", logs, name="probabilities", axis=-1)
     outputs = [("probabilities", DOUBLE, ["n", len(classifier.classes_)])]
-    notes = {"classes": json.dumps(classifier.classes_.tolist(), default=str)}
+    notes = {"classes": json.dumps(classifier.classes_.tolist())}
     return [("X", DOUBLE, ["n", classifier.n_features_in_])], outputs, notes
 
 

@@ -35,7 +35,7 @@ class Graph:
         return self.ops(kind, 1, *inputs, name=name, **settings)[0]
 
     def ops(self, kind: str, results: int, *inputs: Any, name: str = "", **settings: Any) -> list[str]:
-        """The names of the results of a new node."""
+        """The names of the results of a new node, of which the first is also its own: tools need such names."""
         name = name or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         outs = [name, *(f"{name}_{k}" for k in range(1, results))]
         names = [part if isinstance(part, str) else self.constant(part) for part in inputs]

@@ -70,7 +70,7 @@ def network(graph: Graph, net: Sequential, likelihood: Categorical | None) -> Ma
         graph.op("Cast", probabilities(graph, units.mean, var), name="probabilities", to=SINGLE)
         outputs.append(("probabilities", SINGLE, ["n", *units.extents]))
     inputs = [("x", SINGLE, ["n", *net.layers[0].in_shape.extents])]
-    return inputs, outputs, {"precision": "means and variances of the outputs, without noise"}
+    return inputs, outputs, {}
 
 
 def moments(graph: Graph, net: Sequential, x: str) -> tuple[str, str]:
@@ -88,10 +88,13 @@ def layers(graph: Graph, net: Sequential, x: str) -> Units:
 
 
 def _layer(graph: Graph, layer: BaseLayer, units: Units) -> Units:
-    make = LAYERS.get(type(layer))
+    kind = type(layer)
+    make = LAYERS.get(kind)
     if make is None:
+        base = next((base.__name__ for base in LAYERS if issubclass(kind, base)), None)
+        derived = f", which may compute something else than {base}" if base else ""
         known = ", ".join(kind.__name__ for kind in LAYERS)
-        raise TypeError(f"export knows no graph for {layer.get_layer_info()}: it takes {known}")
+        raise TypeError(f"export knows no graph for {kind.__name__}{derived}: it takes {known}")
     made = make(graph, layer, _arranged(graph, units, layer.in_shape.extents))
     return _arranged(graph, made, layer.out_shape.extents)
 
@@ -161,16 +164,17 @@ def _product(
     graph: Graph,
     layer: Any,
     units: Units,
-    multiply: Callable[[str, np.ndarray], str],
+    multiply: Callable[[str, str], str],
     arranged: Callable[[np.ndarray], np.ndarray],
     extents: tuple[int, ...],
 ) -> Units:
     """m' = W m + b and s' = (W^2 + S) s + S m^2 + s_b, with weights as `multiply` takes them."""
     m, s = units.mean, units.var
-    w, v = (arranged(np.asarray(part, np.float32)) for part in (layer.mu_w, layer.var_w))
+    w, v = (graph.constant(arranged(np.asarray(part, np.float32))) for part in (layer.mu_w, layer.var_w))
     mean, var = multiply(m, w), multiply(graph.op("Mul", m, m), v)
     if s is not None:
-        var = graph.op("Add", var, multiply(s, w * w + v))
+        # Not a third matrix in the file: runtimes compute it once, when they load the graph.
+        var = graph.op("Add", var, multiply(s, graph.op("Add", graph.op("Mul", w, w), v)))
     return _biased(graph, layer, mean, var, extents)
 
 
@@ -407,7 +411,7 @@ def probabilities(graph: Graph, mean: str, var: str) -> str:
     new = op("Min", op("Mul", "old", op("Exp", op("Min", d, f(MOST_GROWTH)))), f(1))
     new = op("Max", op("Div", new, total(new)), f(LEAST), name="new")
     moves = op("Or", op("Greater", op("Abs", op("Sub", new, "old")), f(SMALL)), op("Greater", d, f(1)))
-    some = op("ReduceMax", op("Cast", moves, to=SINGLE), keepdims=0)  # not of numbers: a sample may have NaN
+    some = op("ReduceSum", op("Cast", moves, to=SINGLE), keepdims=0)  # not of numbers: a sample may have NaN
     op("Greater", some, 0.0, name="go_on")
     turn = body.part(
         "turn",
