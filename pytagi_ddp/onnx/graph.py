@@ -25,12 +25,13 @@ class Graph:
     def __init__(self, helper: Any, prefix: str = ""):
         self.helper, self.prefix = helper, prefix
         self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        self.constants: dict[tuple[int, tuple[int, ...], bytes], Any] = {}
 
     def op(self, kind: str, *inputs: str | np.ndarray | np.generic | float, name: str = "", **settings: Any) -> str:
         """The name of the (first) result of a new node.
 
-        Arrays and numbers (float32) among its inputs become constants.
+        Arrays and numbers (float32) among its inputs become constants. Equal ones become one, so that runtimes see
+        which nodes of several networks are the same: the encodings of their inputs.
         """
         return self.ops(kind, 1, *inputs, name=name, **settings)[0]
 
@@ -44,15 +45,17 @@ class Graph:
 
     def constant(self, value: np.ndarray | np.generic | float) -> str:
         array = np.asarray(value if isinstance(value, np.ndarray | np.generic) else np.float32(value))
-        name = f"{self.prefix}constant_{len(self.constants)}"
-        contents = np.ascontiguousarray(array).tobytes()
-        self.constants.append(self.helper.make_tensor(name, TYPES[array.dtype.name], array.shape, contents, raw=True))
-        return name
+        kind, contents = TYPES[array.dtype.name], np.ascontiguousarray(array).tobytes()
+        key = kind, array.shape, contents
+        if key not in self.constants:
+            name = f"{self.prefix}constant_{len(self.constants)}"
+            self.constants[key] = self.helper.make_tensor(name, kind, array.shape, contents, raw=True)
+        return self.constants[key].name
 
     def part(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> Any:
         """A graph of all nodes so far, as ONNX has it."""
         values = [[self.helper.make_tensor_value_info(*value) for value in values] for values in (inputs, outputs)]
-        return self.helper.make_graph(self.nodes, name, *values, self.constants)
+        return self.helper.make_graph(self.nodes, name, *values, list(self.constants.values()))
 
     def model(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Any:
         graph = self.part("pytagi_ddp", inputs, outputs)
