@@ -78,6 +78,31 @@ def test_the_ranked_score_is_that_of_its_samples(name):
     np.testing.assert_array_equal(prediction.std, np.sqrt(prediction.variance))
 
 
+def test_ranked_scores_of_few_counts_are_exact():
+    for likelihood in (lk.Poisson(0.1), lk.NegativeBinomial(2.0, 0.2)):
+        prediction = likelihood.prediction(np.array([[0.0], [0.5]]), np.array([[1.0], [0.1]]))
+        u = (np.arange(-800, 8000) + 0.5)[:, None, None] / 100
+        below = prediction.cdf(np.arange(-8, 80)[:, None, None]).repeat(100, 0)
+        for y in (-2.5, 0, 1, 3.25, 20):
+            expected = ((below - (y <= u)) ** 2).sum(0) / 100
+            np.testing.assert_allclose(prediction.crps(np.full((2, 1), y)), expected, rtol=1e-3)
+        far = likelihood.prediction(np.array([[0.0], [9.0]]), np.array([[1.0], [0.1]]))  # the second one is drawn
+        np.testing.assert_array_equal(far.crps([[2], [2]])[0], prediction.crps([[2], [2]])[0])
+        np.testing.assert_array_equal(prediction.crps([[np.nan], [np.inf]]), [[np.nan], [np.inf]])
+
+
+@pytest.mark.parametrize("likelihood", [lk.StudentT(1.0, 0.3), lk.StudentT(5.0, 2.0), lk.Laplace(0.7)])
+def test_ranked_scores_of_heavy_tails_are_exact(likelihood):
+    prediction = likelihood.prediction(np.zeros((4, 1)), np.array([[0.0], [0.01], [1.0], [30.0]]))
+    u = np.unique(np.concatenate([np.sinh(np.linspace(-16, 16, 4001)), np.linspace(-9, 9, 2001), [-0.9]]))
+    below = prediction.cdf(u[:, None, None])[..., 0]
+    for y in (0.0, -0.9, 9.0):
+        squares = (below - (y <= u + np.array([[-1e-12], [1e-12]]))[..., None]) ** 2  # to the left and right of u
+        expected = (np.diff(u)[:, None] * (squares[1, :-1] + squares[0, 1:]) / 2).sum(0)
+        np.testing.assert_allclose(prediction.crps(np.full((4, 1), y))[:, 0], expected, rtol=1e-3)
+    assert np.isnan(prediction.crps(np.nan)).all() and np.isposinf(prediction.crps(np.inf)).all()
+
+
 @pytest.mark.parametrize("name", ["Gaussian", "LogNormal", "StudentT", "Laplace", "Gamma"])
 def test_densities_are_derivatives_of_the_cdf(name):
     prediction = KINDS[name].prediction(M, S)
