@@ -230,11 +230,12 @@ class Choice:
 
     def _encode(self, training: Training, bins: int, scaled: bool) -> bool:
         """Considers this encoding, unless it has too many inputs; returns whether it is the best so far."""
-        encoding = encoding_of(self._x, bins, scaled)
+        most, inputs = MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS, self._x.shape[1]
+        encoding = encoding_of(self._x, bins, scaled) if inputs <= most else None  # an encoding has no fewer inputs
         if encoding is None:
             return False
         encoded, before = replace(training, encoding=encoding), set(self.losses)
-        if self._scaled(encoded, 1)[0].inputs(self._x.shape[1]) > (MOST_INPUTS if bins > BINS else 2 * MOST_INPUTS):
+        if self._scaled(encoded, 1)[0].inputs(inputs) > most:
             return False
         self.consider(encoded)
         return self.best() not in before

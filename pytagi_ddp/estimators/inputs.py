@@ -168,7 +168,7 @@ def extremes(y: np.ndarray, std: np.ndarray) -> Iterator[tuple[int, int, str]]:
     """
     low, median, high = np.nanquantile(y, (0.1, 0.5, 0.9), axis=0)
     narrow = (low < high) & (high - low < NARROW * std)
-    for k, value, times in codes(np.where(narrow, np.nan, y), FAR):
+    for k, value, times in codes(np.sort(np.where(narrow, np.nan, y), 0), FAR):
         yield (
             int(np.flatnonzero(y[:, k] == value)[0]),
             k,
@@ -189,16 +189,26 @@ def codes(values: np.ndarray, far: float) -> Iterator[tuple[int, float, int]]:
     """Numbers that may mean that a number is missing, such as -9999: (column, number, how often it occurs).
 
     It is the lowest or the highest one, occurs more than once, and its distance from the next one is more than `far`
-    times the range of four fifths of the column. NaN is ignored.
+    times the range of four fifths of the column.
+
+    Args:
+        values: sorted columns; NaN, which is ignored, is last.
     """
-    for k, column in enumerate(values.T):
-        found, times = np.unique(column[~np.isnan(column)], return_counts=True)
-        if len(found) < 3:
-            continue
-        low, high = np.nanquantile(column, (0.1, 0.9))
-        for end, gap in ((0, found[1] - found[0]), (-1, found[-1] - found[-2])):
-            if times[end] > 1 and 0 < far * (high - low) < gap:
-                yield k, float(found[end]), int(times[end])
+    last, columns = np.maximum(np.count_nonzero(~np.isnan(values), 0) - 1, 0), np.arange(values.shape[1])
+
+    def quantiles(q: float) -> np.ndarray:
+        below = (q * last).astype(int)
+        here, above = values[below, columns], values[np.minimum(below + 1, last), columns]
+        return here + (q * last - below) * (above - here)
+
+    low, high = quantiles(0.1), quantiles(0.9)
+    ends = np.stack([values[0], values[last, columns]])
+    times = np.stack([np.count_nonzero(values == end, 0) for end in ends])
+    next_to = np.stack([values[np.minimum(times[0], last), columns], values[np.maximum(last - times[1], 0), columns]])
+    between = (ends[0] < next_to) & (next_to < ends[1])  # otherwise there are fewer than three values
+    found = between & (times > 1) & (low < high) & (far * (high - low) < np.abs(next_to - ends))
+    for k, end in np.argwhere(found.T).tolist():
+        yield k, float(ends[end, k]), int(times[end, k])
 
 
 def warn_of_extremes(y: np.ndarray, std: np.ndarray, rows: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, TAGIRegressor
 from pytagi_ddp.estimators.folds import alike, assign_folds, joined
-from pytagi_ddp.estimators.inputs import checked_groups
+from pytagi_ddp.estimators.inputs import checked_groups, codes
 from pytagi_ddp.estimators.repeated import Rows, best_share, groups_of, learn_classes, learn_intercept
 
 QUICK = {"hidden_layer_sizes": (20,), "epochs": 20, "n_folds": 3, "n_seeds": 1, "n_bins": 0, "random_state": 0}
@@ -93,6 +93,13 @@ def test_columns_that_are_not_those_of_persons():
         assert alike(np.stack(columns, 1).astype(np.float32)) is None
     found = alike(np.stack([a.repeat(3), np.exp(a).repeat(3), rng.permutation(a).repeat(3), rng.normal(size=120)], 1))
     assert found == (0, 2)
+
+
+def test_checks_of_a_wide_table_do_not_look_at_each_column(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(60, 200))
+    x[:2, 7], x[0, 8] = -9999, np.nan
+    monkeypatch.setattr(np, "unique", None)
+    assert list(codes(np.sort(x, 0), 20)) == [(7, -9999, 2)] and alike(x) is None
 
 
 def test_groups_may_be_labels_of_any_type():
