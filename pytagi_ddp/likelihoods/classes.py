@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,6 +13,7 @@ from pytagi_ddp.kernels import get_kernels
 from pytagi_ddp.likelihoods.base import ONE, ZERO, Likelihood, Outputs, refuse_where, remedy_of_labels
 from pytagi_ddp.likelihoods.gaussian import log_interval
 from pytagi_ddp.likelihoods.prediction import (
+    LEAST_PROBABILITY,
     SIGNS,
     BinaryPrediction,
     ClassPrediction,
@@ -185,12 +188,68 @@ class HierarchicalCategorical(Likelihood):
         outputs.observe("binomial", decisions, 1 - decisions, ZERO, each)
 
     def _prediction(self, mu: np.ndarray, var: np.ndarray) -> Prediction:
-        left, right = _log_odds(mu, var)
-        logs = np.zeros((*mu.shape[:-1], self.n))
+        return TreePrediction(mu, var, self._paths, self._right)
+
+
+class TreePrediction(ClassPrediction):
+    """Probabilities of the paths in a tree, of which scores need few.
+
+    Args:
+        mu, var: of the log odds. paths: the unit of each decision of a class, or -1, (classes, decisions). right: the
+            branches.
+    """
+
+    def __init__(self, mu: np.ndarray, var: np.ndarray, paths: np.ndarray, right: np.ndarray):
+        self._mu, self._var, self._paths, self._right = mu, var, paths, right
+        self._shape = (*mu.shape[:-1], len(paths))
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:  # type: ignore[override]
+        left, right = _log_odds(self._mu, self._var)
+        logs = np.zeros(self._shape)
         for unit, goes_right in zip(self._paths.T, self._right.T, strict=True):
             branch = np.where(goes_right, right[..., unit], left[..., unit])
             logs += np.where(unit >= 0, branch, 0)
-        return ClassPrediction(np.exp(logs))
+        return np.exp(logs)
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        classes = self._classes(y)
+        rows = np.arange(prod(self._shape[:-1])).reshape(self._shape[:-1])
+        rows, classes = np.broadcast_arrays(rows, classes)
+        known = classes >= 0
+        index = np.where(known, classes, 0).astype(int)
+        logs = sum(self._decided(rows, index, k) for k in range(self._paths.shape[1]))
+        return np.where(known, np.maximum(logs, np.log(LEAST_PROBABILITY)), np.nan)
+
+    @property
+    def most_probable(self) -> np.ndarray:
+        """The most probable class: that of the more probable branches, or one whose path is nowhere less probable."""
+        _, logs = self._descended(None)
+        return self._descended(logs)[0].reshape(self._shape[:-1])
+
+    def _descended(self, least: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable class of each sample, and the logarithm of its probability.
+
+        least: branches with a smaller logarithm are left out; None: all but the more probable one.
+        """
+        depth = self._paths.shape[1]
+        rows = np.arange(prod(self._shape[:-1]))
+        classes, logs = np.zeros(len(rows), int), np.zeros(len(rows))  # the first class of each branch
+        for k in range(depth):
+            rows, logs = rows.repeat(2), logs.repeat(2)
+            classes = np.stack([classes, classes + (1 << depth - 1 - k)], 1).ravel()
+            there = classes < len(self._paths)
+            rows, classes, logs = rows[there], classes[there], logs[there]
+            logs += self._decided(rows, classes, k)
+            kept = _best_of(rows, logs) if least is None or k == depth - 1 else ~(logs < least[rows])
+            rows, classes, logs = rows[kept], classes[kept], logs[kept]
+        return classes, logs
+
+    def _decided(self, rows: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
+        """Logarithms of the probabilities of decision k on the paths to these classes."""
+        units, outputs = self._paths[classes, k], self._mu.shape[-1]
+        left, right = _log_odds(*(part.reshape(-1, outputs)[rows, units] for part in (self._mu, self._var)))
+        return np.where(units >= 0, np.where(self._right[classes, k], right, left), 0)
 
 
 class Ordinal(Likelihood):
@@ -251,6 +310,12 @@ class Ordinal(Likelihood):
 
     def _at(self, free: np.ndarray) -> Self:
         return self._with(cuts=np.cumsum([free[0], *np.exp(free[1:])]))
+
+
+def _best_of(rows: np.ndarray, logs: np.ndarray) -> np.ndarray:
+    """The place of the largest value of each row; rows are sorted."""
+    order = np.lexsort((-logs, rows))
+    return order[np.unique(rows, return_index=True)[1]]
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ NEGLIGIBLE = 40.0  # logarithm of the ratio to the maximum from which a value is
 BISECTIONS, PRECISION = 100, 1e-9  # most steps to a quantile, and the relative error of its q
 MOST_NODES = 1001  # of a distribution function between -8 and 8 standard deviations of z
 AT_ONCE = 1 << 18  # values of a distribution function that are computed together
+LEAST_PROBABILITY = 1e-300  # of a class, in `log_prob`
 FAR = 1e100  # its square is finite
 SCORE = "Continuous ranked probability score of each observation, as `Prediction.crps`, in closed form."
 DRAWS, TURNS = 50, 40  # of a score: draws in a block, and blocks
@@ -72,6 +73,7 @@ class Prediction(ABC):
         std: standard deviation, in the unit of observations.
         discrete: whether observations are whole numbers.
         probabilities: of every class (samples, classes), or of a 1; of classes only.
+        most_probable: the most probable class; of several classes only.
     """
 
     discrete = False
@@ -385,25 +387,30 @@ class ClassPrediction(Prediction):
 
     def __init__(self, probabilities: np.ndarray):
         self._probabilities = probabilities
+        self._shape = probabilities.shape
 
     @property
     def probabilities(self) -> np.ndarray:
         return self._probabilities
 
     @property
+    def most_probable(self) -> np.ndarray:
+        return self.probabilities.argmax(-1)
+
+    @property
     def mean(self) -> np.ndarray:
         """Mean of the number of the class: useful if classes have an order."""
-        return self._probabilities @ np.arange(self._probabilities.shape[-1])
+        return self.probabilities @ np.arange(self._shape[-1])
 
     @property
     def variance(self) -> np.ndarray:
-        return self._probabilities @ np.arange(self._probabilities.shape[-1]) ** 2 - self.mean**2
+        return self.probabilities @ np.arange(self._shape[-1]) ** 2 - self.mean**2
 
     def log_prob(self, y: Any) -> np.ndarray:
-        return self._of_class(self._classes(y), np.log(np.maximum(self._probabilities, 1e-300)))
+        return self._of_class(self._classes(y), np.log(np.maximum(self.probabilities, LEAST_PROBABILITY)))
 
     def crps(self, y: ArrayLike) -> np.ndarray:
-        classes, sums = self._classes(y)[..., None], np.cumsum(self._probabilities, -1)
+        classes, sums = self._classes(y)[..., None], np.cumsum(self.probabilities, -1)
         known = classes >= 0
         apart = sums - (classes <= np.arange(sums.shape[-1]))
         return np.where(known, apart**2, np.nan).sum(-1)
@@ -418,19 +425,19 @@ class ClassPrediction(Prediction):
         """
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        return self._of_class(y, np.cumsum(self._probabilities, -1))
+        return self._of_class(y, np.cumsum(self.probabilities, -1))
 
     def quantile(self, q: float) -> np.ndarray:
-        below = np.cumsum(self._probabilities, -1) < check_q(q)
-        return np.minimum(below.sum(-1), self._probabilities.shape[-1] - 1)
+        below = np.cumsum(self.probabilities, -1) < check_q(q)
+        return np.minimum(below.sum(-1), self._shape[-1] - 1)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> np.ndarray:
-        sums = np.cumsum(self._probabilities, -1)
+        sums = np.cumsum(self.probabilities, -1)
         u = np.random.default_rng(seed).random((n, *sums.shape[:-1])) * sums[..., -1]
         return (u[..., None] >= sums).sum(-1)
 
     def _numbers(self, y: Any) -> np.ndarray:
-        wanted, most = observed_as(y, self._probabilities[..., 0]), self._probabilities.shape[-1] - 1
+        wanted, most = observed_as(y, np.broadcast_to(0.0, self._shape[:-1])), self._shape[-1] - 1
         if np.any(wanted >= most + 1):
             raise ValueError(f"y must hold classes from 0 to {most}, got {np.nanmax(wanted)}")
         return wanted

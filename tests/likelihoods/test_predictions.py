@@ -9,6 +9,7 @@ from scipy import stats
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
 from pytagi_ddp.nn import Linear, ReLU, Sequential
+from pytagi_ddp.training.metrics import is_wrong
 from tests.likelihoods.examples import EXAMPLES
 
 M, S = np.array([[0.3], [-1.0], [1.5]]), np.array([[0.4], [0.05], [1.0]])
@@ -293,6 +294,20 @@ def test_classes():
         _ = lk.Gaussian().prediction(M, S).probabilities
     assert lk.Ordinal(4).prediction(M, S).probabilities.shape == (3, 4)
     assert lk.Ordinal(4).prediction(np.zeros((2, 3)), np.ones((2, 3))).probabilities.shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("n", [2, 3, 37, 300])
+def test_scores_of_a_tree_need_few_of_its_probabilities(n, monkeypatch):
+    tree, rng = lk.HierarchicalCategorical(n), np.random.default_rng(0)
+    m, y = rng.normal(size=(4, 5, tree.outputs)), rng.integers(-1, n, (4, 5))
+    s = rng.uniform(0.01, 30, m.shape)
+    p = tree.prediction(m, s).probabilities
+    expected = np.where(y < 0, np.nan, np.log(np.take_along_axis(p, np.maximum(y, 0)[..., None], -1)[..., 0]))
+    prediction = tree.prediction(m, s)
+    monkeypatch.setattr(type(prediction), "probabilities", None)
+    np.testing.assert_allclose(prediction.log_prob(y), expected, rtol=1e-9)
+    np.testing.assert_array_equal(prediction.most_probable, p.argmax(-1))
+    np.testing.assert_array_equal(is_wrong(prediction, y), np.where(y < 0, np.nan, p.argmax(-1) != y))
 
 
 CLASSES = {
