@@ -26,7 +26,7 @@ from pytagi_ddp.estimators.extrapolation import Extrapolation
 from pytagi_ddp.estimators.folds import learnt_by
 from pytagi_ddp.estimators.inputs import explained, sample_weights, warn_of_extremes
 from pytagi_ddp.estimators.locks import lock_of
-from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, observe_values, run_epoch, weighted
+from pytagi_ddp.estimators.members import LEAST_NOISE, fit_values, learn, observe_values, weighted
 from pytagi_ddp.estimators.noise import GivenNoise, LearntNoise, Moments, Noise, learn_noise
 from pytagi_ddp.estimators.observed import (
     NAMES,
@@ -265,9 +265,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             parts = [noise.distribution(x[rows], moments.target(k), 0.0, 1.0) for k, noise in enumerate(noises)]
             return -shares[rows] * TargetsPrediction(parts).log_prob(y[rows]).mean(1)
 
-        learn = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
+        train = partial(fit_values, noise=noise) if name is None else partial(fit_observations, name=name)
         count = self.n_seeds if name is None else self.n_seeds or MORE_SEEDS
-        networks, alike = self._train(learn, trainings, (x, y, weights), fold, loss=loss, seeds=seeds, count=count)
+        networks, alike = self._train(train, trainings, (x, y, weights), fold, loss=loss, seeds=seeds, count=count)
         everyone = [net for some in networks for net in some]
         noises: list[Any]
         if name is not None:
@@ -381,8 +381,8 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
             with lock_of(self):
-                learn = self._learn_once if self.likelihood is None else self._observe_once
-                learn(x[rows], y[rows], weights[rows])
+                learn_once = self._learn_once if self.likelihood is None else self._observe_once
+                learn_once(x[rows], y[rows], weights[rows])
         if not first:
             with lock_of(self):
                 self._learn_categories(x)
@@ -395,8 +395,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
 
     def _observe_once(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         observe, weights = observed([noise.likelihood for noise in self._noises]), weights.astype(np.float32)
+        rows = np.random.default_rng(0).permutation(len(y))
         for net in self.networks_:
-            run_epoch(net, len(y), np.random.default_rng(0), observe, x, y, weights)
+            learn(net, len(y), rows, observe, x, y, weights)
 
     def _fit_likelihoods(self, moments: Moments, y: np.ndarray, weights: np.ndarray, batches: int) -> None:
         """Moves the noise towards that of these batches.
@@ -434,8 +435,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         if self.sigma_v is None:
             variances = np.maximum(variances, errors / BEYOND - predicted)
         variances = weighted(variances, weights, y.shape)
+        rows = np.random.default_rng(0).permutation(len(y))
         for net in self.networks_:
-            run_epoch(net, len(y), np.random.default_rng(0), observe_values, x, y, variances)
+            learn(net, len(y), rows, observe_values, x, y, variances)
         self._batches = batches
         self._set_noises(noises)
 
@@ -578,7 +580,9 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
             X, y = check_X_y(X, y, ensure_all_finite="allow-nan", y_numeric=True, multi_output=True, estimator=self)
         if issparse(y):
             raise TypeError("y is sparse: give it dense, as y.toarray()")
-        y = (y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]).astype(np.float64)
+        if y.ndim == 2 and y.shape[1] < 2:
+            y = column_or_1d(y, warn=True)
+        y = y.reshape(len(y), -1).astype(np.float64)
         weights = sample_weights(sample_weight, len(y))
         bools = {"heteroscedastic": self.heteroscedastic, "student_t": self.student_t, "known_rows": self.known_rows}
         as_bools("TAGIRegressor", **bools)
