@@ -345,8 +345,12 @@ def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray, weig
 
     The weight of a sample is the number of times that it counts.
     """
+    logs = np.log(np.maximum(probabilities, LEAST))
+    logs -= logs.max(1, keepdims=True)
+    own = logs[np.arange(len(numbers)), numbers]
 
     def log_posterior(t: float) -> float:
-        return float(weights @ log_likelihood(tempered(probabilities, t), numbers)) - 2 * math.log(t) ** 2
+        found = own / t - np.log(np.exp(logs / t).sum(1))  # as of `tempered`
+        return float(weights @ np.maximum(found, math.log(LEAST))) - 2 * math.log(t) ** 2
 
     return float(max(TEMPERATURES, key=log_posterior))

@@ -261,7 +261,11 @@ class SharedClasses:
     def learn(self, x: np.ndarray, numbers: np.ndarray, weights: np.ndarray) -> None:
         """Further samples."""
         classes = self.rows.sums.shape[1] - 1
-        self.rows.add(x, np.eye(classes)[numbers], weights)
+        self.rows.add(x, one_hot(numbers, classes), weights)
+
+
+def one_hot(numbers: np.ndarray, classes: int) -> np.ndarray:
+    return (numbers[:, None] == np.arange(classes)).astype(np.float64)
 
 
 def posterior(prior: float, p: np.ndarray, weights: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -281,7 +285,7 @@ def learn_classes(
         unseen: (n, classes) probabilities by networks that have not learnt the inputs of a sample.
         blocks: the columns of each categorical column.
     """
-    rows, ones = Rows.of(x, blocks), np.eye(unseen.shape[1])[numbers]
+    rows, ones = Rows.of(x, blocks), one_hot(numbers, unseen.shape[1])
     some, size, others, sums = others_of(rows.places(x, new=True), ones, weights)
     if not len(some):
         return None

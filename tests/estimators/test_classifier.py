@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, classifier
-from pytagi_ddp.estimators.classifier import labels, most_likely_temperature, tempered
+from pytagi_ddp.estimators.classifier import TEMPERATURES, labels, most_likely_temperature, tempered
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
 CENTRES = np.array([[0, 0], [3, 0], [0, 3]])
@@ -50,6 +50,8 @@ def test_the_temperature_is_the_most_likely_one():
     assert most_likely_temperature(p, numbers, once) == pytest.approx(1, rel=0.1)
     assert most_likely_temperature(tempered(p, 0.5), numbers, once) == pytest.approx(2, rel=0.1)
     np.testing.assert_allclose(tempered(p, 1.0), p, atol=1e-9)
+    score = [np.log(tempered(p, t)[np.arange(len(p)), numbers]).sum() - 2 * np.log(t) ** 2 for t in TEMPERATURES]
+    assert most_likely_temperature(p, numbers, once) == TEMPERATURES[np.argmax(score)]
 
 
 def test_partial_fit_takes_samples_as_they_come():

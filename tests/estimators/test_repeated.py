@@ -1,6 +1,7 @@
 """Samples with equal inputs: folds, random intercepts, classes."""
 
 import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -100,6 +101,18 @@ def test_checks_of_a_wide_table_do_not_look_at_each_column(monkeypatch):
     x[:2, 7], x[0, 8] = -9999, np.nan
     monkeypatch.setattr(np, "unique", None)
     assert list(codes(np.sort(x, 0), 20)) == [(7, -9999, 2)] and alike(x) is None
+
+
+def test_many_classes_take_little_memory():
+    x, numbers, p = np.arange(20.0)[:, None] // 2, np.arange(20) // 2, np.full((20, 3000), 1 / 3000)
+    tracemalloc.start()
+    try:
+        shared = learn_classes(x, numbers, np.ones(20), p, [])
+        shared.learn(x, numbers, np.ones(20))
+        assert tracemalloc.get_traced_memory()[1] < 20 * p.nbytes  # a matrix of classes x classes has 150 p.nbytes
+    finally:
+        tracemalloc.stop()
+    assert shared.rows.sums[3, 4] == 4
 
 
 def test_groups_may_be_labels_of_any_type():
