@@ -233,7 +233,7 @@ def test_values_that_occur_often_have_units():
         encoding = model.networks_[0].layers[0]
         assert (encoding.values is None) == (bins == 24)
         if bins is None:
-            with pytest.raises(TypeError, match="no regressor with inputs for values that occur often"):
+            with pytest.raises(TypeError, match="no estimator with inputs for values that occur often"):
                 onnx.export(model, "not written.onnx")
     assert errors[None] < 0.5 * errors[24]
     assert encoding_module.with_values(None, x[:300], 24) is None  # three samples of each value
