@@ -210,7 +210,14 @@ def test_inputs_from_several_places():
         both.train(6, steps=1)
 
 
-FORMS = {"float": float, "float64": np.float64, "float32": np.float32, "list": lambda value: [float(value)]}
+FORMS = {
+    "float": float,
+    "float64": np.float64,
+    "float32": np.float32,
+    "list": lambda value: [float(value)],
+    "int": int,
+    "list of int": lambda value: [int(value)],
+}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -219,14 +226,18 @@ def test_numbers_and_lists_take_the_fast_path(form):
     manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
     other, updater = copy.deepcopy(net), nn.OutputUpdater("cpu")
-    for value in np.random.default_rng(0).normal(size=6).astype(np.float32):
-        for one, x, var_x in (net, form(value), form(0.5)), (other, np.array([value]), np.array([0.5])):
+    for value in np.random.default_rng(0).integers(-3, 4, 6):
+        for one, x, var_x, var_y in (
+            (net, form(value), form(2), 1),
+            (other, np.array([float(value)]), np.array([2.0]), 1.0),
+        ):
             one(x, var_x)
-            updater.update(one.output_z_buffer, x, 0.1, one.input_delta_z_buffer)
+            updater.update(one.output_z_buffer, x, var_y, one.input_delta_z_buffer)
             one.backward()
             one.step()
-    assert net.passes.express.forward(net, net.passes, form(1), form(0.5), True) is not None
-    assert updater._express(net.output_z_buffer, form(1), 0.1, net.input_delta_z_buffer)
+    assert net.passes.express.forward(net, net.passes, form(1), form(2), True) is not None
+    for var_y in (1, 0.1):
+        assert updater._express(net.output_z_buffer, form(1), var_y, net.input_delta_z_buffer)
     np.testing.assert_array_equal(net.arena.theta, other.arena.theta)
 
 

@@ -232,7 +232,8 @@ cdef object as_array(values):
         for value in values:
             if not isinstance(value, NUMBERS):
                 return values
-    return np.array(values)
+    values = np.array(values)
+    return values.astype(np.float32) if values.dtype.kind in "biu" else values
 
 
 cdef bint in_rows(array, Py_ssize_t batch):
@@ -367,7 +368,7 @@ def update(states, mu_obs, var_obs, deltas, double weight):
     if not (holds(deltas, batch, size) and in_rows(mu_obs, batch)) or look(mu_obs, size) & INFINITE:
         return False
     all.var_obs, all.variance, all.weight = NULL, 0, <float>weight
-    if isinstance(var_obs, float):
+    if isinstance(var_obs, float) or type(var_obs) is int and 0 <= var_obs <= MOST:
         all.variance = <float><double>var_obs
         if not all.variance >= 0:
             return False
