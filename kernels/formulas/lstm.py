@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from pytagi_ddp.kernels.formulas.activation import sigmoid_moments, tanh_moments
-from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
+from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.formula import formula
 
 f = np.float32
@@ -29,9 +29,9 @@ def bounded(s, j):
 
     Linearised, the variance j^2 s has no bound, and products of such variables grow from step to step. But j is p (1 -
     p), or 1 - p^2: the largest variance of a variable between 0 and 1, or -1 and 1, with the mean p. So the variance is
-    limited to j, and the slope to the one that gives this variance. With s up to 1 there is nothing to limit.
+    limited to j, and the slope to the one that gives this variance. With j s up to 1 there is nothing to limit.
     """
-    slope = at_most(j, math.sqrt(j / at_least(s, ONE)))
+    slope = j / math.sqrt(at_least(j * s, ONE))
     return slope * slope * s, slope
 
 

@@ -81,3 +81,13 @@ def test_a_parameter_keeps_its_value(field, rate):
 def test_gain_of_a_smoother():
     assert np.isnan(lstm.smoother_gain(np.float32(1), NAN))
     assert lstm.smoother_gain(np.float32(1), np.float32(-1)) == pytest.approx(1e5)
+
+
+def test_moments_of_gates():
+    """The variance j^2 s is limited to j."""
+    for s, limited in ((0, 0), (1, 0.01), (10, 0.1), (100, 0.1), (1e30, 0.1)):
+        var, slope = lstm.bounded(np.float32(s), np.float32(0.1))
+        assert var == pytest.approx(limited, rel=1e-6) and slope**2 * s == pytest.approx(limited, rel=1e-6)
+    assert lstm.bounded(np.float32(9), np.float32(0)) == (0, 0)
+    for s, j in ((NAN, 0.1), (9, NAN)):
+        assert np.isnan(lstm.bounded(np.float32(s), np.float32(j))).all()
