@@ -376,7 +376,7 @@ def _log_expected_sigmoid(m: np.ndarray, s: np.ndarray) -> np.ndarray:
     1/(1 + e^-z) is the probability of a logistic l below z, Phi((m - l)/sqrt(s)) over l.
     """
     found, sd, wide = np.empty(m.shape), np.sqrt(s), s > WIDE
-    step = np.select([16 * s <= WIDE, 4 * s <= WIDE], [4, 2], 1)  # from node to node: less variance needs fewer
+    step = np.select([s <= WIDE / 16, s <= WIDE / 4], [4, 2], 1)  # from node to node: less variance needs fewer
     for k in (1, 2, 4):
         some = (step == k) & ~wide
         z = m[some, None] + sd[some, None] * NODES[::k]

@@ -446,6 +446,8 @@ class ClassPrediction(Prediction):
         classes = self._numbers(y)
         if np.any(classes < np.ceil(classes)):
             raise ValueError("y must hold classes, whole numbers from 0 on (or NaN or -1: missing), got fractions")
+        if np.any((classes < 0) & (classes != -1)):
+            raise ValueError(f"y must hold classes from 0 on (or NaN or -1: missing), got {np.nanmin(classes)}")
         return classes
 
     def _of_class(self, y: ArrayLike, values: np.ndarray) -> np.ndarray:

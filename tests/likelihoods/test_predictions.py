@@ -290,6 +290,8 @@ def test_classes():
             score([0, 3])
         with pytest.raises(ValueError, match="got fractions"):
             score([0, 0.5])
+        with pytest.raises(ValueError, match=r"from 0 on .* got -2"):
+            score([0, -2])
     with pytest.raises(AttributeError, match="not of classes"):
         _ = lk.Gaussian().prediction(M, S).probabilities
     assert lk.Ordinal(4).prediction(M, S).probabilities.shape == (3, 4)
