@@ -130,7 +130,8 @@ def extension(source):
 SOURCES = [path for folder in (*KERNELS, ENGINE) for path in folder.glob("*.pyx")]
 SOURCES.sort(key=lambda path: path.name, reverse=True)  # begins with those that take longest
 # What typed memoryviews need, 20,000 lines of C, which each module would have otherwise: compiling takes a third less.
-SHARED = "pytagi_ddp.kernels.cpu.runtime._memoryviews"
+# It is not among the kernels, because modules that import it must not load these.
+SHARED = "pytagi_ddp._memoryviews"
 shared = Extension(SHARED, [SHARED.replace(".", "/") + ".c"], extra_compile_args=FLAGS, extra_link_args=LINKED)
 setup(
     ext_modules=cythonize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHARED = "kernels/cpu/runtime/_memoryviews.c"  # made by Cython for all modules
+SHARED = "pytagi_ddp/_memoryviews.c"  # made by Cython for all modules
 
 
 def source_tree(folder: Path) -> Path:
