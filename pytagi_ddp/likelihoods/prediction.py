@@ -73,7 +73,7 @@ class Prediction(ABC):
         std: standard deviation, in the unit of observations.
         discrete: whether observations are whole numbers.
         probabilities: of every class (samples, classes), or of a 1; of classes only.
-        most_probable: the most probable class; of several classes only.
+        most_probable: the most probable class, or whether a 1 is more probable; of classes only.
     """
 
     discrete = False
@@ -96,6 +96,10 @@ class Prediction(ABC):
     @property
     def probabilities(self) -> np.ndarray:
         raise AttributeError(f"{type(self).__name__} is not of classes: it has mean, variance, quantile(q) and cdf(y)")
+
+    @property
+    def most_probable(self) -> np.ndarray:
+        return self.probabilities.argmax(-1)
 
     @abstractmethod
     def log_prob(self, y: Any) -> np.ndarray:
@@ -394,10 +398,6 @@ class ClassPrediction(Prediction):
         return self._probabilities
 
     @property
-    def most_probable(self) -> np.ndarray:
-        return self.probabilities.argmax(-1)
-
-    @property
     def mean(self) -> np.ndarray:
         """Mean of the number of the class: useful if classes have an order."""
         return self.probabilities @ np.arange(self._shape[-1])
@@ -471,6 +471,10 @@ class BinaryPrediction(Prediction):
     @property
     def probabilities(self) -> np.ndarray:
         return self._p
+
+    @property
+    def most_probable(self) -> np.ndarray:
+        return self._p > 0.5
 
     @property
     def mean(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from pytagi_ddp.distributed.communicator import Communicator
 from pytagi_ddp.distributed.engine.error_propagation import errors_of_all_ranks
 from pytagi_ddp.likelihoods.gaussian import CensoredPrediction
 from pytagi_ddp.likelihoods.joint import JointPrediction
-from pytagi_ddp.likelihoods.prediction import BinaryPrediction, ClassPrediction
+from pytagi_ddp.likelihoods.prediction import BinaryPrediction
 
 AT_ONCE = 1 << 14  # outputs
 WEIGHTS = ""  # the name of the weights of samples, beside those of metrics
@@ -45,12 +45,7 @@ def negative_log_likelihood(prediction: Any, y: Any) -> np.ndarray:
 
 def is_wrong(prediction: Any, y: Any) -> np.ndarray:
     """1 if the most probable class is not the observed one, else 0; NaN if the observation is missing."""
-    if isinstance(prediction, BinaryPrediction):
-        chosen = prediction.probabilities > 0.5
-    elif isinstance(prediction, ClassPrediction):
-        chosen = prediction.most_probable
-    else:
-        chosen = prediction.probabilities.argmax(-1)
+    chosen = prediction.most_probable
     observed = to_numpy(y, "y").reshape(chosen.shape)
     true = observed > 0.5 if isinstance(prediction, BinaryPrediction) else observed  # of shares, too
     return np.where(observed >= 0, chosen != true, np.nan)
