@@ -22,6 +22,7 @@ from pytagi_ddp.estimators.members import Training, learn, moments_apart, run_ep
 from pytagi_ddp.estimators.noise import of_each
 from pytagi_ddp.estimators.repeated import SharedClasses, learn_classes
 from pytagi_ddp.likelihoods import Categorical
+from pytagi_ddp.likelihoods.classes import expected_softmax
 from pytagi_ddp.nn import EvidenceSchedule, OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, encode_classes, hierarchical_softmax
 from pytagi_ddp.validate import as_bools, as_numbers
@@ -274,12 +275,12 @@ class TAGIClassifier(ClassifierMixin, EnsembleEstimator):
     def _probabilities(
         self, networks: list[Sequential], x: np.ndarray, learnt: Sequence[Sequence[CategoryInputs]]
     ) -> np.ndarray:
-        likelihood, tree = Categorical(len(self.classes_)), hierarchical_softmax(len(self.classes_))
-        total = np.zeros((len(x), len(self.classes_)))
+        classes = len(self.classes_)
+        tree, total = hierarchical_softmax(classes) if self._tree else None, np.zeros((len(x), classes))
         for net, categories in zip(networks, of_each(learnt, len(networks)), strict=True):
             mu, var, added = moments_apart(net, x, categories)
             var += added
-            total += class_probabilities(mu, var, tree) if self._tree else likelihood.prediction(mu, var).probabilities
+            total += expected_softmax(mu, var) if tree is None else class_probabilities(mu, var, tree)
         total /= len(networks)
         return total
 
@@ -345,12 +346,8 @@ def most_likely_temperature(probabilities: np.ndarray, numbers: np.ndarray, weig
 
     The weight of a sample is the number of times that it counts.
     """
-    logs = np.log(np.maximum(probabilities, LEAST))
-    logs -= logs.max(1, keepdims=True)
-    own = logs[np.arange(len(numbers)), numbers]
 
     def log_posterior(t: float) -> float:
-        found = own / t - np.log(np.exp(logs / t).sum(1))  # as of `tempered`
-        return float(weights @ np.maximum(found, math.log(LEAST))) - 2 * math.log(t) ** 2
+        return float(weights @ log_likelihood(tempered(probabilities, t), numbers)) - 2 * math.log(t) ** 2
 
     return float(max(TEMPERATURES, key=log_posterior))
