@@ -39,7 +39,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 # The documentation, in docs/_build/html: in less than a minute. A warning is an error. `make test` does the same, without
-# notebooks and pages of source code.
+# pages of source code.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import latex2mathml.converter
 from docutils.nodes import SkipNode
-from jupyter_client.manager import KernelManager
 from numpy.typing import ArrayLike
 from sphinx.util.typing import stringify_annotation
 from sphinx_gallery.sorting import FileNameSortKey
@@ -22,7 +21,7 @@ project, author, copyright = "pytagi_ddp", "The pytagi_ddp developers", "The pyt
 version = release = pytagi_ddp.__version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -57,11 +56,6 @@ html_sidebars = {
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"  # notebooks have no outputs in git
-nb_execution_raise_on_error = True
-nb_execution_timeout = 120
-nb_merge_streams = True
-KernelManager.transport_encryption.default_value = "auto"  # a kernel that others can listen to prints a warning
 copybutton_exclude = ".linenos, .gp, .go"
 python_maximum_signature_line_length = 88
 
@@ -89,7 +83,7 @@ suppress_warnings = ["config.cache"]
 # The gallery begins with these; others follow by name.
 FIRST = (
     *("regression", "noise", "missing", "table", "classes", "heads", "foreign", "active", "inside"),
-    *("forecasting", "smoothing", "online", "generation", "wanted_input", "attack", "own_layer"),
+    *("forecasting", "smoothing", "online", "generation", "wanted_input", "attack", "own_layer", "ranks"),
 )
 
 

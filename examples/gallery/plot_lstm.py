@@ -2,9 +2,9 @@
 Paths into the future, by an LSTM
 =================================
 
-How a recurrent network forecasts many steps. It learns to predict the next value, and how uncertain that is. A forecast
-is made of *paths*: each draws its next value from the prediction, and continues from it. (A `Forecaster` needs fewer
-lines: see *Three days ahead, and how sure*.)
+How a recurrent network finds anomalies, and forecasts many steps. It learns to predict the next value, and how
+uncertain that is. A forecast is made of *paths*: each draws its next value from the prediction, and continues from it.
+(A `Forecaster` needs fewer lines: see *Three days ahead, and how sure*.)
 
 The series is a season of 24 steps, a day, with weather on top, of which nine tenths are left at the next step.
 """
@@ -48,6 +48,17 @@ net = Sequential(
 )
 likelihood = HeteroscedasticGaussian()
 net.fit(inputs(windows, hours), known[DAY:], likelihood, epochs=10, batch_size=16, evidence=None)
+
+# %%
+# One step ahead, the prediction says how unusual a value is. Here three values of the last days are too high. They are
+# found, and so is the first value after them, which the network predicts from the high ones.
+
+odd = y.copy()
+odd[-50:-47] += 3
+windows, hours = (sliding_window_view(values, DAY) for values in (odd[-AHEAD - DAY : -1], hour[-AHEAD - DAY + 1 :]))
+following = likelihood.predict(net, inputs(windows, hours))
+distance = np.abs(odd[-AHEAD:] - following.mean[:, 0]) / following.std[:, 0]
+print("three odd values from hour", hour[-50], "on; beyond 4 standard deviations:", hour[-AHEAD:][distance > 4])
 
 # %%
 # A step of all paths is one call of the network. It would not do to feed back the mean and the variance of each
