@@ -170,48 +170,6 @@ def run(data: Digits, ranks: int, rule: str, every: int, sigma_v: float, batch: 
     return dict(zip(FIELDS, row, strict=True))
 
 
-def plot(rows: list[dict], path: Path) -> None:
-    """Test error and negative log-likelihood against k, a panel per sigma_v; the smallest batch size, mean of seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    batch = min(row["batch"] for row in rows)
-    noises = sorted({row["sigma_v"] for row in rows})
-    figure, axes = plt.subplots(2, len(noises), figsize=(4 * len(noises), 6), sharex=True, squeeze=False)
-    for column, sigma_v in enumerate(noises):
-        chosen = [row for row in rows if row["sigma_v"] == sigma_v and row["batch"] == batch]
-        for axis, measure, scale in ((axes[0][column], "error", 100), (axes[1][column], "nll", 1)):
-            for rule in RULES:
-                steps = sorted({row["every"] for row in chosen if row["rule"] == rule})
-                values = [mean_of(chosen, rule, k, measure) * scale for k in steps]
-                axis.plot(steps, values, marker="o", label=rule.replace("_", " "))
-            for rule, style in zip(AT_EVERY_STEP, (":", "--"), strict=True):
-                axis.axhline(
-                    mean_of(chosen, rule, 1, measure) * scale, color="grey", ls=style, label=f"{rule} at every step"
-                )
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter("{x:g}")
-            axis.grid(alpha=0.3)
-        axes[0][column].set_title(f"sigma_v = {sigma_v}")
-        axes[1][column].set_xlabel("steps between merges")
-    axes[0][0].set_ylabel("test error, %")
-    axes[1][0].set_ylabel("negative log-likelihood per image")
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(f"{batch} images per rank and step")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-
-
-def mean_of(rows: list[dict], rule: str, every: int, measure: str) -> float:
-    """Mean over seeds; not a number where there is no such row."""
-    values = [row[measure] for row in rows if row["rule"] == rule and row["every"] == every]
-    return float(np.mean(values)) if values else float("nan")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("merging", description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="where MNIST is ($PYTAGI_DATA, ./data/mnist)")
@@ -221,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=int, nargs="+", default=[2, 10, 50, 200])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit-train", type=int, metavar="N", help="use the first N training images")
-    parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="the plot is next to it, as .png")
+    parser.add_argument("--output", type=Path, default=Path("merging.csv"), help="a table of the runs")
     args = parser.parse_args(argv)
     set_threads(1)
     data = load(args.data_dir, args.limit_train)
@@ -241,7 +199,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "NLL {nll:6.3f}, {megabytes:7.1f} MB".format(**rows[-1]),
                 flush=True,
             )
-    plot(rows, args.output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python -m benchmarks.predict benchmarks/machines/ethernet.json --workload resnet18-b16 --ranks 2 64 1024
     python -m benchmarks.predict --check                # the model beside measured times (results/steps.jsonl)
-    python -m benchmarks.predict --plot scaling.png     # curves of three clusters, and where large batches end the gain
 
 Each rank learns from the same number of samples per step, b. A step takes
 
@@ -43,8 +42,6 @@ LATENCY = 50e-6  # of a message through two network namespaces
 REACHED = 0.86  # share of the rate of their cables that exchanges by TCP reach (fitted)
 SMALL = 16  # images of a step of a rank
 RULES = {"sum": "sum", "precision_weighted": "merge"}  # of `benchmarks.quality.batches`
-# Ranks of `SMALL` images from where a sum loses one point of test error, and three (results/quality-batches.jsonl).
-LIMITS = 4, 16
 
 
 class Link(NamedTuple):
@@ -268,31 +265,6 @@ def times_to_error(machines: Sequence[Machine], job: Job, errors: Error, images:
     return table(("exchange", "ranks", "every", "images between", "error, %", *names), rows)
 
 
-def plot(machines: Sequence[Machine], job: Job, limits: Sequence[int], path: Path) -> None:
-    """Speed-up against ranks; the grey part begins where batches are too large for a sum of the deltas."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(machines), figsize=(4 * len(machines), 3.8), sharey=True, layout="constrained")
-    ranks = np.unique(np.geomspace(1, 10_000, 60).astype(int))
-    for axes, machine in zip(panels, machines, strict=True):
-        for way, every in (*((way, 1) for way in WAYS), ("merge every 10", 10)):
-            counts = [count for count in ranks if way != "pipeline" or count >= STAGES]
-            rates = [
-                count * alone(machine, job) / step(machine, job, way, count, every=every).seconds for count in counts
-            ]
-            axes.plot(counts, rates, label=way)
-        axes.plot(ranks, ranks, ":", color="0.5", label="linear")
-        axes.axvspan(limits[0], limits[1], color="0.92")
-        axes.axvspan(limits[1], ranks[-1], color="0.85")
-        axes.set(title=machine.name, xscale="log", yscale="log", xlabel="ranks")
-    panels[0].set_ylabel("times the samples of one rank")
-    panels[0].legend(fontsize="small")
-    figure.savefig(path, dpi=110)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.predict", description=__doc__.partition(":")[0])
     parser.add_argument("machine", type=Path, nargs="*", help="JSON files (those of three clusters)")
@@ -300,7 +272,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--every", type=int, default=10, help="steps between two merges")
     parser.add_argument("--check", action="store_true", help="the model beside measured steps")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="speed-up against ranks")
     args = parser.parse_args(argv)
     if min(*args.ranks, args.every) < 1:
         parser.error("--ranks and --every must be at least 1")
@@ -320,8 +291,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     small = small._replace(batch=SMALL, operations=small.operations * SMALL / small.batch)
     print("\nMNIST, 784-128-128-11, steps of 16 images: measured error, predicted time\n")
     print(times_to_error(machines, small, *errors_of(FOLDER / "results" / "quality-batches.jsonl", "mnist-mlp")))
-    if args.plot:
-        plot(machines, job, LIMITS, args.plot)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ SUBJECTS = {
     "counts": "how often a sample should count where noise is known: are error bars right?",
     "calibration": "class probabilities and uncertainty on MNIST and CIFAR-10, compared with PyTorch",
     "forecasts": "Forecaster on six series, compared with exponential smoothing, ARIMA, autoregression and boosting",
-    "paths": "forecasts of many steps by an LSTM: paths, and moments that are fed back",
     "pretrained": "a start from a network of PyTorch, by its variances, compared with one from scratch",
     "series": "forecasting programs of pytagi and Canari, compared with pytagi",
     "batches": "test error of classifiers against the images of a global step, and what helps large ones",
