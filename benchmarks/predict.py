@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,8 +39,6 @@ STAGES, MICRO = 4, 16  # of a pipeline
 CLUSTERS = ("ethernet", "hundred_gigabit", "gpu")
 LATENCY = 50e-6  # of a message through two network namespaces
 REACHED = 0.86  # share of the rate of their cables that exchanges by TCP reach (fitted)
-SMALL = 16  # images of a step of a rank
-RULES = {"sum": "sum", "precision_weighted": "merge"}  # of `benchmarks.quality.batches`
 
 
 class Link(NamedTuple):
@@ -237,34 +234,6 @@ def check(points: Sequence[dict[str, Any]]) -> tuple[str, float]:
     return table(("machine", "way", "ranks", "measured", "predicted", "error", "measured by"), rows), worst
 
 
-Error = dict[tuple[str, int, int], list[float]]  # (way, ranks, steps between exchanges): test errors in %, of seeds
-
-
-def errors_of(results: Path, name: str) -> tuple[Error, int]:
-    """Errors of ranks with steps of `SMALL` images, and images of a training, of `benchmarks.quality.batches`."""
-    errors: Error = {}
-    images = 0
-    for one in read(results):
-        size, rule, ranks, every, caps = one["way"]
-        ranks = size // SMALL if rule == "sum" else ranks  # a sum over ranks is a step of one process
-        if (one["job"], one["forget"], caps) == (name, 1, 1) and rule in RULES and size == ranks * SMALL:
-            errors.setdefault((RULES[rule], ranks, every), []).append(100 * one["error"])
-            images = one["images"] * one["epochs"]
-    return errors, images
-
-
-def times_to_error(machines: Sequence[Machine], job: Job, errors: Error, images: int) -> str:
-    """Predicted time of each training that was measured, beside its error."""
-    rows = []
-    for (way, ranks, every), found in sorted(errors.items(), key=lambda item: (item[0][0] != "sum", *item[0][1:])):
-        steps = images / (ranks * SMALL)
-        times = [steps * step(machine, job, "DDP", ranks, every=every).seconds for machine in machines]
-        numbers = every, ranks * SMALL * every, f"{statistics.fmean(found):.1f}"
-        rows.append([way, str(ranks), *map(str, numbers), *map(duration, times)])
-    names = [machine.name for machine in machines]
-    return table(("exchange", "ranks", "every", "images between", "error, %", *names), rows)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.predict", description=__doc__.partition(":")[0])
     parser.add_argument("machine", type=Path, nargs="*", help="JSON files (those of three clusters)")
@@ -287,10 +256,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     for machine in machines:
         print(f"\n{args.workload} on {machine.name}, {job.batch} samples per rank and step: predicted\n")
         print(prediction(machine, job, args.ranks, args.every))
-    small = job_of("mlp-128-b32")
-    small = small._replace(batch=SMALL, operations=small.operations * SMALL / small.batch)
-    print("\nMNIST, 784-128-128-11, steps of 16 images: measured error, predicted time\n")
-    print(times_to_error(machines, small, *errors_of(FOLDER / "results" / "quality-batches.jsonl", "mnist-mlp")))
 
 
 if __name__ == "__main__":

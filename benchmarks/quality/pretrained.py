@@ -3,16 +3,8 @@
     python -m benchmarks.quality pretrained
 
 Errors and log-likelihoods (per observation) on samples of the second task, for a start from scratch and for pretrained
-ones of several variances. It needs PyTorch (`pip install torch`). Means of seeds 0 to 2, before and after ten epochs:
-
-    variance       RMSE    log-likelihood
-    scratch    0.93 0.50     -1.45  -0.93
-    prior      0.28 0.17     -1.15  -0.62
-    0.1        0.28 0.15     -2.75  -2.36
-    0.01       0.28 0.19     -0.67  -0.05
-    0.001      0.28 0.17     -0.29   0.35
-    0.0001     0.28 0.15     -1.73   0.31
-    1e-05      0.28 0.16     -2.50   0.16
+ones of several variances, before and after ten epochs; means of seeds 0 to 2 (docs/guide/other_libraries.md has the
+table). It needs PyTorch (`pip install torch`).
 """
 
 from __future__ import annotations

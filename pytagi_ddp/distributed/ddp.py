@@ -25,12 +25,8 @@ class DDPSequential(TrainedOnRanks):
         average=False:  the step of one process that saw all n samples (sum of deltas, cap factor c(n)).
         average=True:   sum / R_a, cap factor c(ceil(n / R_a)): as pytagi, the default.
 
-    The average discards evidence: on a linear model (20 weights, 4 ranks x 4 samples, 100 steps) its posterior
-    variances were 4.8 times the exact ones. The sum can overshoot, as any large batch in TAGI: there its variances were
-    right, but its means 18 standard deviations off, and those of the average 2.5 (means of 5 seeds, 2026). On MNIST (4
-    ranks x 16 samples, one epoch) sum and average reached 4.9 and 4.2 % error with sigma_v = 0.1, and 4.1 and 6.3 %
-    with sigma_v = 1 (`benchmarks.merging`). Above about 64 samples in all, merge posteriors instead (`every`,
-    `merge="damped_product"`; "Large batches" in docs/communication.md).
+    The average discards evidence: its variances are too large. The sum can overshoot, as any large batch in TAGI. Above
+    about 64 samples in all, merge posteriors instead (`every`, `merge="damped_product"`; docs/communication.md).
 
     A network on a GPU moves to the GPU of its rank, unless its rank is the only one of the node; with `backend="nccl"`
     any network does. On a GPU, a step does not wait for its result, but reading `stop_requested` does.
@@ -47,8 +43,7 @@ class DDPSequential(TrainedOnRanks):
     `pytagi_ddp.distributed.bounded_merge.BoundedMerge`. Call `merge` before the network is used.
 
     During a collective call (also `update_bn`), Ctrl-C takes effect at the end of the call; while the call waits for
-    other ranks, it ends the job. A second Ctrl-C takes effect at once. So no rank stops in the middle of a step, and a
-    notebook can continue with the next forward pass.
+    other ranks, it ends the job. A second Ctrl-C takes effect at once.
 
     `model.step()` raises an error, because it would be a step of this rank only. If replicas differ, for example after
     an assignment on one rank, `synchronize` makes them equal; `step` detects this only with ``PYTAGI_DDP_DEBUG=1``.

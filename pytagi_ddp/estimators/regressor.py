@@ -70,16 +70,14 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
     """Regression by an ensemble of TAGI networks, whose predictions are Student-t distributions.
 
     1. Inputs and target are standardised. `n_seeds` networks are trained without each of `n_folds` folds, in batches.
-       Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`). Otherwise repeated epochs
-       would count the same evidence again, variances would shrink like 1/t, and learning would stop. The variance of
-       the noise in an epoch is the mean squared error after the previous epoch.
+       Before each of the first epochs, evidence is forgotten (`Sequential.forget_evidence`). The variance of the noise
+       in an epoch is the mean squared error after the previous epoch.
     2. Each sample is predicted by the networks that have not seen it, which gives the residuals r. Other TAGI networks
        learn h, a prediction of ln r^2 from the inputs and the prediction of the first networks.
     3. The scale s of the noise, ln s^2 = a + b h, and the degrees of freedom v are chosen by maximum likelihood of r.
        For n samples v is at most n - 1 (and at least 3), because a scale from few residuals is uncertain.
-       Far from all samples, where the networks' variance is above its largest value at any sample, s^2 grows in
-       proportion to it. It also grows with the variance between the networks' means, where that is larger than at any
-       sample. Where a category is rare or missing, it has a factor, from the errors at such samples.
+       Where the networks' variance, or that between their means, is larger than at any sample, s^2 grows with it. Where
+       a category is rare or missing, it has a factor, from the errors at such samples.
     4. Samples with equal inputs (unless they are more than a tenth of all) are in one fold. If they have more in common
        than networks predict, y = f(x) + u + e, where the random intercept u is the same for equal inputs: m and s at an
        input that was learnt depend on its observations, too.
@@ -106,11 +104,10 @@ class TAGIRegressor(RegressorMixin, EnsembleEstimator):
         likelihood: None: as above. A name: the kind of y, by a class of `pytagi_ddp.likelihoods`. "gaussian",
             "student_t" and "laplace": numbers with the same noise everywhere; "gamma" and "lognormal": numbers above
             0, with the same relative noise; "poisson" and "negative_binomial": counts. Counts and positive numbers
-            have the mean e^z of an output z, "lognormal" the median. The noise is the most likely one for samples that
-            were not learnt, and the prediction is the mixture over the networks. Outputs of counts and positive numbers
-            are moved towards that of a constant prediction, by the share that makes samples that were not learnt most
-            likely, and their variances have the most likely limit (both not in `partial_fit`). `sigma_v`,
-            `heteroscedastic` and `student_t` are for None.
+            have the mean e^z of an output z, "lognormal" the median. Samples that were not learnt choose the noise, and
+            (not in `partial_fit`) how far outputs of counts and positive numbers are moved towards a constant, and a
+            limit of their variances. The prediction is the mixture over the networks. `sigma_v`, `heteroscedastic` and
+            `student_t` are for None.
         n_folds: number of folds, at most the number of samples. 1: the noise is learnt from residuals of samples that
             the networks have learnt, and is too small.
         n_seeds: networks for each fold. None: from 2 to 4, as few as predict unseen samples almost as well as 4 (the

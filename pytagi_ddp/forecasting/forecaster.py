@@ -51,14 +51,11 @@ class Forecaster(BaseEstimator):
 
         (y_(t+h) - y_t)/scale = f_h(y_(t-lags+1) ... y_t, calendar_t, covariates) + e_h,  e_h ~ N(0, noise_h),  h = 1..H
 
-    f is linear, or has a hidden layer. The forecaster starts with a linear f. Then it tries, one after the other, the
-    last value itself as an input, only two values of the past, values of a longer cycle ago (a week ago for hourly
-    data), covariates of earlier steps, logarithms of all values, and a hidden layer. It keeps a change if forecasts
-    improve.
-
-    To compare, `n_folds` stretches of time are held out in turn, and forecast by networks that have not seen them. The
-    score is the mean CRPS. The errors in these stretches also give the noise of each step, which is added to the
-    variance of the networks. The networks of the chosen model are trained with more and shorter held-out stretches.
+    The forecaster starts with a linear f. Then it tries, one after the other, the last value itself as an input, only
+    two values of the past, values of a longer cycle ago (a week ago for hourly data), covariates of earlier steps,
+    logarithms of all values, and a hidden layer. It keeps a change if the mean CRPS of `n_folds` stretches of time
+    improves, each of which is forecast by networks that have not seen it. The errors in these stretches also give the
+    noise of each step, which is added to the variance of the networks.
 
     All series are learnt by the same networks, and each is standardised separately. Networks are trained with an
     `nn.EvidenceSchedule`, in which each window counts once.

@@ -458,18 +458,14 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
 
             mean: unchanged            variance: S = min(factor S, S0)
 
-        A posterior N(m, S) whose density is raised to the power 1/factor is N(m, factor S): each observation so far,
-        and the prior, then counts as 1/factor of one. Without forgetting, an epoch that repeats the data counts them as
-        new evidence; variances fall like 1/epochs, and learning stops. S0 is the limit, because evidence cannot be
-        negative. A parameter with variance 0 does not change.
-
-        In a stream that changes, call it after each step with a factor near 1, such as 1.001: a linear model then
-        remembers about 1/(factor - 1) samples. The factor is rounded to float32: below 1.00000006 it is 1.
+        Each observation so far, and the prior, then counts as 1/factor of one. Without it, an epoch that repeats the
+        data counts them as new evidence. In a stream that changes, call it after each step with a factor near 1: a
+        linear model then remembers about 1/(factor - 1) samples. The factor is rounded to float32: below 1.00000006 it
+        is 1. With an `EvidenceSchedule`, forgetting is not needed.
 
         S0 follows from the arguments of the present layers (gains, `init_method`, `scale`), also in a loaded network. A
-        variance above S0, running statistics and the memory of recurrent layers do not change. If a run is resumed
-        within an epoch, do not call this method again for that epoch. With an `EvidenceSchedule`, each sample counts a
-        set number of times, and forgetting is not needed.
+        variance of 0 or above S0, running statistics and the memory of recurrent layers do not change. If a run is
+        resumed within an epoch, do not call this method again for that epoch.
 
         Args:
             factor: at least 1; 1/factor is the discount factor.
@@ -640,9 +636,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
         the outputs. (Mixture activations give each unit a variance of 1e-6, and Remax and attention a larger one where
         all units, or all scores, are negative. It says nothing about the function: use the means alone.)
 
-        The draws have the mean and variance of `predict` only approximately. With `MixtureReLU`, standard deviations
-        agree to about 15 %. With `ReLU`, those of the draws can be 30 times as large: `predict` treats a unit with a
-        negative mean as off, but in a draw it may be on. Neither includes the noise of observations.
+        The draws have the mean and variance of `predict` only approximately: well with `MixtureReLU`, while with `ReLU`
+        standard deviations of draws can be 30 times as large, as a unit that is off in `predict` may be on in a draw.
+        Neither includes the noise of observations.
 
         Running statistics, carried states, settings and device are those of this network, which does not change. The
         functions are in evaluation mode, and take as much memory as n copies.

@@ -1,9 +1,8 @@
 """The time that threads of GNU OpenMP spin at the end of a parallel loop before they sleep.
 
 Waking a thread takes 3 to 80 microseconds, as long as a loop of a small network. But a spinning thread occupies a core,
-which the thread that it waits for may need. With GNU OpenMP's default of some milliseconds, and other work on the
-cores, steps with two threads took up to 94 times as long as with one (two trainings and one busy process on two cores
-of an Intel Xeon, 2026). So threads spin for a moderate time, and only briefly under CPU contention (`contention.h`).
+which the thread that it waits for may need. So threads spin for a moderate time, and only briefly under CPU contention
+(`contention.h`; measurements are in benchmarks/NOTES.md).
 
 GNU OpenMP reads the environment variable when it is loaded. So the variable is set during each import that may load it,
 unless the user has set one, and removed afterwards, so that child processes do not inherit it.

@@ -18,11 +18,10 @@ from pytagi_ddp.validate import as_numbers
 
 
 class PosteriorAverage:
-    """An average of the posteriors after many steps, for evaluating a network.
+    """An average of the posteriors after many steps, for evaluating a network: it is less noisy than the last one.
 
-    A capped TAGI step of a convolutional network moves most weights by a large fraction of their standard deviations,
-    towards the values that fit the last batch. An average over many steps is less noisy. The k-th call of `update`
-    replaces the average, a Gaussian N(m, s) for each parameter, by the Gaussian with the moments of the mixture
+    The k-th call of `update` replaces the average, a Gaussian N(m, s) for each parameter, by the Gaussian with the
+    moments of the mixture
 
         (1 - w) N(m, s) + w N(m_k, s_k):    d = m_k - m,  m += w d,  s += w (s_k - s) + w (1 - w) d^2
 
@@ -38,10 +37,9 @@ class PosteriorAverage:
             net.update_bn(batches, 40)  # the running statistics of BatchNorm2d belong to other parameters
             mu, var = net.predict(x_test)
 
-    On several ranks, every rank keeps its own average, of `ddp.model`. Replicas are equal after each step, and so are
-    the averages. An average takes as much memory as means and variances of all parameters; `average_parameters` takes
-    as much again while it is active. `CheckpointManager` writes the average into its checkpoints; `state_dict` is for
-    files of your own.
+    On several ranks, every rank keeps its own average, of `ddp.model`. An average takes as much memory as means and
+    variances of all parameters, and twice that inside `average_parameters`. `CheckpointManager` writes the average into
+    its checkpoints; `state_dict` is for files of your own.
 
     Args:
         net: the network; with several ranks the `model` of a `DDPSequential`.

@@ -37,10 +37,8 @@ class HasBatchNorm(Protocol):
 def update_bn(loader: Iterable[Any], net: HasBatchNorm, num_batches: int | None = None) -> list[StatisticsChange]:
     """Sets the running statistics of every BatchNorm2d to the exact ones of the given batches.
 
-    In training, running statistics are averages over the last steps (about ten with momentum 0.9), for the parameters
-    of those steps. A TAGI step can change a deep network so much that they no longer match: a ResNet8 had 53.9 % test
-    error with them, and 42.8 % with new ones. So call this before evaluating, predicting or saving a deep network with
-    BatchNorm2d.
+    In training, running statistics are averages over the last steps, whose parameters were others. So call this before
+    evaluating, predicting or saving a deep network with BatchNorm2d (docs/batch_norm.md).
 
     Each batch goes forward once, as in training: normalised by its own statistics. With N_k, mean_k and M_k (the sum
     of (m - mean_k)^2 + s) of batch k, at the input of each BatchNorm2d,
