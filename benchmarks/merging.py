@@ -25,14 +25,13 @@ from pytagi_ddp.data import BatchLoader, ImageDataset, load_mnist
 from pytagi_ddp.distributed.merge import MERGES
 from pytagi_ddp.kernels.cpu.layers import merge
 from pytagi_ddp.kernels.cpu.runtime.threads import set_threads
-from pytagi_ddp.kernels.formulas.rules import PRECISION_WEIGHTED
 from pytagi_ddp.kernels.tensors import Delta, Tensor
-from pytagi_ddp.nn import DDPSequential, OutputUpdater, Sequential
+from pytagi_ddp.nn import OutputUpdater, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import class_probabilities, hierarchical_softmax
 
 CLASSES = 10
 AT_EVERY_STEP = ("sum", "average")
-RULES = (*MERGES, "natural")  # natural: every rank's change in natural parameters is added
+RULES = tuple(MERGES)
 FIELDS = ("rule", "every", "sigma_v", "batch", "seed", "error", "nll", "megabytes")
 
 
@@ -89,17 +88,14 @@ class Replicas:
         if self.rule in AT_EVERY_STEP:
             return
         self.bytes += self.prior.nbytes
-        rule = MERGES.get(self.rule, PRECISION_WEIGHTED)
+        rule = MERGES[self.rule]
         self.sums[...] = 0
         for net in self.nets:
             merge.contribute(Tensor(*net.arena.theta), Tensor(*self.prior), Delta(*self.own), rule)
             self.sums += self.own
-        if self.rule == "natural":
-            self._add_natural_parameters()
-        else:
-            counters = np.array([0, self.ranks, 0], np.float32)
-            posterior = Tensor(*self.nets[0].arena.theta)
-            merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), counters, rule)
+        counters = np.array([0, self.ranks, 0], np.float32)
+        posterior = Tensor(*self.nets[0].arena.theta)
+        merge.merge_sums(posterior, Tensor(*self.prior), Delta(*self.sums), counters, rule)
         for net in self.nets:
             net.arena.theta[...] = self.prior
 
@@ -109,26 +105,17 @@ class Replicas:
             net.forget_evidence(factor)
         self.prior = self.nets[0].arena.theta.copy()
 
-    def _add_natural_parameters(self) -> None:
-        """1/s = 1/s0 + sum (1/s_r - 1/s0); m/s = m0/s0 + sum (m_r/s_r - m0/s0)."""
-        mu, var = self.prior
-        precision = np.maximum(1 / var + self.sums[1], 1e-6)
-        mu += self.sums[0] / precision  # m_r/s_r - m0/s0 = (m_r - m0)/s_r + m0 (1/s_r - 1/s0)
-        var[...] = 1 / precision
 
-
-def learn(
-    net: Sequential | DDPSequential, x: np.ndarray, labels: np.ndarray, sigma_v: float, classes: int = CLASSES
-) -> None:
+def learn(net: Sequential, x: np.ndarray, labels: np.ndarray, sigma_v: float) -> None:
     """Everything of a training step but the step."""
     net(x)
-    obs, index, _ = Utils().label_to_obs(labels, classes)
+    obs, index, _ = Utils().label_to_obs(labels, CLASSES)
     var_obs = np.full_like(obs, sigma_v**2)
     OutputUpdater("cpu").update_using_indices(net.output_z_buffer, obs, var_obs, index, net.input_delta_z_buffer)
     net.backward()
 
 
-def evaluate(net: Sequential | DDPSequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+def evaluate(net: Sequential, x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """(error, negative log-likelihood per image); probabilities are those of the classes, normalised."""
     p = class_probabilities(*net.predict(x), hierarchical_softmax(CLASSES))
     p /= p.sum(axis=1, keepdims=True)

@@ -46,8 +46,8 @@ class DataParallel(Wrapper):
 
     `DDPSequential` is nearly always the better choice. The threads share Python's interpreter lock, so that small
     networks do not run faster. On a CPU, one network with all threads of the kernels (`set_threads`) does the same. All
-    inputs, outputs and deltas go through host memory. docs/distributed.md has a measurement. This class is for a
-    program or a notebook that cannot be started by a launcher.
+    inputs, outputs and deltas go through host memory. This class is for a program or a notebook that cannot be started
+    by a launcher.
 
     Args:
         model: the network; replica 0.
