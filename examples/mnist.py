@@ -30,18 +30,21 @@ from pytagi_ddp.nn import (
     Linear,
     MixtureReLU,
     ReLU,
+    Remax,
     Sequential,
 )
 from pytagi_ddp.training import Log, Trainer
 
 
-def make_mlp(outputs: int = 10) -> Sequential:
+def make_mlp(outputs: int = 10, is_remax: bool = False) -> Sequential:
     """784-128-128-10. For labels as numbers on a binary tree, 11 outputs encode 10 classes."""
-    return Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, outputs))
+    last = [Remax()] if is_remax else []
+    return Sequential(Linear(784, 128), ReLU(), Linear(128, 128), ReLU(), Linear(128, outputs), *last)
 
 
-def make_cnn(outputs: int = 10) -> Sequential:
+def make_cnn(outputs: int = 10, is_remax: bool = False) -> Sequential:
     """Two convolutions with batch normalisation, then two dense layers."""
+    last = [Remax()] if is_remax else []
     return Sequential(
         Conv2d(1, 16, kernel_size=4, padding=1, in_width=28, in_height=28, bias=False),
         MixtureReLU(),
@@ -54,6 +57,7 @@ def make_cnn(outputs: int = 10) -> Sequential:
         Linear(32 * 4 * 4, 100),
         MixtureReLU(),
         Linear(100, outputs),
+        *last,
     )
 
 
@@ -103,7 +107,7 @@ def run(args: argparse.Namespace, communicator: Communicator) -> float:
     test = BatchLoader(test_set, 500, evaluation=True, **share)
 
     pytagi_ddp.manual_seed(args.seed)
-    model = MODELS[args.model](HEADS[args.head](10).outputs)
+    model = MODELS[args.model](HEADS[args.head](10).outputs, is_remax=args.head == "remax")
     net = DDPSequential(model, DDPConfig(backend=args.backend), average=args.average)
     step = f"images per rank and step: {args.batch_size}, {len(train_set):,} of {train_set.name}"
     callbacks = [Tests(args, test), JobProgress(args, f"ranks: {net.world_size}, {step}")]

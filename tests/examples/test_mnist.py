@@ -9,7 +9,8 @@ import pytest
 
 from examples.mnist import main, make_cnn, make_mlp
 from pytagi_ddp.distributed import run_threads
-from pytagi_ddp.nn import DDPSequential
+from pytagi_ddp.nn import DDPSequential, Remax
+from pytagi_ddp.training import Trainer
 from tests.mpi.run import mpirun
 
 FEW = ["--data", "synthetic", "--epochs", "1", "--limit-train", "500", "--limit-test", "200"]
@@ -42,6 +43,14 @@ def test_learns(data_dir, capsys, options):
     assert header.startswith("ranks: 1, images per rank and step: 16, 600 of ")
     assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
     assert f"test error {error:.2%}" in lines[1]
+
+
+def test_remax_predicts_probabilities(data_dir):
+    with mock.patch.object(Trainer, "fit", autospec=True, side_effect=Trainer.fit) as fit:
+        assert main(["--head", "remax", "--data-dir", data_dir, "--batch-size", "16"]) < 0.2
+    trainer, _, test = fit.call_args.args
+    p, _ = trainer.net.predict(next(iter(test))[0])
+    assert p.min() >= 0 and p.sum(1) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -105,3 +114,4 @@ def test_bad_options(capsys, tmp_path):
 def test_networks():
     assert make_mlp().num_parameters == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
     assert make_cnn(11).out_shape.size == 11
+    assert isinstance(make_cnn(is_remax=True).layers[-1], Remax)
