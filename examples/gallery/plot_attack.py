@@ -68,5 +68,5 @@ for panels, (name, x) in zip(grid, {"image": new, "noise": noisy, "attack": atta
 plt.show()
 
 # %%
-# The attack turns all images, and noise of the same size turns one. Neither measure protects against it. The standard
-# deviation is even smaller than before: to the network, the attacked images are more familiar.
+# The attack turns all images into the wanted class, and noise of the same size hardly any. Neither measure protects
+# against it. The standard deviation is even smaller than before: to the network, the attacked images are more familiar.
