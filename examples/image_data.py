@@ -33,11 +33,16 @@ def load_or_exit(args: argparse.Namespace, communicator: Communicator, name: str
         SystemExit: they are not there, or damaged.
     """
     folder, reason = find_or_download(args, communicator, name)
-    if folder is None and args.data == name:
+    if folder is None and must_be_found(args):
         sys.exit(f"error: {reason}" if communicator.rank == 0 else 1)
     if folder is None and args.data == "auto" and communicator.rank == 0:
         print(f"no {TITLES[name]} (see --data-dir), training on synthetic images: {reason}", flush=True)
     return on_all_ranks(communicator, lambda: load_images(args, folder, name)), folder is None
+
+
+def must_be_found(args: argparse.Namespace) -> bool:
+    """Whether the options name the data or their folder, so that synthetic images would be a surprise."""
+    return args.data != "synthetic" and (args.data != "auto" or args.data_dir is not None)
 
 
 def find_or_download(
@@ -60,7 +65,7 @@ def find_or_download(
         try:
             found = find(args.data_dir) or download(args.data_dir), ""
         except DatasetNotFoundError as error:
-            in_full = args.data == name or args.data_dir  # with every place that was searched
+            in_full = must_be_found(args)  # with every place that was searched
             found = None, str(error if in_full else error.__cause__ or error)
     return communicator.broadcast_object(found)
 

@@ -4,7 +4,8 @@
     mpirun -np 2 python -m examples.mnist --model cnn
 
 Every rank learns from its own share of each batch, and one all-reduce per step keeps the networks equal. Without MNIST
-(found by --data-dir, in $PYTAGI_DATA or ./data/mnist, or downloaded) it trains on a small synthetic set.
+(found by --data-dir, in $PYTAGI_DATA or ./data/mnist, or downloaded) it trains on a small synthetic set. With
+--data-dir it ends with an error.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--batch-size", type=positive_int, default=32, help="images per rank and step (32)")
     add_observation_options(parser, sigma_v=0.3, forget=4.0, falls=False, count=8.0, prior_factor=1.0)
     add("--seed", type=natural, default=0, help="of everything that is drawn (0)")
-    add("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found")
+    add("--data", choices=("auto", "mnist", "synthetic"), default="auto", help="auto: MNIST if found or downloaded")
     add("--data-dir", metavar="DIR", help="where MNIST is, or is downloaded to")
     add_limits(parser)
     deltas = parser.add_mutually_exclusive_group()

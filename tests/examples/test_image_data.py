@@ -70,9 +70,11 @@ def test_the_job_says_that_it_falls_back(offline, tmp_path, capsys):
     assert first == "no CIFAR-10 (see --data-dir), training on synthetic images: no network"
 
 
-def test_cifar10_or_nothing(offline):
+@pytest.mark.parametrize("options", [["--data", "cifar10"], ["--data-dir", "mistyped"]], ids=" ".join)
+def test_cifar10_or_nothing(offline, options):
+    """Whoever names the data, or their folder, does not get another set."""
     with pytest.raises(SystemExit) as error:
-        main(["--data", "cifar10"])
+        main(options)
     assert error.value.code == "error: not in a and b; the download failed"
 
 
