@@ -1,6 +1,6 @@
 """
-Classes, and where the network does not know them
-=================================================
+Classes, and where the network is unsure of them
+================================================
 
 How to learn classes, and three pictures that show how far to trust the probabilities: where in the plane the network is
 unsure (entropy), whether its probabilities agree with how often it is right (reliability), and how many errors are left
@@ -55,3 +55,8 @@ plot.rejection(right, doubt, wrong)
 plt.show()
 
 print(f"errors: {wrong.mean():.1%} of all, {wrong[doubt <= np.median(doubt)].mean():.1%} of the surest half")
+
+# %%
+# The network is unsure at the borders between the classes, which it continues to where there are no data. Elsewhere it
+# is sure of a class, however far from the data: entropy does not tell which inputs are unlike them (see *Images of
+# another kind*). The reliability is above the diagonal: the network is right more often than its probabilities say.

@@ -23,7 +23,8 @@ y, y_new = (places**3 + rng.normal(0, 0.05 + 0.275 * (places + 1)) for places in
 
 # %%
 # The network has a pair of outputs for each target: the mean, and a number whose exponential (`EvenExp`) is the
-# variance of the noise.
+# variance of the noise. By ``evidence=None`` each epoch counts the samples as new ones, which suits a training of few
+# epochs. After many, the standard deviation of the function would be too small: the default, a schedule, prevents that.
 
 pytagi_ddp.manual_seed(1)
 net = Sequential(Linear(1, 64), MixtureReLU(), Linear(64, 2, gain_weight=0.1, gain_bias=0.1), EvenExp())

@@ -90,3 +90,6 @@ axes.plot(x, y, ".", color="0.7", markersize=3, label="observations")
 plot.band(axes, places, mean, variance + 0.1**2, "mean, 2 std of an observation")
 axes.legend()
 plt.show()
+
+# %%
+# The mean follows the curve. The band is too wide: it contains all observations, and should contain 95 % of them.

@@ -1,11 +1,11 @@
 """
-A transformer that repeats, and knows what it did not see
-=========================================================
+A transformer that repeats, and what it did not see
+===================================================
 
 How to train a transformer on sequences of tokens. It has to say at every position which token stood two places before.
 Nothing in a token tells where it stands: attention finds it by the angles by which positions turn queries and keys. The
 sequences are cut out of longer ones, so what the first two positions ask for was never seen. There any of the 8 tokens
-is as likely as another, and the network must not be sure of one.
+is as likely as another, and the network should not be sure of one.
 """
 
 import matplotlib.pyplot as plt
@@ -49,7 +49,9 @@ print(f"accuracy where the token was seen: {accuracy[-1]:.3f}")
 print(f"largest probability where it was not: {largest[-1]:.0%}; {1 / TOKENS:.1%} would be right")
 
 # %%
-# Right: the probabilities for one sequence. At the first two positions they are spread over all tokens.
+# Right: the probabilities for one sequence. At the first position they are spread over several tokens. At the second
+# one the network often repeats the only token before it, and is too sure: its largest probability at these two
+# positions falls while it learns (left), and is still far above chance.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
 left.plot(batches, accuracy, ".-", label="accuracy where the token was seen")
