@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -380,6 +381,15 @@ def test_names_in_pages_are_there():
                 else:
                     assert hasattr(thing, part), f"{path.name}: {name}"
                     thing = getattr(thing, part)
+
+
+def test_no_line_of_a_formula_begins_a_list():
+    """In Markdown, `+ b$` at the start of a line is an item of a list, and its formula is shown as it was typed."""
+    for path in pages():
+        lines = re.sub(r"^```.*?^```", "", _text(path), flags=re.MULTILINE | re.DOTALL).splitlines()
+        for before, line in itertools.pairwise(lines):
+            within = before.replace("$$", "").count("$") % 2
+            assert not (within and re.match(r"([-+*]|\d+[.)]) ", line)), f"{path.name}: {before} {line}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples/gallery").glob("plot_*.py")), ids=lambda path: path.stem)
