@@ -132,6 +132,7 @@ THUMBNAIL = re.compile(r":alt:(\n(?:(?!:alt:).)*?thumbnail-title\">([^<]*)</div>
 ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
 INDENT = re.compile(r"^ *")
 CODE = re.compile(r"(``.+?``|`[^`]+`)")
+BOLD = re.compile(r"(?<![\w*])(\*\*\w[^*]*[\w.]\*\*)(?![\w*])")  # not 2**31
 
 
 TABLE = re.compile(r" *=+( +=+)+")
@@ -141,7 +142,8 @@ def as_rst(app, what, name, obj, options, lines: list[str]) -> None:
     """Makes reStructuredText of a docstring, before napoleon reads its sections.
 
     What is indented behind an empty line is a formula or code, and is shown as it is, and so is a table; `*`, `|` and a
-    trailing `_` mean themselves; what stands between backticks is a name that may have a page, or code.
+    trailing `_` mean themselves, but **words** are bold; what stands between backticks is a name that may have a page,
+    or code.
     """
     edges = [k for k, line in enumerate(lines) if TABLE.fullmatch(line)]
     for first, last in zip(edges[::3], edges[2::3], strict=True):
@@ -169,7 +171,9 @@ def _escaped(line: str) -> str:
     parts = CODE.split(line)
     for k, part in enumerate(parts):
         if k % 2 == 0:
-            parts[k] = re.sub(r"(\*|\||_(?=\W|$))", r"\\\1", part)
+            words = BOLD.split(part)
+            words[::2] = [re.sub(r"(\*|\||_(?=\W|$))", r"\\\1", word) for word in words[::2]]
+            parts[k] = "".join(words)
         elif not re.fullmatch(r"`[\w.]+`|``.*", part):
             parts[k] = f"`{part}`"
     return "".join(parts)

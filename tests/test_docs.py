@@ -504,6 +504,8 @@ def test_it_builds_without_a_warning_and_its_programs_find_what_they_say():
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    documented = (DOCS / "_build" / "html" / "api" / "generated").glob("*.html")
+    assert not [path.name for path in documented if re.search(r"<p>\*\*[A-Z]", _text(path))]  # is bold
     check_series_programs()
     check_image_programs()
     check_regressions()
