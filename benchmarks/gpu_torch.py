@@ -3,14 +3,13 @@
 An ordinary layer has 3 products where TAGI has 7. TAGI by PyTorch's operations is that of `benchmarks.peers`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
 
 from benchmarks.gpu_timing import CONV2D, RESNET_BATCHES, seconds, types
-from pytagi_ddp import nn
-from pytagi_ddp.models import resnet18_cifar10
+from benchmarks.workloads import find
 
 
 def report_torch(say: Callable[[str], None]) -> None:
@@ -20,9 +19,11 @@ def report_torch(say: Callable[[str], None]) -> None:
         return
     import torch
 
+    from benchmarks.peers.torch_sgd import LAYERS
+
     torch.backends.cudnn.benchmark = True  # cuDNN picks its fastest algorithm
     report_convolutions(say)
-    net = torch.nn.Sequential(*_convert(resnet18_cifar10().layers), torch.nn.Flatten(), torch.nn.Linear(512, 10)).cuda()
+    net = find("resnet18-b128").build(LAYERS).cuda()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     rng = np.random.default_rng(0)
     for batch in RESNET_BATCHES:
@@ -94,36 +95,3 @@ def report_convolutions(say: Callable[[str], None]) -> None:
                 time_taken = seconds(call, 0.1)
                 line += f"{time_taken * 1e3:10.3f} ms {products * flops / time_taken / 1e12:6.1f} TFLOP/s"
             say(line)
-
-
-def _convert(layers: Sequence[nn.BaseLayer]) -> list:
-    """The layers of PyTorch that do what ours do, without variances; the dense head is left out."""
-    import torch
-
-    class Residual(torch.nn.Module):
-        def __init__(self, block: nn.ResNetBlock):
-            super().__init__()
-            self.main = torch.nn.Sequential(*_convert([block.main_block]))
-            self.short = torch.nn.Sequential(*_convert([block.shortcut] if block.shortcut else []))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.main(x) + self.short(x)
-
-    converted = []
-    for layer in layers:
-        if isinstance(layer, nn.Conv2d):
-            w = layer.window
-            ends = (w.padding, w.padding) if w.padding_type == 1 else (0, w.padding)
-            channels = layer.in_channels, layer.out_channels
-            converted += [torch.nn.ZeroPad2d(ends * 2), torch.nn.Conv2d(*channels, w.kernel_size, w.stride, bias=False)]
-        elif isinstance(layer, nn.MixtureReLU):
-            converted.append(torch.nn.ReLU())
-        elif isinstance(layer, nn.BatchNorm2d):
-            converted.append(torch.nn.BatchNorm2d(layer.num_features))
-        elif isinstance(layer, nn.AvgPool2d):
-            converted.append(torch.nn.AvgPool2d(layer.window.kernel_size))
-        elif isinstance(layer, nn.LayerBlock):
-            converted += _convert(layer.layers)
-        elif isinstance(layer, nn.ResNetBlock):
-            converted.append(Residual(layer))
-    return converted

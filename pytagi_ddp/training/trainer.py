@@ -106,9 +106,8 @@ class Trainer:
     network already has a schedule, it is kept, and continues with these epochs; that of a stream does not change. The
     schedule pulls parameters towards the prior of a new network. So use `evidence=None` for a network that knows other
     data (a pretrained one, for which there is a warning, or a stream). Steps are then those of plain TAGI, and
-    `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the first.
-    If ranks add deltas (`average=False`), a step is that of one process with the samples of all ranks. If they average
-    deltas, the schedule leads to the same posterior more slowly: with a schedule, prefer `average=False`.
+    `forget_evidence(forget)` is called before each of the first 70 % of the epochs, except the first. With a schedule
+    on several ranks, prefer `average=False`: averages of deltas lead to the same posterior more slowly.
 
     **Results** of an epoch are over all ranks: "epoch"; "train_nll" and "val_nll", the mean negative log-likelihood of
     an observation (a weighted mean, if samples have weights); "train_error" for classes, or "train_rmse" for numbers,

@@ -50,11 +50,9 @@ class EvidenceSchedule:
         tau <- (1 - r) tau + r tau0        tau m <- (1 - r) tau m + r tau0 m0        r = a/(N + a)
 
     and r = 0 in the warm-up, in which a network first has to learn something. q is chosen so that tau = tau0 + count E
-    in the end, for the evidence E of all samples: the posterior in which the likelihood has the power `count`. (q is
-    0.66 for two epochs, 0.94 for five, and near 1 for more.) count = 1 is Bayes' rule. A larger count gives a cold
-    posterior, which predicts better in most networks. A large a learns fast; a small one averages over more batches.
-    The first steps linearise the network where it has learnt nothing, so they get little weight, and are forgotten
-    first. If one epoch is planned, no sample comes twice: then r = 0 and q = 1, and samples count about count/2 times.
+    in the end, for the evidence E of all samples: the posterior in which the likelihood has the power `count`. 1 is
+    Bayes' rule. A larger count gives a cold posterior, which predicts better in most networks. If one epoch is
+    planned, no sample comes twice: then r = 0 and q = 1, and samples count about count/2 times.
 
     m0 and tau0 follow from the arguments of the layer: m0 = 0, or 1 for the scales of BatchNorm2d, LayerNorm and
     RMSNorm; tau0 is divided by `prior_factor`, and for these three layers by 1/16 instead (their `pull_factor`): else
@@ -70,10 +68,9 @@ class EvidenceSchedule:
 
     **Streams.** If no sample comes twice, leave `epochs` out: then weight = count = 1 and r = 0, as without a schedule.
 
-    **More epochs.** After the last planned step, a stays at `last`, q is 1, and training can continue for any number of
-    epochs.
-    After `extend(epochs)` or an assignment to `epochs`, the next steps have the rates of a training with the new number
-    of epochs from the start.
+    **More epochs.** After the last planned step, a stays at `last`, q is 1, and training can continue. After
+    `extend(epochs)` or an assignment to `epochs`, the next steps have the rates of a training with the new number of
+    epochs from the start.
 
     A network has one schedule, `net.schedule`; a new one replaces it, and `remove` (or `net.schedule = None`) ends it.
     A copy or pickle of the network has a copy of its schedule. A copy of a schedule belongs to a network once it is
