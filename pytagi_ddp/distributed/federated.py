@@ -153,10 +153,9 @@ class FederatedPosterior:
         1/s = 1/s0 + d sum (1/s_r - 1/s0)
         m   = m0 + d s sum (m_r - m0)/s_r        d = min(1, evidence / number of clients)
 
-    With d = 1 this is the posterior of all samples, if it is Gaussian (linear regression). In networks, clients that
-    all correct the same error overshoot together, so a round adds the evidence of only `evidence` average clients.
-    Clients take part in many rounds, so that the remaining evidence is not lost. Use about ten clients in a round; with
-    more, learning takes longer. Running statistics change by the mean of the clients, weighted by their samples.
+    With d = 1 this is the posterior of all samples, if it is Gaussian. In networks, clients that all correct the same
+    error overshoot together, so a round adds the evidence of only `evidence` average clients. Use about ten clients in
+    a round. Running statistics change by the mean of the clients, weighted by their samples.
 
         server = FederatedPosterior(net)
         message = server.broadcast()                     # the server's bytes, for every client of the round
@@ -168,12 +167,11 @@ class FederatedPosterior:
         result = server.merge(answers)                   # the server again; result.left_out says who and why
 
     **Invalid updates.** A client is left out, and named, if its message is damaged, comes from another network,
-    contains NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago. A
-    client is also left out if it changes a tensor, per sample, by more than 100 times the median of the clients. Above
-    3 times the median, its change is scaled down to that: means and variances of a tensor by one factor, a power of the
-    evidence. A client may name any number of samples, so those above 10 times the median do not count here. So a
-    dishonest client changes the posterior at most as much as three honest clients. This needs at least three clients
-    in a round, most of them honest.
+    contains NaN, would make a precision negative, was merged before, or started more than `max_staleness` rounds ago;
+    or if it changes a tensor, per sample, by more than 100 times the median of the clients. Above 3 times the median,
+    its change is scaled down to that (samples above 10 times the median do not count). So a dishonest client changes
+    the posterior at most as much as three honest clients. This needs at least three clients in a round, most of them
+    honest.
 
     Messages are neither encrypted nor signed: send them over a secure connection. An update contains information about
     the samples of its client.

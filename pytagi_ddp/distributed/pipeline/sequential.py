@@ -69,10 +69,9 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
     that no rank ever has more than its stage.
 
     For each sample, a boundary with u units sends 8 u bytes forward (12 u after an activation, with its Jacobian) and
-    8 u bytes back; on GPUs, through host memory. S equal stages are idle for (S - 1) / (M + S - 1) of the time, but
-    small micro-batches take longer for each sample (docs/reports/parallel.md). "1F1B" keeps the activations of at most
-    S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True` keeps those of one, and the inputs of the
-    others, and makes one more forward pass for each.
+    8 u bytes back; on GPUs, through host memory. S equal stages are idle for (S - 1) / (M + S - 1) of the time.
+    "1F1B" keeps the activations of at most S - s micro-batches in stage s, "GPipe" those of all M. `recompute=True`
+    keeps those of one, and the inputs of the others, and makes one more forward pass for each.
 
     With a mesh of (S, D) ranks, `init_device_mesh((S, D), ("pipe", "data"))`, there are D pipelines, each with its own
     batches: replicas of a stage add their deltas as in `DDPSequential`, and `average` means the same as there. A mesh
@@ -87,8 +86,7 @@ class PipelineSequential(StagedNetwork, TrainedOnRanks):
         config: options of the communication; None: `DDPConfig()`. `buckets` have to be 1.
         average: aggregation of the deltas of replicas; without replicas it has no effect.
         n_microbatches: M.
-        schedule: "1F1B" or "GPipe". With "GPipe", the loop of an ordinary network works, too: `net(x)`,
-            `updater.update(net.output_z_buffer, y, var_y, net.input_delta_z_buffer)`, `net.backward()`, `net.step()`.
+        schedule: "1F1B" or "GPipe". With "GPipe", the loop of an ordinary network works, too.
         balance: number of layers of each stage, see `balance_by_time` and `balance_by_size`; that of rank 0 is used.
             None: stages with about the same number of products.
         mesh: a result of `init_device_mesh`, with a dimension "pipe", and "data" for replicas. None: all ranks are one
