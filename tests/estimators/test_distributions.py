@@ -61,7 +61,7 @@ def mixture(likelihood=None, loc=1.0, scale=2.0):
 
 M, S = np.array([0.3, -1.0, 2.0]), np.array([-0.5, 0.0, 1.0])
 KINDS = {
-    "Gaussian": StudentTPrediction(M, S, np.inf, np.full(3, 0.2), np.full(3, 0.1)),
+    "Gaussian": StudentTPrediction(M, S, np.inf, np.array([0.2, 0.2, 4.0]), np.array([0.1, 0.1, 2.0])),
     "t": StudentTPrediction(M, S, 5.0, np.full(3, 0.2), np.full(3, 0.1)),
     "mixture": mixture()[0],
     "positive": mixture(lk.Gamma(4.0), 0.0, 3.0)[0],
@@ -86,7 +86,7 @@ def test_a_distribution_is_that_of_its_samples(name):
         assert np.all((drawn <= place + 1e-9).mean(0) >= q - 0.01)
         assert np.all((drawn < place - 1e-9).mean(0) <= q + 0.01)
         np.testing.assert_allclose(found.cdf(place), (drawn <= place + 1e-9).mean(0), atol=0.01)
-    assert np.all((found.epistemic >= 0) & (found.spread <= found.epistemic * (1 + 1e-9)))
+    assert np.all((found.epistemic >= 0) & (found.spread <= found.epistemic * (1 + 1e-9)) & (found.aleatoric >= 0))
     np.testing.assert_allclose(found.epistemic + found.aleatoric, found.variance)
 
 
@@ -115,6 +115,11 @@ def test_observations_of_several_targets_have_their_shape():
         with pytest.raises(ValueError, match=rf"predictions have \({samples}, 2\): (give one|is it transposed)"):
             found.log_prob(y)
     assert found.log_prob(1.0).shape == found.cdf(np.ones((samples, 2))).shape == (samples, 2)
+
+
+def test_several_targets_are_drawn_independently():
+    drawn = TargetsPrediction([KINDS["t"], KINDS["t"]]).sample(1000, seed=0)
+    assert abs(np.corrcoef(drawn[:, 0].T)[0, 1]) < 0.1
 
 
 def test_a_mixture_is_the_mean_over_networks():

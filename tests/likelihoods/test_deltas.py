@@ -351,7 +351,7 @@ def test_gaussian_is_the_output_updater():
     OutputUpdater("cpu").update_heteros(pairs.output_z_buffer, [0.5, 2], pairs.input_delta_z_buffer)
     expected = pairs.deltas()
     lk.HeteroscedasticGaussian().observe(pairs, [0.5, 2], weight=[1, 2])
-    np.testing.assert_allclose(pairs.deltas()[0], expected[0] * [[1], [2]], rtol=1e-6)
+    np.testing.assert_allclose(pairs.deltas(), expected * np.array([[1], [2]]), rtol=1e-6)
     negative = Net(np.array([[1, -1], [1, 2]]), np.full((2, 2), 0.3))
     with pytest.raises(ValueError, match=r"1 of 2 are negative: end the network with EvenExp\(\)"):
         lk.HeteroscedasticGaussian().observe(negative, [0.5, 2])
@@ -424,6 +424,10 @@ def test_joint_parts_take_their_columns():
     twice = [[labels] * 2, [numbers] * 2, [np.reshape(counts, (4, 1))] * 2]
     several = prediction.log_prob([np.array(part, float) for part in twice])
     np.testing.assert_array_equal(several, [logs, logs])
+    of_steps = joint.prediction(m.reshape(2, 2, 6), s.reshape(2, 2, 6)).log_prob([labels, numbers, counts])
+    np.testing.assert_allclose(of_steps, logs.reshape(2, 2).sum(1))
+    draws = lk.Joint(lk.Gaussian(), lk.Gaussian()).prediction(m[:1, :2], s[:1, :2]).sample(1000, seed=0)
+    assert abs(np.corrcoef(*(part.ravel() for part in draws))[0, 1]) < 0.1
     with pytest.raises(ValueError, match="one entry for each of 3 parts of Joint"):
         prediction.log_prob([labels, numbers])
 

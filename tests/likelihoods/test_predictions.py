@@ -8,6 +8,7 @@ from scipy import stats
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp import manual_seed
+from pytagi_ddp.likelihoods import Prediction
 from pytagi_ddp.nn import Linear, ReLU, Sequential
 from pytagi_ddp.training.metrics import is_wrong
 from tests.likelihoods.examples import EXAMPLES
@@ -77,6 +78,12 @@ def test_the_ranked_score_is_that_of_its_samples(name):
         expected = np.abs(first - y).mean(0) - 0.5 * np.abs(first - second).mean(0)
         np.testing.assert_allclose(prediction.crps(y) / prediction.std, expected / prediction.std, atol=0.09)
     np.testing.assert_array_equal(prediction.std, np.sqrt(prediction.variance))
+
+
+def test_the_ranked_score_of_draws_is_not_biased():
+    prediction = lk.Gaussian().prediction(np.full((1000, 1), 20.0), np.zeros((1000, 1)))
+    y = np.linspace(18, 22, 1000)
+    assert np.mean(Prediction.crps(prediction, y) - prediction.crps(y)) == pytest.approx(0, abs=3e-3)
 
 
 def test_ranked_scores_of_few_counts_are_exact():
@@ -169,6 +176,7 @@ def test_probabilities_of_counts_are_steps_of_the_cdf(name):
     for y in range(12):
         total += np.exp(prediction.log_prob(float(y)))
         np.testing.assert_allclose(prediction.cdf(y), total, atol=1e-4)
+        np.testing.assert_array_equal(prediction.cdf(y + 0.9), prediction.cdf(y))
     assert (prediction.log_prob(-1.0) == -np.inf).all() and not prediction.cdf(-1.0).any()
 
 
@@ -193,7 +201,7 @@ def log_mean_between(log_likelihood, m, sd, low, high):
 
 @pytest.mark.parametrize("s", [0.9, 3.9, 15.9, 16.1, 1e4])
 def test_probabilities_of_a_yes_are_exact(s):
-    m = np.array([-1.5, -0.6, -0.5, -0.4, -0.01, 0, 0.3, 1.2]) * max(s, 30)
+    m = np.array([-1.5, -0.9, -0.5, -0.4, -0.01, 0, 0.3, 1.2]) * max(s, 30)
     found = lk.Bernoulli().prediction(m[:, None], np.full((8, 1), s))
     sd = np.sqrt(s)
     ends = min(0, *m, *(m - s)) - 9 * sd, max(0, *m, *(m + s)) + 9 * sd
@@ -282,6 +290,8 @@ def test_classes():
     np.testing.assert_allclose((prediction.sample(100_000, 0) == 0).mean(0), p[:, 0], atol=0.01)
     np.testing.assert_allclose(prediction.cdf([1, 2]), [p[0, :2].sum(), 1])
     assert prediction.quantile(0.5).tolist() == [0, 1]
+    for even in (lk.Categorical(2).prediction([[0, 0]], [[1, 1]]), lk.Bernoulli("probit").prediction([[0]], [[1]])):
+        assert even.cdf(0) == 0.5 and even.quantile(0.5) == 0  # the smallest value
     below = np.cumsum(p, 1)
     expected = [((below[0] - 1) ** 2).sum(), below[1, 0] ** 2 + (below[1, 1] - 1) ** 2]
     np.testing.assert_allclose(prediction.crps([0, 1]), expected, rtol=1e-9)
@@ -356,9 +366,9 @@ def test_a_masked_observation_has_no_score(name):
 
 def test_a_share_has_the_mean_score_of_its_observations():
     yes_or_no = CLASSES["Bernoulli"]
-    zero, one, part = (yes_or_no.log_prob(y) for y in (0, 1, 0.25))
-    np.testing.assert_allclose(part, 0.75 * zero + 0.25 * one)
-    np.testing.assert_allclose(one, np.log(yes_or_no.probabilities))
+    for score in (yes_or_no.log_prob, yes_or_no.crps):
+        np.testing.assert_allclose(score(0.25), 0.75 * score(0) + 0.25 * score(1))
+    np.testing.assert_allclose(yes_or_no.log_prob(1), np.log(yes_or_no.probabilities))
 
 
 @pytest.mark.parametrize(
@@ -446,6 +456,8 @@ def test_probabilities_of_limits():
     between = censored.log_prob((np.full((3, 1), 0.2), np.full((3, 1), 0.9)))
     np.testing.assert_allclose(np.exp(between), full.cdf(0.9) - full.cdf(0.2))
     assert (censored.log_prob((np.full((3, 1), -np.inf), np.full((3, 1), np.inf))) == 0).all()
+    tails = [lk.Censored().prediction([[0]], [[0]]).log_prob(([[low]], [[low + 1]])) for low in (20.0, -21.0)]
+    np.testing.assert_allclose(np.ravel(tails), stats.norm.logsf(20), rtol=1e-7)
     with pytest.raises(ValueError, match=r"got \(1, nan\) in row 1 of 3: write inf \(or -inf\) where"):
         censored.log_prob((np.ones((3, 1)), np.array([[2], [np.nan], [1]])))
     for score in (censored.cdf, censored.crps, censored.coverage):
