@@ -165,10 +165,10 @@ def intercepts(correlation, rows=1000, copies=2, seed=0):
     return x, correlation**0.5 * u + (1 - correlation) ** 0.5 * rng.normal(size=len(x))
 
 
-def learnt(x, y, seen=None, log_scale2=None, degrees=np.inf):
+def learnt(x, y, seen=None, log_scale2=None, degrees=np.inf, weight=1.0):
     nothing = np.zeros(len(y))
     arguments = nothing, nothing if seen is None else seen, nothing if log_scale2 is None else log_scale2
-    return learn_intercept(x, y, np.ones(len(y)), *arguments, degrees, [])
+    return learn_intercept(x, y, np.full(len(y), weight), *arguments, degrees, [])
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.8])
@@ -211,13 +211,15 @@ def test_quiet_inputs_have_narrow_error_bars():
     np.testing.assert_allclose(np.exp(found[std == 1] / 2), 1.06, rtol=0.2)
 
 
-def test_an_outlier_does_not_move_its_inputs():
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_an_outlier_does_not_move_its_inputs(scale):
     x, y = intercepts(0.8, rows=200, copies=4)
-    log_scale2 = np.zeros(len(y))
+    nothing, log_scale2 = np.zeros(len(y)), np.full(len(y), 2 * np.log(scale))
     outlier = y.copy()
     outlier[0] += 100
-    mu, moved = (learnt(x, some, degrees=3.0).given(x, log_scale2, log_scale2)[0][0] for some in (y, outlier))
-    assert abs(moved - mu) < 0.5
+    found = [learnt(x, scale * some, log_scale2=log_scale2, degrees=3.0) for some in (y, outlier)]
+    mu, moved = (each.given(x, nothing, log_scale2)[0][0] for each in found)
+    assert abs(moved - mu) < 0.5 * scale
 
 
 def test_pairs_that_have_nothing_in_common_change_nothing():
@@ -225,6 +227,7 @@ def test_pairs_that_have_nothing_in_common_change_nothing():
     assert learnt(x, y) is None
     assert learnt(x[::2], y[::2]) is None
     assert learnt(np.r_[x[:2], x[2::2]], np.r_[0.0, 0.0, y[2::2]]) is None  # one pair
+    assert learnt(np.r_[x[[0] * 9], x[2::2]], np.r_[[1.5] * 9, y[2::2]]) is None  # nine count as one
     assert learnt(np.zeros((100, 1), np.float32), y[:100]) is None  # all inputs are equal
     rng = np.random.default_rng(0)
     many = np.repeat(rng.normal(size=(150, 3)).astype(np.float32), 6, 0)
@@ -247,10 +250,11 @@ def test_copies_that_agree_are_predicted_as_they_are():
     np.testing.assert_allclose(found.given(x, nothing, nothing)[0], y, atol=0.03)
 
 
-def test_what_networks_have_learnt_is_not_added_again():
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_what_networks_have_learnt_is_not_added_again(weight):
     x, y = intercepts(0.8)
     nothing, means = np.zeros(len(y)), y.reshape(-1, 2).mean(1).repeat(2)
-    alone, partly = (learnt(x, y, seen=seen) for seen in (nothing, 0.5 * means))
+    alone, partly = (learnt(x, y, seen=seen, weight=weight) for seen in (nothing, 0.5 * means))
     assert partly.learnt == pytest.approx(0.5)
     np.testing.assert_allclose(partly.given(x, 0.5 * means, nothing)[0], alone.given(x, nothing, nothing)[0], atol=1e-9)
 
@@ -303,6 +307,8 @@ def test_classes_that_have_nothing_in_common_change_nothing():
     assert learn_classes(x[::2], np.zeros(1000, int), np.ones(1000), third[::2], []) is None
     same = np.zeros((200, 1), np.float32)
     assert learn_classes(same, rng.integers(0, 3, 200), np.ones(200), third[:200], []) is None
+    agree = np.repeat(rng.integers(0, 3, 20), 2)  # 20 pairs do not show that all agree
+    assert learn_classes(x[:40], agree, np.ones(40), third[:40], []).prior > 0.01
 
 
 def repeated_table(rows=300, seed=0):

@@ -47,3 +47,20 @@ def test_the_scale_is_found(degrees):
     assert found.offset == pytest.approx(-1, abs=0.05) and found.slope == pytest.approx(0.7, abs=0.03)
     assert found.degrees == degrees or (math.isinf(degrees) and found.degrees >= 20)
     assert fit_scale(t**2, h, (math.inf,)).degrees == math.inf
+
+
+@pytest.mark.parametrize("degrees", [4.0, math.inf])
+def test_the_slope_of_few_residuals_has_a_prior(degrees):
+    """The offset and the slope are the most probable ones."""
+    squares, h = np.array([0.01, 0.04, 25.0]), np.array([-1.0, 0.0, 1.0])
+    found = fit_scale(squares, h, (degrees,))
+
+    def log_posterior(offset, slope):
+        return log_density(squares, offset + slope * h, degrees).sum() - slope**2 / 2
+
+    top = log_posterior(found.offset, found.slope)
+    for change in (-0.05, 0.05):
+        assert (
+            max(log_posterior(found.offset + change, found.slope), log_posterior(found.offset, found.slope + change))
+            < top
+        )
