@@ -48,10 +48,11 @@ def theta_of(message: bytes, update: PosteriorUpdate) -> tuple[np.ndarray, np.nd
 def test_posteriors_multiply_and_the_prior_is_divided_out_once(server, evidence):
     server.evidence = evidence
     message = server.broadcast()
-    updates = [client(message, k, samples) for k, samples in enumerate((10, 14, 15, 10, 12))]
+    updates = [client(message, k, samples) for k, samples in enumerate((10, 14, 60, 10, 12))]
+    updates[2] = dataclasses.replace(updates[2], change=4 * updates[2].change)  # as its samples explain
     prior, _ = theta_of(message, updates[0])
     expected = prior + min(1, evidence / 5) * sum(theta_of(message, update)[1] - prior for update in updates)
-    running = sum(update.samples * update.running.astype(float) for update in updates) / 61
+    running = sum(update.samples * update.running.astype(float) for update in updates) / 106
     result = server.merge(updates)
     assert result == (1, ("c0", "c1", "c2", "c3", "c4"), (), {}) and server.round == 1
     mu, var = server.net.arena.theta
@@ -167,6 +168,16 @@ def test_large_numbers_of_one_client_reach_nobody(server):
     liar.change[0, 0], liar.change[1, 3], liar.running[1] = 1e29, 1e29, 1e29
     result = server.merge([liar, client(message, 1), client(message, 2)])
     assert result.left_out.keys() == {"c0"} and np.isfinite(server.net.arena.theta).all()
+
+
+def test_a_parameter_without_variance_is_not_learnt(server):
+    theta = server.net.arena.theta
+    theta[1, 0] = 0
+    before, update = theta.copy(), client(server.broadcast(), 0)
+    update.change[:, 0] = 1
+    assert server.merge([update]).merged == ("c0",)
+    np.testing.assert_array_equal(theta[:, 0], before[:, 0])
+    assert (theta[:, 1:] != before[:, 1:]).all()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -14,7 +14,7 @@ import pytest
 from pytagi_ddp import cuda, manual_seed
 from pytagi_ddp.distributed import NonFiniteError
 from pytagi_ddp.distributed.compare import ReplicaMismatchError
-from pytagi_ddp.nn import DDPConfig, DDPSequential
+from pytagi_ddp.nn import DDPConfig, DDPSequential, EvidenceSchedule
 from tests.learning import backpropagate, learn
 from tests.mpi.ddp_networks import (
     WITHOUT_BATCH_NORM,
@@ -282,16 +282,17 @@ def join_with_merges(comm, options):
     net = WITHOUT_BATCH_NORM["Conv2d"]()
     ddp = DDPSequential(net, DDPConfig(backend=comm.backend), every=2, **options)
     x, y = batch(net, 2, comm.rank)
+    schedule = EvidenceSchedule(ddp, 10, 1)
     with ddp.join():
         for _ in range(1 + 2 * comm.rank):  # odd: everyone has a step left that was not merged
             learn(ddp, x, y)
-    return {"equal": same_everywhere(ddp), "left": ddp.steps_since_merge}
+    return {"equal": same_everywhere(ddp), "left": ddp.steps_since_merge, "steps": schedule.steps}
 
 
 @on_ranks(join_with_merges, 1, 3, real=3)
 @pytest.mark.parametrize("options", [{"merge": "mean"}, {"max_wait": 0.02}])
 def test_join_with_merges(results, options):
-    assert results == [{"equal": True, "left": 0}] * len(results)
+    assert results == [{"equal": True, "left": 0, "steps": 2 * len(results) - 1}] * len(results)
 
 
 def forgetting(comm, every):
