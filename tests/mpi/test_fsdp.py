@@ -98,15 +98,15 @@ def test_options_have_the_bits_of_replicas(results, reshard, average, sync, bloc
 
 
 def forgetting(comm, reshard):
-    """Ranks that have predicted different numbers of batches before; a group of one layer, and one of several."""
-    net = WITHOUT_BATCH_NORM["MultiheadAttention" if reshard else "ResNetBlock"]()
+    """Ranks that have predicted different numbers of batches before; groups of layers with the same and other priors."""
+    net = WITHOUT_BATCH_NORM["Parallel" if reshard else "ResNetBlock"]()
     sharded, whole = pair(comm, net, reshard)
     for step in range(3):
         x, y = batch(whole.model, 3, 10 * comm.rank + step)
         for each in (sharded, whole):
             learn(each, x, y)
             if step < 2:
-                each.forget_evidence(1.5)
+                each.forget_evidence((1.5, 1e9)[step])
         for _ in range(comm.rank):
             sharded.predict(x)
     with sharded.unshard():
