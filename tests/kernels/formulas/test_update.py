@@ -7,7 +7,7 @@ from numba import njit
 from pytagi_ddp.kernels.cpu.layers import output_update
 from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH
 from pytagi_ddp.kernels.formulas.normalize import normalized_moments
-from pytagi_ddp.kernels.formulas.update import capped_step
+from pytagi_ddp.kernels.formulas.update import capped_step, pooled_factors
 from pytagi_ddp.kernels.tensors import Delta, State
 
 
@@ -136,6 +136,21 @@ def test_a_delta_of_tiny_variance_does_not_underflow():
     """s = 1e-12: s^2 h is 1e-24 h, far below float32's rounding of 1, and must still arrive."""
     _, out_var, _, _ = table([0.0], [1e-12], [0.0], [-5e11], 2)
     np.testing.assert_allclose(out_var, 0.5e-12, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("samples", "ranks", "average", "expected"),
+    [
+        (3, 2, True, (1 / 2, 2, 0.1 / (2 * 0.9 + 0.1))),  # two samples of one rank, which has half of the evidence
+        (4, 2, True, (1 / 2, 2, 0.1 / (2 * 0.9 + 0.1))),
+        (3, 2, False, (1, 3, 0.1)),
+        (3, 1, True, (1, 3, 0.1)),
+        (0, 0, True, (0, 0, 0)),
+    ],
+)
+def test_factors_of_a_step_of_ranks(samples, ranks, average, expected):
+    found = pooled_factors(np.float32(samples), np.float32(ranks), average, np.float32(0.1))
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_normalized_moments():
