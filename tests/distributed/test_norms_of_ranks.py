@@ -256,12 +256,17 @@ def test_ranks_do_not_take_parameters_that_are_none(options, field, value):
                 outcomes.append(str(error))
         mu, var = net.model.arena.theta
         sound = np.isfinite(mu).all() and np.isfinite(var).all() and (var >= 0).all()
+        if net.rank == 1:
+            net.load_state_dict(network().state_dict())
+        net.merge()
+        merged = np.asarray(net._exchange.pooled)[:2].tolist()
         net.synchronize()
         for step in (5, 6):
             backpropagate(net, *batch(net.model, 8, 10 * step + net.rank))
             net.step()
-        return [text[:26] for text in outcomes], bool(sound)
+        return [text[:26] for text in outcomes], bool(sound), merged
 
-    (first, sound), (second, _) = run_threads(program, 2)
+    (first, sound, merged), (second, _, _) = run_threads(program, 2)
     assert sound and first == ["", "", "", "merge refused: rank 1 has "]
+    assert merged == [16, 1]  # what rank 0 has learnt since the last merge
     assert second[2] and second[3] == first[3]
