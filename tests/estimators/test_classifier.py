@@ -1,5 +1,6 @@
 """Classification: classes, probabilities and their temperature."""
 
+import copy
 import tracemalloc
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, classifier
 from pytagi_ddp.estimators.classifier import TEMPERATURES, labels, most_likely_temperature, tempered
+from pytagi_ddp.nn import EvidenceSchedule, Linear, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
 CENTRES = np.array([[0, 0], [3, 0], [0, 3]])
@@ -39,6 +41,10 @@ def test_classes_and_probabilities_are_learnt(fitted):
     assert fitted.classes_.tolist() == NAMES.tolist()
     np.testing.assert_allclose(p.sum(1), 1)
     assert np.mean(np.abs(p - exact(x))) < 0.05
+    assert all(net.schedule is None for net in fitted.networks_), "later samples are new evidence"
+    flatter = copy.copy(fitted)
+    flatter.temperature_ = 2 * fitted.temperature_
+    np.testing.assert_allclose(flatter.predict_proba(x), tempered(p, 2.0), rtol=1e-6)
     assert fitted.score(x, names) > np.mean(NAMES[exact(x).argmax(1)] == names) - 0.02
 
 
@@ -79,6 +85,19 @@ def test_partial_fit_leaves_no_sample_out(monkeypatch):
     weights = np.arange(1, 32)
     TAGIClassifier((4,), batch_size=16, n_folds=1, n_seeds=1).partial_fit(*data(31), sample_weight=weights)
     assert sorted(seen) == weights.tolist()
+
+
+def test_samples_count_as_often_as_the_schedule_says():
+    net, x = Sequential(Linear(2, 3)), np.ones((4, 2), np.float32)
+    observe, *targets = labels(np.arange(4) % 3, np.arange(1.0, 5.0), 3, None)
+    deltas = []
+    for schedule in (None, EvidenceSchedule(net, steps_per_epoch=1, epochs=9, count=5)):
+        net.schedule = schedule
+        net(x)
+        observe(net, None, *targets)
+        deltas.append(np.array(net.input_delta_z_buffer.delta_mu))
+    assert schedule.weight != 1
+    np.testing.assert_allclose(deltas[1], schedule.weight * deltas[0], rtol=1e-6)
 
 
 def test_sigma_v_gives_a_tree():

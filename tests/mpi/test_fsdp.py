@@ -98,7 +98,7 @@ def test_options_have_the_bits_of_replicas(results, reshard, average, sync, bloc
 
 
 def forgetting(comm, reshard):
-    """Ranks that have predicted different numbers of batches before; groups of layers with the same and other priors."""
+    """Ranks that have predicted different numbers of batches before; groups with one prior, and with several."""
     net = WITHOUT_BATCH_NORM["Parallel" if reshard else "ResNetBlock"]()
     sharded, whole = pair(comm, net, reshard)
     for step in range(3):
