@@ -104,6 +104,8 @@ def test_sigma_v_gives_a_tree():
     x, names = data(300)
     tree = TAGIClassifier((20,), sigma_v=0.5, n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x, names)
     plain = TAGIClassifier((20,), n_folds=2, n_seeds=1, epochs=10, random_state=0).fit(x, names)
+    variances = labels(np.arange(3), np.array([1.0, 2, 4]), 3, 0.5)[2]
+    np.testing.assert_allclose(variances[:, 0], [1 / 4, 1 / 8, 1 / 16])
     outputs = [model.networks_[0].out_shape.size for model in (tree, plain)]
     assert outputs == [encode_classes(3)[2], 3]
     places, _ = data(500, 1)
