@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from pytagi_ddp.estimators import TAGIClassifier, classifier
 from pytagi_ddp.estimators.classifier import TEMPERATURES, labels, most_likely_temperature, tempered
+from pytagi_ddp.likelihoods.classes import expected_softmax
 from pytagi_ddp.nn import EvidenceSchedule, Linear, Sequential
 from pytagi_ddp.nn.hierarchical_softmax import encode_classes
 
@@ -46,6 +47,13 @@ def test_classes_and_probabilities_are_learnt(fitted):
     flatter.temperature_ = 2 * fitted.temperature_
     np.testing.assert_allclose(flatter.predict_proba(x), tempered(p, 2.0), rtol=1e-6)
     assert fitted.score(x, names) > np.mean(NAMES[exact(x).argmax(1)] == names) - 0.02
+
+
+def test_missing_inputs_add_variance(fitted, monkeypatch):
+    mu, var = np.array([[3.0, 0, 0]]), np.full((1, 3), 0.5)
+    monkeypatch.setattr(classifier, "moments_apart", lambda *_: (mu, var.copy(), 4 * var))
+    expected = tempered(expected_softmax(mu, 5 * var), fitted.temperature_)
+    np.testing.assert_allclose(fitted.predict_proba([[0.0, np.nan]]), expected)
 
 
 def test_the_temperature_is_the_most_likely_one():

@@ -10,7 +10,8 @@ from sklearn.base import clone
 
 from pytagi_ddp import likelihoods as lk
 from pytagi_ddp.estimators import TAGIRegressor, coverage_scorer, log_likelihood_scorer
-from pytagi_ddp.estimators.observed import NAMES
+from pytagi_ddp.estimators.noise import Moments
+from pytagi_ddp.estimators.observed import NAMES, LikelihoodNoise
 
 OPTIONS = {"hidden_layer_sizes": (30,), "n_bins": 8, "n_folds": 2, "n_seeds": 1, "epochs": 20, "random_state": 0}
 
@@ -104,6 +105,15 @@ def test_samples_that_come_in_time_are_observed(name):
     before = repr(fitted.noise_.likelihood)
     assert repr(fitted.partial_fit(x[100:], y[100:]).noise_.likelihood) == before
     assert type(noise) is type(fitted.noise_.likelihood)
+
+
+def test_noise_is_what_outputs_leave_of_squared_errors():
+    z, none = np.random.default_rng(0).normal(size=400), np.zeros((1, 400))
+    moments = Moments(none, none + 2.0, none)
+    start = LikelihoodNoise(lk.LogNormal(0.1), slope=0.5)
+    whole, half = (start.fitted(moments, np.exp(z), np.ones(400), share).likelihood.sigma for share in (1.0, 0.5))
+    assert whole**2 + 0.5**2 * 2.0 == pytest.approx(np.mean(z**2), rel=1e-3)
+    assert half**2 == pytest.approx(0.1 * whole)
 
 
 def test_several_targets_have_noise_of_their_own():
