@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from numba import njit
-from scipy.special import expit, ndtr
+from scipy.special import erfcx, expit, ndtr
 
 from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH
 from pytagi_ddp.kernels.formulas import normal
+from pytagi_ddp.kernels.formulas.likelihood import mills
 
 GRID = np.concatenate([np.linspace(-100, 100, 200_001), np.linspace(-1e-3, 1e-3, 2001)]).astype(np.float32)
 
@@ -73,6 +74,22 @@ def test_the_tail_stays_a_normal_number_far_out(table):
     got = table([13, 14, 1e10, np.inf])
     for name, value in (("tail", ndtr(-13)), ("pdf", np.exp(-84.5) / np.sqrt(2 * np.pi))):
         np.testing.assert_allclose(got[name], value, rtol=1e-5)
+
+
+@njit(error_model="numpy", fastmath=FASTMATH)
+def ratios(x, out):
+    for i in range(x.size):
+        out[0, i], out[1, i] = mills(x[i])
+
+
+def test_mills_ratio():
+    x = np.concatenate([np.linspace(0, 12, 4001), np.geomspace(12, 1e4, 1001)]).astype(np.float32)
+    found, exact = np.empty((2, x.size), np.float32), x.astype(float)
+    ratios(x, found)
+    ratio = np.sqrt(np.pi / 2) * erfcx(exact / np.sqrt(2))
+    assert relative_error(found[0], ratio) < 1e-6
+    near = exact < 200  # further out the difference loses its digits in float64, too
+    assert relative_error(found[1][near], (1 - exact * ratio)[near]) < 6e-5
 
 
 def test_infinities(table):
