@@ -1,4 +1,4 @@
-"""Starts the CIFAR-10 job as a user does, with the small network and few images.
+"""Starts the CIFAR-10 job as a user does, with the small network, few images and few batches of statistics.
 
 `train` draws curves; `start` does without, as matplotlib takes as long to load as all the rest.
 """
@@ -16,7 +16,7 @@ from pytagi_ddp.distributed import run_threads
 from tests.mpi.rank import run_module
 from tests.mpi.run import MpiJob
 
-SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines"]
+SMALL = ["--model", "resnet8", "--data", "synthetic", "--progress", "lines", "--bn-batches", "2"]
 SECONDS = 90  # limit for a job; the first one may have to compile the kernels
 
 

@@ -10,6 +10,7 @@ def test_defaults():
     args = parse_arguments([])
     assert (args.model, args.head, args.epochs, args.average) == ("resnet18", "categorical", 2, False)
     assert (args.count, args.prior_factor, args.rates, args.gain_w, args.gain_b) == (40, 100, (1, 0.02), 0.3, 0.3)
+    assert args.bn_batches == 40
     # Chosen when it is known which data there are.
     assert args.batch_size is args.augment is args.through_statistics is args.average_last is None
     assert args.limit_train is args.threads is None
