@@ -5,6 +5,7 @@ prints the numbers. It takes a minute and is tested once a week; the PTX of each
 (tests/cuda/ptx).
 """
 
+import gc
 import re
 
 import pytest
@@ -95,3 +96,18 @@ def test_arguments_lie_as_a_launch_passes_them():
     kernel = registry()["convolution_pack"]
     parameters = re.findall(r"\.param \.(\w+) ", kernel.compile((9, 0), (False,)).ptx.split("{")[0])
     assert parameters == ["u64", "u64", "u64", "u32", "u32", "u32", "u32"]  # an array that is None is a null pointer
+
+
+def test_garbage_is_not_collected_while_a_kernel_is_compiled(monkeypatch):
+    from pytagi_ddp.kernels.cuda.runtime import compile as compiling
+
+    seen = []
+
+    def fails(*arguments, **options):
+        seen.append(gc.isenabled())
+        raise ValueError("no kernel")
+
+    monkeypatch.setattr(compiling.cuda, "compile_ptx", fails)
+    with pytest.raises(ValueError, match="no kernel"):
+        compiling.Kernel._ptx.__wrapped__(registry()["pooling__max_forward"], ())
+    assert seen == [False] and gc.isenabled()

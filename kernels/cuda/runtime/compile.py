@@ -29,6 +29,7 @@ minor)` and `Function(device, cubin, name)` of `kernels.cuda.array`, a callable(
 on that device's current stream.
 """
 
+import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -300,11 +301,17 @@ def _array() -> ModuleType:
 
 @contextmanager
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
-    """Sets the architecture of inner functions; numba would otherwise ask the driver. One thread at a time."""
+    """Sets the architecture of inner functions; numba would otherwise ask the driver. One thread at a time.
+
+    Garbage is not collected meanwhile: that would take a fifth of the time, and find little among so many new objects.
+    """
     with global_compiler_lock:
-        asked = dispatcher.get_current_device
+        asked, collects = dispatcher.get_current_device, gc.isenabled()
         dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+        gc.disable()
         try:
             yield
         finally:
             dispatcher.get_current_device = asked
+            if collects:
+                gc.enable()
