@@ -83,8 +83,10 @@ def openmp():
 if COMPILING and (what := missing()):
     sys.exit(f"pytagi_ddp cannot be compiled: {what}")
 OPENMP = openmp()
-# Debug information, for which many Pythons ask, changes no instruction, and takes a fourth more time.
-FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3", "-g0"]
+# Debug information changes no instruction, and takes a fourth more time. Many Pythons ask for it; it is made only if
+# CFLAGS ask for it.
+DEBUG = [] if re.search(r"(?:^|\s)-g", os.environ.get("CFLAGS", "")) else ["-g0"]
+FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3", *DEBUG]
 LINKED = ["-fsanitize=address"] if SANITIZE else []
 # Nothing is tuned for this machine: loops pick their instructions when they are loaded (loops.h). Compilers differ on
 # how wide vectors of AVX-512 should be, and with the width last bits of sums change: so it is said here.

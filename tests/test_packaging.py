@@ -311,6 +311,18 @@ runpy.run_path("setup.py")
     assert done.stderr.startswith("pytagi_ddp does not work on Windows: ") and "wsl --install" in done.stderr
 
 
+@pytest.mark.parametrize(("flags", "asks"), [("", False), ("-O2 -fdebug-types-section", False), ("-O1 -g", True)])
+def test_debug_information_is_there_if_cflags_ask_for_it(flags, asks):
+    program = """
+import runpy, sys, setuptools, setuptools.command.build_ext, Cython.Build
+sys.argv, Cython.Build.cythonize = ["setup.py", "egg_info"], lambda modules, **options: modules
+setuptools.setup = lambda ext_modules, **options: print({"-g0" in made.extra_compile_args for made in ext_modules})
+runpy.run_path("setup.py")
+"""
+    done = run(sys.executable, "-c", program, cwd=ROOT, CFLAGS=flags, PYTAGI_DDP_SANITIZE="0")
+    assert done.stdout == f"{ {not asks} }\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("compiler", "what"),
     [
