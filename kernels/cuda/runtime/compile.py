@@ -307,9 +307,9 @@ def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
     """
     with global_compiler_lock:
         asked, collects = dispatcher.get_current_device, gc.isenabled()
-        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
-        gc.disable()
-        try:
+        try:  # an interrupt may come after any of these lines
+            dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+            gc.disable()
             yield
         finally:
             dispatcher.get_current_device = asked
