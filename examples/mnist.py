@@ -4,8 +4,8 @@
     mpirun -np 2 python -m examples.mnist --model cnn
 
 Every rank learns from its own share of each batch, and one all-reduce per step keeps the networks equal. Without MNIST
-(found by --data-dir, in $PYTAGI_DATA or ./data/mnist, or downloaded) it trains on a small synthetic set. With
---data-dir it ends with an error.
+(found by --data-dir, in $PYTAGI_DATA or ./data/mnist, or downloaded) it trains on a small synthetic set. If
+--data-dir is given, that is an error.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ DESCRIPTION = """\
 Train a Bayesian residual network on CIFAR-10 by TAGI, data-parallel over MPI.
 
 Without CIFAR-10 (found by --data-dir, in $PYTAGI_DATA or ./data/cifar, or downloaded) it trains on a small synthetic
-set of ten shapes instead. With --data-dir it ends with an error."""
+set of ten shapes instead. If --data-dir is given, that is an error."""
 
 # Residual networks begin with small parameters, and learn large ones (benchmarks/quality/README.md, "CIFAR-10").
 COUNT, PRIOR_FACTOR = 40.0, 100.0
