@@ -58,7 +58,7 @@ odd[-50:-47] += 3
 windows, hours = (sliding_window_view(values, DAY) for values in (odd[-AHEAD - DAY : -1], hour[-AHEAD - DAY + 1 :]))
 following = likelihood.predict(net, inputs(windows, hours))
 distance = np.abs(odd[-AHEAD:] - following.mean[:, 0]) / following.std[:, 0]
-print("three odd values from hour", hour[-50], "on; beyond 4 standard deviations:", hour[-AHEAD:][distance > 4])
+print("three odd values from hour", hour[-50], "on; beyond 3.5 standard deviations:", hour[-AHEAD:][distance > 3.5])
 
 # %%
 # A step of all paths is one call of the network. It would not do to feed back the mean and the variance of each
