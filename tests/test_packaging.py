@@ -302,7 +302,7 @@ def test_an_sdist_has_the_kernels_once_and_a_patch_of_them_is_built(tmp_path):
 
 def test_windows_is_refused_with_the_reason():
     program = """
-import multiprocessing, runpy, sys, numpy, setuptools.command.build_ext, Cython.Build
+import runpy, sys, numpy, setuptools.command.build_ext, Cython.Build
 sys.platform, sys.argv = "win32", ["setup.py", "bdist_wheel"]
 runpy.run_path("setup.py")
 """
