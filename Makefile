@@ -63,12 +63,10 @@ release: $(INSTALLED)
 arm64: $(INSTALLED)
 	$(BIN)/python -m tests.arm64 $(if $(FOLDER),--folder $(FOLDER))
 
-# What the build needs (numba says which NumPy) is installed first: else pip installs it twice, once for the build alone.
 COMPILED := kernels/cpu/* pytagi_ddp/distributed/engine
 $(INSTALLED): pyproject.toml setup.py $(wildcard $(foreach ending,pyx pxd h,$(addsuffix /*.$(ending),$(COMPILED))))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade setuptools cython numba scipy
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable ".[mpi,plot,docs,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[mpi,plot,docs,test]"
 	touch $@
 
 clean:
