@@ -12,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from multiprocessing import get_start_method
 from pathlib import Path
 
 import numpy
@@ -142,7 +141,6 @@ setup(
         [*map(extension, SOURCES), shared],
         shared_utility_qualified_name=SHARED,
         language_level=3,
-        nthreads=cores() if get_start_method() == "fork" else 0,  # otherwise processes would begin with this file
         compiler_directives={"boundscheck": SANITIZE, "initializedcheck": SANITIZE},
         force=SANITIZE,
     ),
