@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,24 +58,6 @@ def keep(path: Path, content: str) -> None:
     os.replace(file.name, path)
 
 
-def copy_quickly() -> None:
-    """Numba copies the code of a formula wherever it is called: without copies of every variable for every block.
-
-    The PTX is the same, and takes a quarter less time.
-    """
-    ir = import_module("numba.cuda.core.ir")  # here, as it needs numba-cuda
-
-    def of_scope(scope, memo):
-        copied = memo[id(scope)] = ir.Scope(scope.parent, scope.loc)
-        copied.localvars._con.update(scope.localvars._con)
-        copied.redefined.update(scope.redefined)
-        copied.var_redefinitions.update((name, set(names)) for name, names in scope.var_redefinitions.items())
-        return copied
-
-    ir.Scope.__deepcopy__ = of_scope
-    ir.Loc.__deepcopy__ = lambda place, memo: place  # of a line in a file; nothing changes it
-
-
 def keep_ptx() -> None:
     """Makes kernels of this process take their PTX from a folder, named after sources and compilers, if it is there."""
     from pytagi_ddp.kernels.cuda.runtime.compile import Kernel  # here, as it needs numba-cuda
@@ -85,7 +66,6 @@ def keep_ptx() -> None:
     for path in sorted([*(ROOT / "kernels/cuda").rglob("*.py"), *(ROOT / "kernels/formulas").glob("*.py")]):
         digest.update(path.name.encode() + path.read_bytes())
     place, compiled = folder("ptx"), Kernel._ptx
-    copy_quickly()
 
     def ptx(kernel, variant: tuple[bool, ...]) -> str:
         path = place / f"{kernel.name}-{letters(variant)}-{digest.hexdigest()[:16]}.ptx"
