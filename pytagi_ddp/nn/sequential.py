@@ -459,9 +459,9 @@ class Sequential(KnownAttributes, LayerSequence, other_names=NETWORK):
             mean: unchanged            variance: S = min(factor S, S0)
 
         Each observation so far, and the prior, then counts as 1/factor of one. Without it, an epoch that repeats the
-        data counts them as new evidence. In a stream that changes, call it after each step with a factor near 1: a
-        linear model then remembers about 1/(factor - 1) samples. The factor is rounded to float32: below 1.00000006 it
-        is 1. With an `EvidenceSchedule`, forgetting is not needed.
+        data counts them as new evidence. In a stream that changes, call it after each step with a factor near 1, such
+        as 1.001: a linear model then remembers about 1/(factor - 1) samples. The factor is rounded to float32: below
+        1.00000006 it is 1. With an `EvidenceSchedule`, forgetting is not needed.
 
         S0 follows from the arguments of the present layers (gains, `init_method`, `scale`), also in a loaded network. A
         variance of 0 or above S0, running statistics and the memory of recurrent layers do not change. If a run is
