@@ -1,6 +1,5 @@
 """What all tests share: priors drawn from one seed, the marker of tests that need a GPU, what may run side by side."""
 
-import gc
 import os
 import re
 import subprocess
@@ -68,17 +67,6 @@ def pytest_collection_modifyitems(config, items):
 
     if hasattr(config, "workerinput"):
         items.sort(key=rank)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection():
-    """What tests consist of, 800,000 objects, stays to the end: the garbage collector need not look at it each time."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @pytest.fixture(autouse=True)
