@@ -19,7 +19,8 @@ demo: $(INSTALLED)
 # In three processes for two cores (tests/conftest.py says what runs together). `python -m pytest` takes one for all.
 SPREAD := -n 3 --dist loadfile
 
-# In about 15 minutes on two quiet cores, and 30 on slow ones. The tests wait for no linter: the first ones wait for ranks anyway.
+# In about 15 minutes on two quick cores, and 30 on slow ones. The tests wait for no linter: the first ones wait for
+# ranks anyway.
 test: $(INSTALLED)
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 

@@ -82,8 +82,7 @@ def openmp():
 if COMPILING and (what := missing()):
     sys.exit(f"pytagi_ddp cannot be compiled: {what}")
 OPENMP = openmp()
-# Debug information changes no instruction, and takes a fourth more time. Many Pythons ask for it; it is made only if
-# CFLAGS ask for it.
+# Debug information changes no instruction, and takes time. Many Pythons ask for it; it is made only if CFLAGS do.
 DEBUG = [] if re.search(r"(?:^|\s)-g", os.environ.get("CFLAGS", "")) else ["-g0"]
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"] if SANITIZE else ["-O3", *DEBUG]
 LINKED = ["-fsanitize=address"] if SANITIZE else []

@@ -303,7 +303,7 @@ def _array() -> ModuleType:
 def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
     """Sets the architecture of inner functions; numba would otherwise ask the driver. One thread at a time.
 
-    Garbage is not collected meanwhile: that would take a fifth of the time, and find little among so many new objects.
+    Garbage is not collected meanwhile: that takes long, and finds little among so many new objects.
     """
     with global_compiler_lock:
         asked, collects = dispatcher.get_current_device, gc.isenabled()
