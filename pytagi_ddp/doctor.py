@@ -84,31 +84,16 @@ def _numerics() -> Iterator[Finding]:
         except Exception as error:
             yield Finding(name, f"does not import: {error}", f"pip install --force-reinstall {name}", needed=True)
             continue
-        text, advice = module.__version__, ""
+        text = module.__version__
         for pool in threadpool_info():
             if pool["user_api"] == "blas" and f"{name}.libs" in pool["filepath"]:
                 text += f", BLAS {pool['internal_api']} {pool['version']} ({pool.get('architecture', 'unknown core')})"
-        if name == "numba":
-            layers = [layer for layer, pool in _NUMBA_POOLS.items() if _imports(f"numba.np.ufunc.{pool}")]
-            text += f", threading layers {', '.join(layers)}"
-            if "omp" not in layers:
-                advice = "loops use one thread; for more: brew install libomp (macOS), or conda install llvm-openmp"
-        yield Finding(name, text, advice)
+        yield Finding(name, text)
 
 
 def _products() -> Iterator[Finding]:
     blas = blas_in_use()
     yield Finding("Products", str(blas), blas.advice)
-
-
-_NUMBA_POOLS = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
-
-
-def _imports(module: str) -> bool:
-    try:
-        return import_module(module) is not None
-    except ImportError:
-        return False
 
 
 def _kernels() -> Iterator[Finding]:
@@ -127,7 +112,7 @@ def _kernels() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     from pytagi_ddp.kernels.cpu.runtime import threads, waiting  # here: the doctor must start if these are not built
 
-    names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
     yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
     count = 1 if threads.why_one() else threads.default_threads()

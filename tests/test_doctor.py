@@ -36,12 +36,6 @@ def test_what_a_run_needs_decides_the_exit_code():
     assert lines[-1] == "\nA CPU run does not work here."
 
 
-def test_numba_without_openmp(monkeypatch):
-    monkeypatch.setattr(doctor, "_imports", lambda module: module.endswith("workqueue"))
-    (found,) = (finding for finding in doctor._numerics() if finding.topic == "numba")
-    assert found.text.endswith("threading layers workqueue") and found.advice.startswith("loops use one thread; ")
-
-
 def test_a_check_that_fails_becomes_a_finding(monkeypatch):
     def broken():
         raise OSError("no such device")

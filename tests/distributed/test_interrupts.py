@@ -125,7 +125,7 @@ def test_an_interrupt_leaves_no_lock_of_the_compiler_taken(place, monkeypatch):
     monkeypatch.setattr(entries, "global_compiler_lock", Lock())
     monkeypatch.setattr(entries, "_entries", {})
     with pytest.raises(KeyboardInterrupt):
-        entries.entry_of(compiled, (values,))
+        entries.entry_of(compiled, (), (values,))
     assert taken == [False] * place
 
 

@@ -16,7 +16,8 @@ LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6
 # What else a loop's lengths and numbers have to be, for those that say so.
 FITTING = {
     "attention._rotate": {"n": 12, "t": 3, "s": 4, "h": 3},
-    "batch_norm._moments": {"r": 300, "k": 3},
+    "batch_norm._sum_parts": {"r": 300, "k": 3},
+    "batch_norm._square_parts": {"r": 300, "k": 3},
     "batch_norm._backward": {"r": 129, "k": 2, "g": 0},
     "batch_norm._backward_through": {"r": 129, "k": 2},
     "columns._add_partials": {"f": 5, "g": 5},
@@ -29,6 +30,8 @@ FITTING = {
     "layer_norm._backward": {"g": 5},
     "output_update._update_heteros": {"n": 6, "m": 12},
     "prior.polar_pairs": {"w": 9, "p": 4},
+    "recurrent._forward_products": LSTM | {"p": 5 * 3, "m": 3 * 3},
+    "recurrent._backward_products": LSTM | {"p": 10 * 3},
     "recurrent._forward": LSTM | {"p": 5 * 3, "m": 3 * 3, "z": 12 * 3},
     "recurrent._backward": LSTM | {"p": 10 * 3} | dict(zip("ABCDEF", (2, 4, 2) * 2, strict=True)),
     "recurrent._posterior": {"o": 3, "m": 6},
@@ -65,7 +68,17 @@ def arguments(name: str, loop: Any, random: np.random.Generator) -> tuple:
             made.append(lengths[word[1:]])
         else:
             shape = [int(letter) if letter.isdigit() else lengths[letter] for letter in word]
-            whole = argument in ("winner", "index", "starts", "stops", "words", "half", "exponents", "non_finite")
+            whole = argument in (
+                "winner",
+                "index",
+                "starts",
+                "stops",
+                "words",
+                "half",
+                "exponents",
+                "non_finite",
+                "found",
+            )
             values = random.integers(-50, 200, shape) if whole else np.abs(random.normal(size=shape)).astype(np.float32)
             if whole:
                 kinds = {"words": np.uint32, "half": np.uint16, "exponents": np.int8}

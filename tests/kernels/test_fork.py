@@ -113,18 +113,3 @@ def test_a_child_of_a_process_without_threads_has_all():
 os.environ["PYTAGI_DDP_NUM_THREADS"] = "2"
 assert in_child(work)[2] == 2
 """)
-
-
-def test_a_child_that_is_killed_in_numba_does_not_hold_up_the_next_one():
-    run("""
-import signal
-import numba.np.ufunc.parallel as pool
-
-predict()
-pid = os.fork()
-if pid == 0:
-    pool._backend_init_process_lock.acquire()
-    os.kill(os.getpid(), signal.SIGKILL)
-os.waitpid(pid, 0)
-assert in_child(work)[2] == 1
-""")

@@ -1,4 +1,4 @@
-"""One number of threads for OpenMP, Numba and BLAS, and the same numbers on any number of threads.
+"""One number of threads for OpenMP and BLAS, and the same numbers on any number of threads.
 
 `tests/battery` compares each layer on several threads, and `tests/kernels/threads.py` networks of random sizes.
 """
@@ -9,14 +9,12 @@ import sys
 import threading
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 from pytagi_ddp import nn
-from pytagi_ddp.kernels.cpu.layers import output_update
-from pytagi_ddp.kernels.cpu.runtime import compile, threads
+from pytagi_ddp.kernels.cpu.runtime import compile, entries, threads
 from tests.conftest import ALL_TESTS
 from tests.kernels import threads as random_cases
 
@@ -97,35 +95,58 @@ def test_one_setting_for_all():
     for n in (1, 2):
         threads.set_threads(n)
         assert threads.get_threads() == n
-        assert numba.get_num_threads() == min(n, numba.config.NUMBA_NUM_THREADS)
         blas = [info for info in threadpool_info() if info["user_api"] == "blas"]
         assert blas
         for library in blas:  # SciPy's is called from inside the threads
             assert library["num_threads"] == (n if "numpy.libs" in library["filepath"] else 1)
 
 
-def test_more_threads_than_numba_can_start():
-    threads.set_threads(numba.config.NUMBA_NUM_THREADS + 1)
-    assert threads.get_threads() == numba.config.NUMBA_NUM_THREADS + 1
-    assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
+@compile.loop("n n n")
+def add_place(thread, threads, x, by_thread, out):
+    base, share = compile.portion(x.size, thread, threads)
+    for each in range(share):
+        i = base + each
+        by_thread[i] += 1 + thread
+        out[i] = x[i] + i
 
 
-@pytest.mark.parametrize(("layer", "parallel"), [("omp", True), ("tbb", False), ("workqueue", False)])
-def test_loops_use_threads_of_openmp_only(layer, parallel, monkeypatch):
-    monkeypatch.setattr(compile, "get_threads", lambda: 2)
-    monkeypatch.setattr(numba, "threading_layer", lambda: layer)
-    choose = output_update._update.compiled_for
-    large, small = (np.empty(n, np.float32) for n in (compile.PARALLEL_MIN, 1))
-    assert (choose(large) is not choose(small)) is parallel
+@pytest.mark.parametrize("n", [0, 1, 7, 1000, compile.PARALLEL_MIN - 1, compile.PARALLEL_MIN, 100_003])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_threads_share_all_iterations(n, count):
+    seen = []
+    for thread in range(count):
+        base, share = compile.portion(n, thread, count)
+        assert base % compile.UNIT == 0 or n < compile.PARALLEL_MIN
+        seen += range(base, base + share)
+    assert seen == list(range(n))
+
+
+@pytest.mark.parametrize("n", [compile.PARALLEL_MIN - 1, 100_003])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_loop_is_called_by_each_thread(n, count):
+    threads.set_threads(count)
+    x, by_thread, out = np.ones(n, np.float32), np.zeros(n, np.int32), np.zeros(n, np.float32)
+    add_place(x, by_thread, out)
+    assert set(by_thread) == set(range(1, 1 + (count if n > compile.PARALLEL_MIN else 1)))
+    np.testing.assert_array_equal(out, 1 + np.arange(n, dtype=np.float32))
+
+
+def test_loops_of_a_numba_that_may_pass_arguments_in_another_way_use_one_thread(monkeypatch):
+    monkeypatch.setattr(entries, "LAST_KNOWN_NUMBA", (0, 0))
+    threads.set_threads(2)
+    n = compile.PARALLEL_MIN
+    x, by_thread, out = np.ones((2 * n, 1), np.float32)[::2, 0], np.zeros(n, np.int32), np.zeros(n, np.float32)
+    add_place(x, by_thread, out)
+    assert set(by_thread) == {1} and out[-1] == n
 
 
 def test_holds_in_every_python_thread():
     threads.set_threads(1)
     seen = []
-    other = threading.Thread(target=lambda: seen.extend([threads.get_threads(), numba.get_num_threads()]))
+    other = threading.Thread(target=lambda: seen.append(threads.get_threads()))
     other.start()
     other.join()
-    assert seen == [1, 1]
+    assert seen == [1]
 
 
 def test_default_is_cores_over_ranks(no_launcher):

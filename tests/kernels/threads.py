@@ -7,8 +7,6 @@ A case goes by the numbers (seed, number of the case) alone: `--first 17 --cases
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import time
 import traceback
@@ -220,12 +218,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=np.inf, help="end after the case in which these have passed")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same cases")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if not args.here:  # in another process: Numba settles its largest number of threads when it is imported
-        environment = os.environ | {"NUMBA_NUM_THREADS": str(max(THREADS))}
-        command = [sys.executable, "-m", "tests.kernels.threads", "--here", *sys.argv[1:]]
-        return abs(subprocess.run(command, env=environment, check=False).returncode)
     begin, kinds = time.monotonic(), Counter[str]()
     for number in range(args.first, args.first + args.cases):
         if time.monotonic() - begin > args.seconds:

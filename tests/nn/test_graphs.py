@@ -147,10 +147,12 @@ def test_threads_that_need_the_same_entry_share_it(monkeypatch):
     """They wait for each other's compilation. Each compiled it again, under the name of an entry of other arguments."""
     names = []
     monkeypatch.setattr(entries, "_entries", {})
-    monkeypatch.setattr(entries, "_compile", lambda context, kind, name: (names.append(name), len(names))[::-1])
+    monkeypatch.setattr(
+        entries, "_compile", lambda context, kind, divided, name: (names.append(name), len(names))[::-1]
+    )
     with ThreadPoolExecutor(3) as pool:
         with global_compiler_lock:
-            waiting = [pool.submit(entries._entry, None, "void (i32)") for _ in range(3)]
+            waiting = [pool.submit(entries._entry, None, "void (i32)", True) for _ in range(3)]
             time.sleep(0.2)
         assert [each.result() for each in waiting] == [1] * 3
     assert names == ["pytagi_ddp_entry_0"]

@@ -8,28 +8,33 @@ from collections.abc import Callable
 from types import FunctionType
 
 import numpy as np
-from numba import prange
 
 from pytagi_ddp.kernels.cpu.runtime.array import copy
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas.activation import ELEMENTWISE, exp_moments, parameters_of
 from pytagi_ddp.kernels.tensors import State
 
 moments = None  # replaced by the formula in the loops below, one for each number of parameters
 
 
-def _units(mu, var, jcb):
-    for i in prange(mu.size):
+def _units(thread, threads, mu, var, jcb):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         mu[i], var[i], jcb[i] = moments(mu[i], var[i])
 
 
-def _units_with_parameter(mu, var, jcb, parameter):
-    for i in prange(mu.size):
+def _units_with_parameter(thread, threads, mu, var, jcb, parameter):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         mu[i], var[i], jcb[i] = moments(mu[i], var[i], parameter)
 
 
-def _units_with_two(mu, var, jcb, first, second):
-    for i in prange(mu.size):
+def _units_with_two(thread, threads, mu, var, jcb, first, second):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         mu[i], var[i], jcb[i] = moments(mu[i], var[i], first, second)
 
 
@@ -50,8 +55,10 @@ _LOOPS = {name: _loop_of(name, formula) for name, formula in ELEMENTWISE.items()
 
 
 @loop("n n n")
-def _even_exp(mu, var, jcb):
-    for i in prange(mu.size):
+def _even_exp(thread, threads, mu, var, jcb):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         if i % 2:
             mu[i], var[i], jcb[i] = exp_moments(mu[i], var[i])
         else:

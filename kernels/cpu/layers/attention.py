@@ -11,9 +11,8 @@ matrix of the result, their products are added.
 from functools import partial
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, loop
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, loop, portion
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.kernels.formulas.activation import mixture_relu_moments
@@ -29,9 +28,11 @@ row_loop = partial(loop, fastmath=FASTMATH | {"reassoc"}, apart=True)
 
 
 @row_loop("rk rk rk rk _ _")
-def _remax(mu, var, d, c, scale, causal):
+def _remax(thread, threads, mu, var, d, c, scale, causal):
     rows, steps = mu.shape
-    for row in prange(rows):
+    base, share = portion(rows, thread, threads)
+    for each in range(share):
+        row = base + each
         n = row % steps + 1 if causal else steps
         total, total_var, norm = ZERO, ZERO, ZERO
         for k in range(n):
@@ -51,9 +52,11 @@ def _remax(mu, var, d, c, scale, causal):
 
 
 @row_loop("rk rk rk rk rk _ _")
-def _remax_backward(delta_mu, delta_var, mu, d, c, scale, causal):
+def _remax_backward(thread, threads, delta_mu, delta_var, mu, d, c, scale, causal):
     rows, steps = mu.shape
-    for row in prange(rows):
+    base, share = portion(rows, thread, threads)
+    for each in range(share):
+        row = base + each
         n = row % steps + 1 if causal else steps
         sum_mu, sum_var = ZERO, ZERO
         for k in range(n):
@@ -70,11 +73,13 @@ def _remax_backward(delta_mu, delta_var, mu, d, c, scale, causal):
 
 
 @loop("rn rn ts =h _", lambda n: n.t > 0 and 0 <= n.h * n.s <= n.n)
-def _rotate(mu, var, table, heads, direction):
+def _rotate(thread, threads, mu, var, table, heads, direction):
     rows = mu.shape[0]
     steps, size = table.shape
     half = size // 2
-    for row in prange(rows):
+    base, share = portion(rows, thread, threads)
+    for each in range(share):
+        row = base + each
         t = row % steps
         for h in range(heads):
             for k in range(half):

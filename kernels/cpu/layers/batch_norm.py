@@ -1,12 +1,11 @@
 """Batch normalisation of a (rows, features) array: rows are samples, or samples x pixels of a channels-last image."""
 
 import numpy as np
-from numba import prange
 
 from pytagi_ddp.kernels.cpu.layers.columns import add_partials
 from pytagi_ddp.kernels.cpu.layers.elementwise import add_state
 from pytagi_ddp.kernels.cpu.runtime.array import copy
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas.bounds import at_least, at_most
 from pytagi_ddp.kernels.formulas.formula import formula
 from pytagi_ddp.kernels.formulas.normalize import (
@@ -36,23 +35,34 @@ def _in_parts(n) -> bool:
     return n.k == -(-n.r // ROWS)
 
 
-@loop("rf rf 4kf f f", _in_parts)
-def _moments(mu, var, partial, mean, m2):
-    """Two passes: means first, then squares about them, and the rest that the first sums lost of a large mean."""
+@loop("rf 4kf", _in_parts)
+def _sum_parts(thread, threads, mu, partial):
     rows, features = mu.shape
-    blocks = (rows + ROWS - 1) // ROWS
-    for k in prange(blocks):
+    base, share = portion(partial.shape[1], thread, threads)
+    for each in range(share):
+        k = base + each
         for c in range(features):
             partial[0, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 partial[0, k, c] += mu[i, c]
-    for c in range(features):
+
+
+@loop("4kf _ f")
+def _means(partial, rows, mean):
+    for c in range(mean.size):
         total = ZERO
-        for k in range(blocks):
+        for k in range(partial.shape[1]):
             total += partial[0, k, c]
         mean[c] = total / np.float32(rows)
-    for k in prange(blocks):
+
+
+@loop("rf rf f 4kf", _in_parts)
+def _square_parts(thread, threads, mu, var, mean, partial):
+    rows, features = mu.shape
+    base, share = portion(partial.shape[1], thread, threads)
+    for each in range(share):
+        k = base + each
         for c in range(features):
             partial[0, k, c] = ZERO
             partial[1, k, c] = ZERO
@@ -61,9 +71,14 @@ def _moments(mu, var, partial, mean, m2):
                 d = mu[i, c] - mean[c]
                 partial[0, k, c] += d * d + var[i, c]
                 partial[1, k, c] += d
-    for c in range(features):
+
+
+@loop("4kf _ f f")
+def _mend(partial, rows, mean, m2):
+    """The sums of squares, and what the first sums lost of a large mean."""
+    for c in range(mean.size):
         total, rest = ZERO, ZERO
-        for k in range(blocks):
+        for k in range(partial.shape[1]):
             total += partial[0, k, c]
             rest += partial[1, k, c]
         d = rest / np.float32(rows)
@@ -105,9 +120,11 @@ def _update_running(mean, var, momentum, count, total, square):
 
 
 @loop("rf rf f f f f f f rf rf")
-def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+def _forward(thread, threads, mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     rows, features = mu.shape
-    for k in prange((rows + ROWS - 1) // ROWS):
+    base, share = portion((rows + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        k = base + each
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 out_mu[i, c], out_var[i, c] = normalized_moments(
@@ -116,10 +133,12 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop("rf rf f f f f f f rf rf")
-def _forward_added(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+def _forward_added(thread, threads, mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     """`_forward`, added to the content of out."""
     rows, features = mu.shape
-    for k in prange((rows + ROWS - 1) // ROWS):
+    base, share = portion((rows + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        k = base + each
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 m, s = normalized_moments(mu[i, c], var[i, c], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
@@ -128,10 +147,12 @@ def _forward_added(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop("rf rf f f f f f f rf rf rf rf")
-def _forward_onto(mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
+def _forward_onto(thread, threads, mu, var, mean, r, w_mu, w_var, b_mu, b_var, added_mu, added_var, out_mu, out_var):
     """`_forward`, plus (added_mu, added_var)."""
     rows, features = mu.shape
-    for k in prange((rows + ROWS - 1) // ROWS):
+    base, share = portion((rows + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        k = base + each
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 m, s = normalized_moments(mu[i, c], var[i, c], mean[c], r[c], w_mu[c], w_var[c], b_mu[c], b_var[c])
@@ -155,9 +176,11 @@ def _add_summands(partial, k, c, of_weight, dm, ds):
 
 
 @loop("rf f f f rf rf 4kf", _in_parts, apart=True)
-def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
+def _backward(thread, threads, mu, mean, r, w_mu, delta_mu, delta_var, partial):
     rows, features = mu.shape
-    for k in prange(partial.shape[1]):
+    base, share = portion(partial.shape[1], thread, threads)
+    for each in range(share):
+        k = base + each
         _clear(partial, k)
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
@@ -167,10 +190,12 @@ def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
 
 
 @loop("rf rf f f f rf rf 4kf", _in_parts, apart=True)
-def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
+def _backward_through(thread, threads, mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
     """`_backward`, with deltas multiplied by the Jacobian of the input."""
     rows, features = mu.shape
-    for k in prange(partial.shape[1]):
+    base, share = portion(partial.shape[1], thread, threads)
+    for each in range(share):
+        k = base + each
         _clear(partial, k)
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
@@ -182,8 +207,10 @@ def _backward_through(mu, jcb, mean, r, w_mu, delta_mu, delta_var, partial):
 
 
 @loop("4kf _ f f")
-def _mean_deltas(partial, rows, shift, slope):
-    for c in prange(shift.size):
+def _mean_deltas(thread, threads, partial, rows, shift, slope):
+    base, share = portion(shift.size, thread, threads)
+    for each in range(share):
+        c = base + each
         of_weight, of_bias = ZERO, ZERO
         for k in range(partial.shape[1]):
             of_weight += partial[0, k, c]
@@ -192,19 +219,23 @@ def _mean_deltas(partial, rows, shift, slope):
 
 
 @loop("rf f f f f f rf")
-def _subtract(mu, mean, r, w_mu, shift, slope, delta_mu):
+def _subtract(thread, threads, mu, mean, r, w_mu, shift, slope, delta_mu):
     rows, features = mu.shape
-    for k in prange((rows + ROWS - 1) // ROWS):
+    base, share = portion((rows + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        k = base + each
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 delta_mu[i, c] -= through_statistics(mu[i, c], mean[c], r[c], w_mu[c], shift[c], slope[c])
 
 
 @loop("rf rf f f f f f rf")
-def _subtract_through(mu, jcb, mean, r, w_mu, shift, slope, delta_mu):
+def _subtract_through(thread, threads, mu, jcb, mean, r, w_mu, shift, slope, delta_mu):
     """`_subtract`, multiplied by the Jacobian of the input."""
     rows, features = mu.shape
-    for k in prange((rows + ROWS - 1) // ROWS):
+    base, share = portion((rows + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        k = base + each
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
             for c in range(features):
                 dm = through_statistics(mu[i, c], mean[c], r[c], w_mu[c], shift[c], slope[c])
@@ -213,7 +244,11 @@ def _subtract_through(mu, jcb, mean, r, w_mu, shift, slope, delta_mu):
 
 def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
-    _moments(x.mu, x.var, partial, mean, m2)
+    rows = len(x.mu)
+    _sum_parts(x.mu, partial)
+    _means(partial, rows, mean)
+    _square_parts(x.mu, x.var, mean, partial)
+    _mend(partial, rows, mean, m2)
 
 
 def statistics(

@@ -1,9 +1,8 @@
 """Sums over the rows of a (rows, features) array: blocks of rows first, then the partial sums."""
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 ZERO = np.float32(0)
@@ -11,8 +10,10 @@ PARTS = 256  # partial sums that are added together first, for accurate float32 
 
 
 @loop("2kf _ g g", lambda n: n.g in (0, n.f))
-def _add_partials(partial, accumulate, g, h):
-    for c in prange(g.size):
+def _add_partials(thread, threads, partial, accumulate, g, h):
+    base, share = portion(g.size, thread, threads)
+    for each in range(share):
+        c = base + each
         g_c, h_c = (g[c], h[c]) if accumulate else (ZERO, ZERO)
         for first in range(0, partial.shape[1], PARTS):
             g_part = h_part = ZERO

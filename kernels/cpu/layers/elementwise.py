@@ -5,9 +5,7 @@ Arrays are C-contiguous and, except in `copy_columns` and `transpose`, of any sh
 
 from typing import Any
 
-from numba import prange
-
-from pytagi_ddp.kernels.cpu.runtime.compile import PARALLEL_MIN, loop
+from pytagi_ddp.kernels.cpu.runtime.compile import PARALLEL_MIN, loop, portion
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.kernels.tensors import Array, Delta, State
@@ -17,20 +15,26 @@ call = load("runtime._replay").call
 
 
 @loop("n n n")
-def _add(a, b, out):
-    for i in prange(out.size):
+def _add(thread, threads, a, b, out):
+    base, share = portion(out.size, thread, threads)
+    for each in range(share):
+        i = base + each
         out[i] = a[i] + b[i]
 
 
 @loop("n n")
-def _multiply(out, factor):
-    for i in prange(out.size):
+def _multiply(thread, threads, out, factor):
+    base, share = portion(out.size, thread, threads)
+    for each in range(share):
+        i = base + each
         out[i] *= factor[i]
 
 
 @loop("n n n")
-def _apply_jacobian(delta_mu, delta_var, jcb):
-    for i in prange(delta_mu.size):
+def _apply_jacobian(thread, threads, delta_mu, delta_var, jcb):
+    base, share = portion(delta_mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         j = jcb[i]
         delta_mu[i] *= j
         delta_var[i] *= j * j
@@ -41,8 +45,10 @@ def _columns_exist(n: Any) -> bool:
 
 
 @loop("rn =f rm =s =c", _columns_exist)
-def _copy_columns(source, first, out, start, columns):
-    for r in prange(source.shape[0]):
+def _copy_columns(thread, threads, source, first, out, start, columns):
+    base, share = portion(source.shape[0], thread, threads)
+    for each in range(share):
+        r = base + each
         for k in range(columns):
             out[r, start + k] = source[r, first + k]
 

@@ -4,9 +4,7 @@ Categories are (n,), the table (categories, features), outputs and deltas (n, fe
 not categories of the table, have mean and variance 0, and do not learn.
 """
 
-from numba import prange
-
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas.embedding import row_of
 from pytagi_ddp.kernels.tensors import Array, Delta, State, Tensor
 
@@ -14,18 +12,22 @@ PART = 16  # features that one thread sums at a time: a cache line
 
 
 @loop("ik ik i ck ck _")
-def _forward(out_mu, out_var, categories, mu, var, padding):
-    for i in prange(categories.size):
+def _forward(thread, threads, out_mu, out_var, categories, mu, var, padding):
+    base, share = portion(categories.size, thread, threads)
+    for each in range(share):
+        i = base + each
         row = row_of(categories[i], mu.shape[0], padding)
         for k in range(mu.shape[1]):
             out_mu[i, k], out_var[i, k] = (mu[row, k], var[row, k]) if row >= 0 else (0, 0)
 
 
 @loop("ik ik i ck ck _")
-def _backward(delta_mu, delta_var, categories, g, h, padding):
+def _backward(thread, threads, delta_mu, delta_var, categories, g, h, padding):
     features = g.shape[1]
     # Each thread sums some features of all rows, so that repeated categories cause no race, and keep their order.
-    for part in prange((features + PART - 1) // PART):
+    base, share = portion((features + PART - 1) // PART, thread, threads)
+    for each in range(share):
+        part = base + each
         for i in range(categories.size):
             row = row_of(categories[i], g.shape[0], padding)
             if row >= 0:

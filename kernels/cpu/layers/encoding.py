@@ -7,19 +7,20 @@ least and most; low is also the number of a unit of a single number.
 """
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas.activation import ZERO
 from pytagi_ddp.kernels.formulas.encoding import bin_moments, place_in_bin, value_unit
 from pytagi_ddp.kernels.tensors import Array, Delta, State
 
 
 @loop("rk rk ri f 7k", lambda n: n.f == n.i + 1, apart=True)
-def _place(out_mu, out_jcb, mu, first, units):
+def _place(thread, threads, out_mu, out_jcb, mu, first, units):
     source, low, high, bottom, top = units[0], units[1], units[2], units[3], units[4]
     least, most, bins = units[5], units[6], min(int(first[mu.shape[1]]), out_mu.shape[1])
-    for r in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        r = base + each
         z, value, slope = mu[r], out_mu[r], out_jcb[r]
         for k in range(bins):
             m = z[np.uint32(source[k])]
@@ -29,10 +30,12 @@ def _place(out_mu, out_jcb, mu, first, units):
 
 
 @loop("rk rk rk ri ri f 7k", lambda n: n.f == n.i + 1, apart=True)
-def _moments(out_mu, out_var, out_jcb, mu, var, first, units):
+def _moments(thread, threads, out_mu, out_var, out_jcb, mu, var, first, units):
     source, low, high, bottom, top = units[0], units[1], units[2], units[3], units[4]
     least, most, bins = units[5], units[6], min(int(first[mu.shape[1]]), out_mu.shape[1])
-    for r in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        r = base + each
         for k in range(out_mu.shape[1]):
             i = np.uint32(source[k])
             m, s = mu[r, i], var[r, i]
@@ -46,8 +49,10 @@ def _moments(out_mu, out_var, out_jcb, mu, var, first, units):
 
 
 @loop("rk rk ri ri f", lambda n: n.f == n.i + 1)
-def _backward(delta_mu, delta_var, into_mu, into_var, first):
-    for r in prange(delta_mu.shape[0]):
+def _backward(thread, threads, delta_mu, delta_var, into_mu, into_var, first):
+    base, share = portion(delta_mu.shape[0], thread, threads)
+    for each in range(share):
+        r = base + each
         for i in range(into_mu.shape[1]):
             a, b = into_mu.dtype.type(0), into_mu.dtype.type(0)
             for k in range(int(first[i]), min(int(first[i + 1]), delta_mu.shape[1])):

@@ -7,9 +7,8 @@ not flushed to zero.
 import math
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 
 BLOCK = 1024  # numbers that share a scale in float16
 FLOAT, BITS, HALF = np.float32, np.uint32, np.uint16
@@ -29,25 +28,31 @@ def _in_blocks(lengths) -> bool:
 
 
 @loop("n n")
-def encode_bfloat16(values, half):
+def encode_bfloat16(thread, threads, values, half):
     """half = the upper 16 bits of each float32, rounded."""
-    for i in prange(values.size):
+    base, share = portion(values.size, thread, threads)
+    for each in range(share):
+        i = base + each
         u = FLOAT(values[i]).view(BITS)
         rounded = (u + BELOW_UPPER + ((u >> UPPER) & ODD)) >> UPPER
         half[i] = HALF(BFLOAT_NAN if (u & MAGNITUDE) > INFINITE else rounded)
 
 
 @loop("n n")
-def decode_bfloat16(half, values):
+def decode_bfloat16(thread, threads, half, values):
     """The reverse of `encode_bfloat16`."""
-    for i in prange(half.size):
+    base, share = portion(half.size, thread, threads)
+    for each in range(share):
+        i = base + each
         values[i] = BITS(BITS(half[i]) << UPPER).view(FLOAT)
 
 
 @loop("n n k", _in_blocks, flush=False)
-def encode_float16(values, half, exponents):
+def encode_float16(thread, threads, values, half, exponents):
     """half = values * 2^exponent, with an exponent for each block that brings its largest number to 2^14..2^15."""
-    for k in prange(exponents.size):
+    base, share = portion(exponents.size, thread, threads)
+    for each in range(share):
+        k = base + each
         start, stop = k * BLOCK, min((k + 1) * BLOCK, values.size)
         largest = BITS(0)
         for i in range(start, stop):
@@ -66,9 +71,11 @@ def encode_float16(values, half, exponents):
 
 
 @loop("n k n", _in_blocks, flush=False)
-def decode_float16(half, exponents, values):
+def decode_float16(thread, threads, half, exponents, values):
     """The reverse of `encode_float16`."""
-    for k in prange(exponents.size):
+    base, share = portion(exponents.size, thread, threads)
+    for each in range(share):
+        k = base + each
         scale = FLOAT(math.ldexp(ONE, -int(exponents[k])))
         for i in range(k * BLOCK, min((k + 1) * BLOCK, values.size)):
             h = BITS(half[i])

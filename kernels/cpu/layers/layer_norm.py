@@ -3,10 +3,9 @@
 from functools import partial
 
 import numpy as np
-from numba import prange
 
 from pytagi_ddp.kernels.cpu.layers.columns import add_partials
-from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, inner, loop
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, inner, loop, portion
 from pytagi_ddp.kernels.formulas.normalize import (
     input_deltas,
     normalized_moments,
@@ -36,26 +35,32 @@ def _sum(x, var, mean, squares):
 
 
 @loop("bn bn _ b b")
-def _moments(mu, var, eps, mean, r):
+def _moments(thread, threads, mu, var, eps, mean, r):
     batch, n = mu.shape
-    for b in prange(batch):
+    base, share = portion(batch, thread, threads)
+    for each in range(share):
+        b = base + each
         mean[b] = _sum(mu[b], var[b], ZERO, False) / np.float32(n)
         mean[b] += _sum(mu[b], var[b], mean[b], False) / np.float32(n)  # what the first sum lost of a large mean
         r[b] = reciprocal_deviation(_sum(mu[b], var[b], mean[b], True), np.float32(n) - ONE, eps)
 
 
 @loop("bn bn _ b b")
-def _mean_squares(mu, var, eps, mean, r):
+def _mean_squares(thread, threads, mu, var, eps, mean, r):
     batch, n = mu.shape
-    for b in prange(batch):
+    base, share = portion(batch, thread, threads)
+    for each in range(share):
+        b = base + each
         mean[b] = ZERO
         r[b] = reciprocal_deviation(_sum(mu[b], var[b], ZERO, True), np.float32(n), eps)
 
 
 @loop("bpf bpf b b f f f f bpf bpf")
-def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
+def _forward(thread, threads, mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
     batch, positions, features = mu.shape
-    for b in prange(batch):
+    base, share = portion(batch, thread, threads)
+    for each in range(share):
+        b = base + each
         for p in range(positions):
             for c in range(features):
                 out_mu[b, p, c], out_var[b, p, c] = normalized_moments(
@@ -64,9 +69,11 @@ def _forward(mu, var, mean, r, w_mu, w_var, b_mu, b_var, out_mu, out_var):
 
 
 @loop("bpf b b f bpf bpf 4bf")
-def _backward(mu, mean, r, w_mu, delta_mu, delta_var, partial):
+def _backward(thread, threads, mu, mean, r, w_mu, delta_mu, delta_var, partial):
     batch, positions, features = mu.shape
-    for b in prange(batch):
+    base, share = portion(batch, thread, threads)
+    for each in range(share):
+        b = base + each
         for j in range(4):
             for c in range(features):
                 partial[j, b, c] = ZERO

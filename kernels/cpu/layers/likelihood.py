@@ -5,10 +5,8 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
-from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.bounds import at_least
 from pytagi_ddp.kernels.formulas.likelihood import (
@@ -38,10 +36,12 @@ NO_CLASSES = np.zeros(0, np.int32)
 observation = None  # replaced by the formula in the loop below
 
 
-def _observe(mu, var, jcb, y, a, b, weight, delta_mu, delta_var, first):
+def _observe(thread, threads, mu, var, jcb, y, a, b, weight, delta_mu, delta_var, first):
     outputs = y.shape[1]
     step_a, step_b, step_w = min(1, a.size - 1), min(1, b.size - 1), min(1, weight.size - 1)
-    for row in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        row = base + each
         for o in range(outputs):
             k, i = first + o, row * outputs + o
             dm, ds = ZERO, ZERO
@@ -68,11 +68,13 @@ _LOOPS = {name: _loop_of(name, formula) for name, formula in LIKELIHOODS.items()
 
 
 @loop("bk bk bk b w bk bk =first =classes", lambda n: n.w in (1, n.b) and 0 <= n.first <= n.k - n.classes, apart=True)
-def _categorical(mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
+def _categorical(thread, threads, mu, var, jcb, index, weight, delta_mu, delta_var, first, classes):
     rows, width = mu.shape
     step, end = min(1, weight.size - 1), first + classes
     whole = width if classes == width else 0  # then functions of all rows are vectorised together
-    for block in prange((rows + BLOCK - 1) // BLOCK):
+    base, share = portion((rows + BLOCK - 1) // BLOCK, thread, threads)
+    for each in range(share):
+        block = base + each
         begin, stop = block * BLOCK, min(rows, block * BLOCK + BLOCK)
         together = delta_var.reshape(-1)[begin * whole : stop * whole]
         for row in range(begin, stop):
@@ -161,9 +163,7 @@ def categorical(output: State, index: Array, weight: Array, first: int, classes:
     _categorical(*output, index, weight, *delta[:2], first, classes)
     if not _express.has_categorical():
         nothing = (*[NOTHING] * 3, NO_CLASSES, NOTHING[:, 0], *[NOTHING] * 2, 0, 1)
-        serial = _categorical.compiled_for(NOTHING)
-        serial(*nothing)  # so that it is compiled
-        if (found := entry_of(serial, nothing)) is not None:
+        if (found := _categorical.entry(nothing)) is not None:
             _express.offer_categorical(*found)
 
 

@@ -1,9 +1,8 @@
 """Merges of the posteriors of several ranks, or of several steps, for all parameters in one call."""
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas import merge
 from pytagi_ddp.kernels.tensors import Array, Delta, Tensor
 
@@ -11,15 +10,19 @@ contribution, merged, mixed, rebased = merge.contribution, merge.merged, merge.m
 
 
 @loop("n n n n n n _")
-def _contribute(mu, var, prior_mu, prior_var, first, second, rule):
-    for i in prange(mu.size):
+def _contribute(thread, threads, mu, var, prior_mu, prior_var, first, second, rule):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         first[i], second[i] = contribution(mu[i], var[i], prior_mu[i], prior_var[i], rule)
 
 
 @loop("n n n n n n 3 _")
-def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, rule):
+def _merge_sums(thread, threads, mu, var, prior_mu, prior_var, first, second, counters, rule):
     ranks = counters[1]
-    for i in prange(mu.size):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         m, s = prior_mu[i], prior_var[i]
         if ranks:
             m, s = merged(m, s, first[i], second[i], ranks, rule)
@@ -28,14 +31,18 @@ def _merge_sums(mu, var, prior_mu, prior_var, first, second, counters, rule):
 
 
 @loop("n n n n n n")
-def _rebase(mu, var, old_mu, old_var, new_mu, new_var):
-    for i in prange(mu.size):
+def _rebase(thread, threads, mu, var, old_mu, old_var, new_mu, new_var):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         mu[i], var[i] = rebased(mu[i], var[i], old_mu[i], old_var[i], new_mu[i], new_var[i])
 
 
 @loop("n n n n _")
-def _mix(mu, var, into_mu, into_var, weight):
-    for i in prange(mu.size):
+def _mix(thread, threads, mu, var, into_mu, into_var, weight):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         into_mu[i], into_var[i] = mixed(into_mu[i], into_var[i], mu[i], var[i], weight)
 
 

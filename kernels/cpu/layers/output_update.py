@@ -3,10 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
-from pytagi_ddp.kernels.cpu.runtime.entries import entry_of
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.update import heteros_delta, observation_delta
 from pytagi_ddp.kernels.tensors import Array, Delta, State
@@ -26,27 +24,29 @@ def express_update(states: Any, mu_obs: Any, var_obs: Any, deltas: Any, weight: 
 
 
 def _offers_update() -> bool:
-    """Registers the loop for one thread for the fast path, in the first call; returns whether it did."""
+    """Registers the loop for the fast path, in the first call; returns whether it did."""
     global _offered
     if _offered:
         return False
     _offered = True
-    serial, nothing = _update.compiled_for(NOTHING), (NOTHING,) * 7
-    serial(*nothing)  # so that it is compiled
-    if (found := entry_of(serial, nothing)) is not None:
+    if (found := _update.entry((NOTHING,) * 7)) is not None:
         _express.offer_update(*found)
     return found is not None
 
 
 @loop("n n n n n n n")
-def _update(mu, var, jcb, obs, var_obs, delta_mu, delta_var):
-    for i in prange(mu.size):
+def _update(thread, threads, mu, var, jcb, obs, var_obs, delta_mu, delta_var):
+    base, share = portion(mu.size, thread, threads)
+    for each in range(share):
+        i = base + each
         delta_mu[i], delta_var[i] = observation_delta(mu[i], var[i], jcb[i], obs[i], var_obs[i])
 
 
 @loop("bk bk bk bn bn bn bk bk")
-def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
-    for b in prange(mu.shape[0]):
+def _update_using_indices(thread, threads, mu, var, jcb, obs, var_obs, index, delta_mu, delta_var):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        b = base + each
         for k in range(mu.shape[1]):
             delta_mu[b, k] = 0
             delta_var[b, k] = 0
@@ -59,8 +59,10 @@ def _update_using_indices(mu, var, jcb, obs, var_obs, index, delta_mu, delta_var
 
 
 @loop("m m m n m m", lambda n: n.m == 2 * n.n)
-def _update_heteros(mu, var, jcb, obs, delta_mu, delta_var):
-    for i in prange(obs.size):
+def _update_heteros(thread, threads, mu, var, jcb, obs, delta_mu, delta_var):
+    base, share = portion(obs.size, thread, threads)
+    for each in range(share):
+        i = base + each
         z, v = 2 * i, 2 * i + 1
         delta_mu[z], delta_var[z], delta_mu[v], delta_var[v] = heteros_delta(
             mu[z], var[z], jcb[z], mu[v], var[v], jcb[v], obs[i]

@@ -12,11 +12,11 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import prange, types
+from numba import types
 from numba.extending import intrinsic
 
 from pytagi_ddp.kernels.cpu.layers import linear
-from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, inner, loop
+from pytagi_ddp.kernels.cpu.runtime.compile import FASTMATH, inner, loop, portion
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.formulas.lstm import (
     cell_deltas,
@@ -159,6 +159,42 @@ def _inputs_of_unit(w, j, slopes, deltas, begin, end, mu, var):
         var[z] += ds
 
 
+@loop("gw gw pw mi", lambda n: n.g % 4 == 0 and (4 * n.p, 4 * n.m) == (5 * n.g, 3 * n.g) and n.w >= n.i)
+def _forward_products(thread, threads, w_mu, w_var, w_squares, w_pairs):
+    """Products of the weights, for all blocks of samples."""
+    outputs = w_mu.shape[0] // 4
+    base, share = portion(outputs, thread, threads)
+    for each in range(share):
+        j = base + each
+        for k in range(j, 4 * outputs, outputs):
+            for z in range(w_mu.shape[1]):
+                w_squares[k, z] = w_mu[k, z] * w_mu[k, z] + w_var[k, z]
+        f, i, c, o = w_mu[j], w_mu[outputs + j], w_mu[2 * outputs + j], w_mu[3 * outputs + j]
+        _multiply(i, c, w_squares[4 * outputs + j])
+        _multiply(f, o, w_pairs[j])
+        _multiply(i, o, w_pairs[outputs + j])
+        _multiply(c, o, w_pairs[2 * outputs + j])
+
+
+@loop("gw pw", lambda n: n.g % 4 == 0 and 2 * n.p == 5 * n.g)
+def _backward_products(thread, threads, w_mu, w_pairs):
+    outputs = w_mu.shape[0] // 4
+    base, share = portion(outputs, thread, threads)
+    for each in range(share):
+        j = base + each
+        f, i, c, o = w_mu[j], w_mu[outputs + j], w_mu[2 * outputs + j], w_mu[3 * outputs + j]
+        _multiply(f, f, w_pairs[j])
+        _multiply(i, i, w_pairs[outputs + j])
+        _multiply(c, c, w_pairs[2 * outputs + j])
+        _multiply(f, i, w_pairs[3 * outputs + j])
+        _multiply(f, c, w_pairs[4 * outputs + j])
+        _multiply(i, c, w_pairs[5 * outputs + j])
+        _multiply(f, o, w_pairs[6 * outputs + j])
+        _multiply(i, o, w_pairs[7 * outputs + j])
+        _multiply(c, o, w_pairs[8 * outputs + j])
+        _multiply(o, o, w_pairs[9 * outputs + j])
+
+
 def _forward_fits(n: Any) -> bool:
     gates = n.g == 4 * n.o and n.w == n.i + n.o and n.h in (0, n.g)
     memory = {n.s, n.e} <= {0, 2 * n.o}
@@ -167,6 +203,7 @@ def _forward_fits(n: Any) -> bool:
 
 @loop("bqo bqo bti bti gw gw h h s s e e tbw tbw tbo tbo tbo tbo tbo tbo pw mi bw bz bo bo bo bo _", _forward_fits)
 def _forward(
+    thread, threads,
     out_mu, out_var, x_mu, x_var, w_mu, w_var, b_mu, b_var, start_mu, start_var, end_mu, end_var,
     joined_mu, joined_var, k_f, k_i, k_c, k_o, h_c, keep, w_squares, w_pairs, squares, gates, c_mu, c_var, h_mu, h_var,
     product,
@@ -174,17 +211,9 @@ def _forward(
     batch, steps, inputs = x_mu.shape
     outputs = c_mu.shape[1]
     width, four, nine = inputs + outputs, 4 * outputs, 9 * outputs
-    if min(batch, ROWS) > FEW:
-        for j in range(four):
-            for z in range(width):
-                w_squares[j, z] = w_mu[j, z] * w_mu[j, z] + w_var[j, z]
-        for j in range(outputs):
-            f, i, c, o = w_mu[j], w_mu[outputs + j], w_mu[2 * outputs + j], w_mu[3 * outputs + j]
-            _multiply(i, c, w_squares[four + j])
-            _multiply(f, o, w_pairs[j])
-            _multiply(i, o, w_pairs[outputs + j])
-            _multiply(c, o, w_pairs[2 * outputs + j])
-    for part in prange((batch + ROWS - 1) // ROWS):
+    base, share = portion((batch + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        part = base + each
         first = part * ROWS
         last = min(batch, first + ROWS)
         rows = last - first
@@ -251,6 +280,7 @@ def _backward_fits(n: Any) -> bool:
 
 @loop("bqo bqo ABC ABC DEF gw tbo tbo tbo tbo tbo tbo _ tbg tbg pw bp bo bo bo bo bo bo bw bw _", _backward_fits)
 def _backward(
+    thread, threads,
     delta_mu, delta_var, in_mu, in_var, jcb, w_mu, k_f, k_i, k_c, k_o, h_c, keep, cell_path,
     g_mu, g_var, w_pairs, pairs, d_mu, d_var, e_mu, e_var, q_mu, q_var, joined_mu, joined_var, product,
 ):  # fmt: skip
@@ -258,20 +288,9 @@ def _backward(
     width, four, nine, ten = w_mu.shape[1], 4 * outputs, 9 * outputs, 10 * outputs
     inputs = width - outputs
     begin = 0 if in_mu.size else inputs
-    if min(batch, ROWS) > FEW:
-        for j in range(outputs):
-            f, i, c, o = w_mu[j], w_mu[outputs + j], w_mu[2 * outputs + j], w_mu[3 * outputs + j]
-            _multiply(f, f, w_pairs[j])
-            _multiply(i, i, w_pairs[outputs + j])
-            _multiply(c, c, w_pairs[2 * outputs + j])
-            _multiply(f, i, w_pairs[3 * outputs + j])
-            _multiply(f, c, w_pairs[4 * outputs + j])
-            _multiply(i, c, w_pairs[5 * outputs + j])
-            _multiply(f, o, w_pairs[6 * outputs + j])
-            _multiply(i, o, w_pairs[7 * outputs + j])
-            _multiply(c, o, w_pairs[8 * outputs + j])
-            _multiply(o, o, w_pairs[9 * outputs + j])
-    for part in prange((batch + ROWS - 1) // ROWS):
+    base, share = portion((batch + ROWS - 1) // ROWS, thread, threads)
+    for each in range(share):
+        part = base + each
         first = part * ROWS
         last = min(batch, first + ROWS)
         rows = last - first
@@ -349,10 +368,12 @@ def _posterior(mu, var, delta_mu, delta_var, h_c):
 
 
 @loop("oo o w gw o o o o o o o", lambda n: n.g == 4 * n.o and n.w >= n.o)
-def _record(cov_h, cov_c, var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before):
+def _record(thread, threads, cov_h, cov_c, var, w, k_f, k_i, k_c, k_o, h_c, kept, var_before):
     n = cov_c.size
     first = w.shape[1] - n
-    for p in prange(n):
+    base, share = portion(n, thread, threads)
+    for each in range(share):
+        p = base + each
         cov_c[p] = var_before[p] * kept[p]
         for j in range(n):
             slopes = k_f[j], k_i[j], k_c[j], k_o[j], h_c[j]
@@ -369,7 +390,7 @@ def _smooth(
     for back in range(1, steps):
         t = steps - 1 - back
         after = t + 1
-        for p in prange(n):
+        for p in range(n):
             gain = smoother_gain(cov_c[after, p], prior_var_c[after, p])
             dm, ds = smoothing(gain, mu_c[after, p], var_c[after, p], prior_mu_c[after, p], prior_var_c[after, p])
             mu_c[t, p] += dm
@@ -427,6 +448,8 @@ def forward(
         scratch, (5 * outputs, width), (3 * outputs, inputs), (batch, width), (batch, 12 * outputs), *[rows] * 4
     )
     arguments = (*weights[:2], *map(_or_none, (*b, *start[:2], *end[:2])), *kept, *parts)
+    if min(batch, ROWS) > FEW:
+        _forward_products(*weights[:2], *parts[:2])
     _forward(out.mu, out.var, x.mu, x.var, *arguments, address_of_product())
 
 
@@ -455,6 +478,8 @@ def backward(
     width, rows = kept.mu.shape[2], (batch, outputs)
     to_input = (_or_none(a, (0, 0, 0)) for a in (*(in_delta or NO_DELTA)[:2], jcb))
     parts = cut(scratch, (10 * outputs, width), (batch, 10 * outputs), *[rows] * 6, (batch, width), (batch, width))
+    if min(batch, ROWS) > FEW:
+        _backward_products(weights.mu, parts[0])
     _backward(
         delta.mu, delta.var, *to_input, weights.mu, *kept[2:], cell_path, gates.mu, gates.var, *parts,
         address_of_product(),

@@ -6,9 +6,8 @@
 import math
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop, portion
 from pytagi_ddp.kernels.formulas.activation import exp_moments, log_moments, mixture_relu_moments
 from pytagi_ddp.kernels.formulas.softmax import (
     closed_form_softmax_moments,
@@ -23,9 +22,11 @@ ZERO = np.float32(0)
 
 
 @loop("bk bk bk bk bk")
-def _softmax(mu, var, out_mu, out_var, out_jcb):
+def _softmax(thread, threads, mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
-    for b in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        b = base + each
         top = 0
         for k in range(classes):
             if mu[b, k] > mu[b, top]:
@@ -42,9 +43,11 @@ def _softmax(mu, var, out_mu, out_var, out_jcb):
 
 
 @loop("bk bk bk bk bk", fastmath={"nsz"})  # no reordering: the same bits in place, where it is not vectorised
-def _remax(mu, var, out_mu, out_var, out_jcb):
+def _remax(thread, threads, mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
-    for b in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        b = base + each
         total, total_var = ZERO, ZERO
         for k in range(classes):
             m, s, c = mixture_relu_moments(mu[b, k], var[b, k])
@@ -64,9 +67,11 @@ def _remax(mu, var, out_mu, out_var, out_jcb):
 
 
 @loop("bk bk bk bk bk")
-def _closed_form_softmax(mu, var, out_mu, out_var, out_jcb):
+def _closed_form_softmax(thread, threads, mu, var, out_mu, out_var, out_jcb):
     classes = mu.shape[1]
-    for b in prange(mu.shape[0]):
+    base, share = portion(mu.shape[0], thread, threads)
+    for each in range(share):
+        b = base + each
         top = mu[b, 0]  # subtracting the largest mean keeps e^z finite
         for k in range(classes):
             top = max(top, mu[b, k])

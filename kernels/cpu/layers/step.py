@@ -1,16 +1,15 @@
 """The parameter step, for all parameters in one call."""
 
 import numpy as np
-from numba import prange
 
-from pytagi_ddp.kernels.cpu.runtime.compile import inner, loop
+from pytagi_ddp.kernels.cpu.runtime.compile import inner, loop, portion
 from pytagi_ddp.kernels.formulas import update
 from pytagi_ddp.kernels.tensors import Array, Tensor
 
 cap_factor, stepped, pooled = update.cap_factor, update.stepped, update.pooled_factors
 forgotten = update.forgotten
 NONE, ONE = np.int32(0), np.int32(1)
-INFINITY, PIECE = np.float32(np.inf), 16_384
+INFINITY = np.float32(np.inf)
 
 
 def _count(mu, var, g, h, start, stop):
@@ -36,30 +35,42 @@ count, count_sums = inner(_count), inner(_count_sums)
 
 
 @loop("n n n n 4 k k k")
-def _look(mu, var, g, h, factors, starts, stops, non_finite):
-    for k in prange(starts.size):
+def _look(thread, threads, mu, var, g, h, factors, starts, stops, non_finite):
+    base, share = portion(starts.size, thread, threads)
+    for each in range(share):
+        k = base + each
         non_finite[k] = count(mu, var, g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
+@loop("n n 4 k k k")
+def _check(thread, threads, g, h, factors, starts, stops, found):
+    """The number of sums that are not finite, by segment."""
+    base, share = portion(starts.size, thread, threads)
+    for each in range(share):
+        k = base + each
+        found[k] = count_sums(g, h, starts[k], stops[k] if factors[0] else starts[k])
+
+
+@loop("n n n n k k k k")
+def _count_if_found(thread, threads, mu, var, g, h, starts, stops, found, non_finite):
+    """The counts of `look` if some sum is not finite, or else -1."""
+    refused = False
+    for k in range(found.size):
+        refused |= found[k] > NONE
+    base, share = portion(starts.size, thread, threads)
+    for each in range(share):
+        k = base + each
+        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if refused else -ONE
+
+
 @loop("n n n n 4 k k k k k k k")
-def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
+def _step(thread, threads, mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
     scale, rate = factors[0], factors[3]
-    first, together = starts[0], True
-    for k in range(1, starts.size):
-        together &= starts[k] == stops[k - 1]
-    # Adjacent segments are checked as one piece: in small networks, each piece costs time.
-    last = stops[starts.size - 1]
-    pieces = (last - first + PIECE - 1) // PIECE if together else starts.size
-    found = 0
-    for k in prange(pieces if scale else 0):
-        begin, end = (first + k * PIECE, min(first + (k + 1) * PIECE, last)) if together else (starts[k], stops[k])
-        found += count_sums(g, h, begin, end)
-    for k in range(starts.size):
-        negative[k] = NONE
-        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if found else NONE
-    applies = scale != 0 and found == 0
-    for k in prange(starts.size):
-        below, bad = NONE, non_finite[k]
+    base, share = portion(starts.size, thread, threads)
+    for each in range(share):
+        k = base + each
+        applies = scale != 0 and non_finite[k] < 0
+        below, bad = NONE, max(non_finite[k], NONE)
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # With slices and selections instead of offsets and branches, the loop is vectorised (7 times as fast).
         part = slice(starts[k], stops[k] if applies else starts[k])
@@ -79,11 +90,13 @@ def _step(mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, neg
 
 
 @loop("n n k")
-def _settle(state, kept, non_finite):
+def _settle(thread, threads, state, kept, non_finite):
     refused = False
     for k in range(non_finite.size):
         refused |= non_finite[k] > NONE
-    for i in prange(state.size):
+    base, share = portion(state.size, thread, threads)
+    for each in range(share):
+        i = base + each
         if refused:
             state[i] = kept[i]
         else:
@@ -97,8 +110,10 @@ def _pooled_factors(header, factors, average, rate):
 
 
 @loop("n k k k _")
-def _forget(var, starts, stops, priors, factor):
-    for k in prange(starts.size):
+def _forget(thread, threads, var, starts, stops, priors, factor):
+    base, share = portion(starts.size, thread, threads)
+    for each in range(share):
+        k = base + each
         s, prior = var[starts[k] : stops[k]], priors[k]
         for i in range(s.size):
             s[i] = forgotten(s[i], factor, prior)
@@ -133,6 +148,8 @@ def step(
     1e-5), and non_finite[k] the count of `look`. If any sum is not finite, the step is refused: no parameter changes.
     With finite sums, only parameters that are not finite do not change.
     """
+    _check(*parameters[2:], factors, starts, stops, negative)
+    _count_if_found(*parameters, starts, stops, negative, non_finite)
     _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
 
 

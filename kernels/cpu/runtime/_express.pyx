@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, intptr_t, uint64_t
 from libc.string cimport memcpy
 
 from pytagi_ddp.kernels.cpu.runtime._one_thread cimport OneThread, this_thread
-from pytagi_ddp.kernels.cpu.runtime._replay cimport LARGE, Entry, Plan, copy_floats
+from pytagi_ddp.kernels.cpu.runtime._replay cimport LARGE, LoopEntry, Plan, copy_floats
 
 import numpy as np
 
@@ -331,21 +331,17 @@ cdef struct Observed:  # the arguments of an update
     float* delta_var
 
 # `update` calls the loop that Numba has compiled from output_update._update, by its entry (entries.py). The words are
-# the address of the loop, then 7 flat arrays; `observe_between` sets their length and address.
-cdef intptr_t update_words[1 + 7 * ARRAY]
-cdef Entry update_entry = NULL
+# the address of the loop, then 7 flat arrays.
+cdef intptr_t update_loop = 0
+cdef LoopEntry update_entry = NULL
 cdef cnp.ndarray ones = np.ones(SOME, np.float32)  # the Jacobian of outputs without one
 cdef intptr_t one_each = <intptr_t>cnp.PyArray_DATA(ones)
 
 
-def offer_update(intptr_t entry, words):
-    """Registers the entry of the loop output_update._update for flat arrays, and the words of a call."""
-    global update_entry
-    cdef int k
-    if len(words) == 1 + 7 * ARRAY:
-        for k in range(1 + 7 * ARRAY):
-            update_words[k] = words[k]
-        update_entry = <Entry>entry
+def offer_update(intptr_t entry, intptr_t loop):
+    """Registers the loop output_update._update for flat arrays, and its entry."""
+    global update_loop, update_entry
+    update_loop, update_entry = loop, <LoopEntry>entry
 
 
 def update(states, mu_obs, var_obs, deltas, double weight):
@@ -404,7 +400,7 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
     cdef Py_ssize_t n, i
     cdef int k
     cdef size_t control = flush()
-    memcpy(words, update_words, sizeof(words))
+    words[0] = update_loop
     if all.var_obs is NULL:
         for i in range(min(SOME, end - start)):
             var_obs[i] = all.variance
@@ -417,9 +413,8 @@ cdef void observe_between(const Observed* all, Py_ssize_t start, Py_ssize_t end)
                                                                              start, n),
                      <intptr_t>(all.delta_mu + start), <intptr_t>(all.delta_var + start)]
         for k in range(7):
-            words[1 + k * ARRAY + 2] = words[1 + k * ARRAY + 5] = n
-            words[1 + k * ARRAY + 4] = addresses[k]
-        update_entry(words, NULL)
+            put(words + 1 + k * ARRAY, addresses[k], n)
+        update_entry(words, 0, 1)
         if all.weight != 1:
             for i in range(start, start + n):
                 all.delta_mu[i] *= all.weight
@@ -433,8 +428,8 @@ cdef enum:
     ROWS = 9  # words of an array of rows: as `ARRAY`, with two lengths and two strides
     CATEGORICAL = 1 + 5 * ROWS + 2 * ARRAY + 2  # words of a call
 
-cdef intptr_t[CATEGORICAL] categorical_words
-cdef Entry categorical_entry = NULL
+cdef intptr_t categorical_loop = 0
+cdef LoopEntry categorical_entry = NULL
 
 
 def has_categorical():
@@ -442,14 +437,10 @@ def has_categorical():
     return categorical_entry is not NULL
 
 
-def offer_categorical(intptr_t entry, words):
-    """Registers the entry of the loop likelihood._categorical, and the words of a call."""
-    global categorical_entry
-    cdef int k
-    if len(words) == CATEGORICAL:
-        for k in range(CATEGORICAL):
-            categorical_words[k] = words[k]
-        categorical_entry = <Entry>entry
+def offer_categorical(intptr_t entry, intptr_t loop):
+    """Registers the loop likelihood._categorical, and its entry."""
+    global categorical_loop, categorical_entry
+    categorical_loop, categorical_entry = loop, <LoopEntry>entry
 
 
 def categorical(states, labels, weight, deltas, Py_ssize_t classes):
@@ -491,7 +482,7 @@ def categorical(states, labels, weight, deltas, Py_ssize_t classes):
     delta = <float*>cnp.PyArray_DATA(block)
     deltas.outdated = False
     cdef intptr_t[CATEGORICAL] words
-    memcpy(words, categorical_words, sizeof(words))
+    words[0] = categorical_loop
     put_rows(words + 1, <intptr_t>cnp.PyArray_DATA(mu), rows, classes)
     put_rows(words + 1 + ROWS, <intptr_t>cnp.PyArray_DATA(var), rows, classes)
     put_rows(words + 1 + 2 * ROWS, <intptr_t>cnp.PyArray_DATA(jcb), rows, classes)
@@ -505,7 +496,7 @@ def categorical(states, labels, weight, deltas, Py_ssize_t classes):
     put_rows(words + 1 + 4 * ROWS + 2 * ARRAY, <intptr_t>(delta + cnp.PyArray_DIM(block, 1)), rows, classes)
     words[CATEGORICAL - 2], words[CATEGORICAL - 1] = 0, classes
     cdef size_t control = flush()
-    categorical_entry(words, NULL)
+    categorical_entry(words, 0, 1)
     set_control_word(control)
     return True
 
@@ -537,12 +528,12 @@ cdef intptr_t classes_from(cnp.ndarray labels, int* room, Py_ssize_t rows, Py_ss
 
 cdef void put(intptr_t* words, intptr_t address, Py_ssize_t n) noexcept nogil:
     """Sets the words of a flat array of n numbers of 4 bytes."""
-    words[2], words[3], words[4], words[5], words[6] = n, 4, address, n, 4
+    words[0], words[1], words[2], words[3], words[4], words[5], words[6] = 0, 0, n, 4, address, n, 4
 
 
 cdef void put_rows(intptr_t* words, intptr_t address, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
     """Sets the words of an array with rows of n numbers of 4 bytes."""
-    words[2], words[3], words[4] = rows * n, 4, address
+    words[0], words[1], words[2], words[3], words[4] = 0, 0, rows * n, 4, address
     words[5], words[6], words[7], words[8] = rows, n, 4 * n, 4
 
 

@@ -4,6 +4,9 @@ from libc.stdint cimport intptr_t
 # may use scratch memory of the calling thread.
 ctypedef void (*Entry)(const intptr_t* words, float* scratch) noexcept nogil
 
+# The entry of a loop that Numba has compiled, for one of several threads (entries.py).
+ctypedef void (*LoopEntry)(const intptr_t* words, intptr_t thread, intptr_t threads) noexcept nogil
+
 cdef enum:
     LARGE = 262144  # from this number on, several threads copy, and memory is kept
 

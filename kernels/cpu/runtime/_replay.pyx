@@ -2,8 +2,8 @@
 
 graph.py records and replays the parts of a training step by them: a small network would spend most of its time in
 Python otherwise. A call is the address of a C function, an `Entry`, and a block of machine words with its arguments.
-Cython kernels define their entries (`forward_entry` in _linear.pyx); entries.py makes those of loops that Numba has
-compiled. A kernel without an entry is recorded as a Python call.
+Cython kernels define their entries (`forward_entry` in _linear.pyx). `loop_entry` is that of all loops that Numba has
+compiled; it calls theirs (entries.py) on several threads. A kernel without an entry is recorded as a Python call.
 """
 
 import threading
@@ -51,17 +51,6 @@ cdef class Plan:
             self.steps.append(_Segment())
         (<_Segment>self.steps[-1]).add(entry, words, count, scratch, threads, arrays)
         self.calls += 1
-
-    def add_entry(self, intptr_t entry, words, arrays, int threads):
-        """Adds a call of the C function at an address.
-
-        Args:
-            words: its arguments, as integers.
-            arrays: arrays whose addresses are among the words, kept alive by the plan.
-            threads: number of its threads.
-        """
-        cdef intptr_t[::1] block = np.array(words, np.intp)
-        self.add(<Entry>entry, &block[0], block.shape[0], 0, threads, arrays)
 
     def add_call(self, function, tuple arguments):
         """Adds a Python call."""
@@ -189,6 +178,75 @@ cdef int issue(Entry entry, const intptr_t* words, int count, Py_ssize_t scratch
         if plan is not None:
             plan.add(entry, words, count, scratch, threads, arrays)
     return 0
+
+
+cdef void loop_entry(const intptr_t* words, float* scratch) noexcept nogil:
+    """Words: address of the entry of a compiled loop (entries.py), number of threads, words of that entry."""
+    cdef int k, threads = words[1]
+    cdef LoopEntry entry = <LoopEntry>words[0]
+    if threads == 1:
+        entry(words + 2, 0, 1)
+    else:
+        for k in prange(threads, num_threads=threads, schedule="static", chunksize=1):
+            entry(words + 2, k, threads)
+
+
+def count_words(tuple arguments):
+    """Number of machine words of a compiled loop's arguments (entries.py); -1 if one is none of arrays, numbers, None.
+    """
+    cdef int count = 0
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            count += 5 + 2 * cnp.PyArray_NDIM(argument)
+        elif argument is None or isinstance(argument, (int, np.float32, np.integer, np.bool_)):
+            count += 1
+        else:
+            return -1
+    return count
+
+
+cdef void put_words(intptr_t* words, tuple arguments) except *:
+    cdef cnp.ndarray array
+    cdef float number
+    cdef int k, n
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            array, n = argument, cnp.PyArray_NDIM(argument)
+            words[0] = words[1] = 0  # its owner, which loops do not use
+            words[2], words[3] = cnp.PyArray_SIZE(array), cnp.PyArray_ITEMSIZE(array)
+            words[4] = <intptr_t>cnp.PyArray_DATA(array)
+            for k in range(n):
+                words[5 + k], words[5 + n + k] = cnp.PyArray_DIM(array, k), cnp.PyArray_STRIDE(array, k)
+            words += 5 + 2 * n
+            continue
+        words[0] = 0
+        if isinstance(argument, np.float32):
+            number = argument
+            memcpy(words, &number, sizeof(float))
+        elif argument is not None:
+            words[0] = int(argument)
+        words += 1
+
+
+def run_loop(intptr_t entry, intptr_t loop, tuple arguments, int threads, bint flush):
+    """Calls a compiled loop on `threads` threads, and records the call.
+
+    Args:
+        entry, loop: addresses, see entries.py.
+        flush: whether subnormal numbers count as zero meanwhile (flush.h).
+    """
+    cdef intptr_t[::1] block = np.empty(3 + count_words(arguments), np.intp)
+    block[0], block[1], block[2] = entry, threads, loop
+    put_words(&block[0] + 3, arguments)
+    if flush:
+        issue(loop_entry, &block[0], block.shape[0], 0, threads, arguments)
+        return
+    notice_crowd(threads)
+    with nogil:
+        loop_entry(&block[0], NULL)
+    cdef Plan plan = current()
+    if plan is not None:
+        plan.add_call(run_loop, (entry, loop, arguments, threads, False))
 
 
 def flushed(function, int threads, tuple arguments):

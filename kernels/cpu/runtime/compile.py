@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import platformdirs
 
 from pytagi_ddp._version import version
@@ -32,12 +33,10 @@ from pytagi_ddp.warn import warn
 _replay = load("runtime._replay")
 if describe() == ADAPTED:
     _replay.watch_cores()
-current, flushed = _replay.current, _replay.flushed
+call, current, flushed, run_loop = _replay.call, _replay.current, _replay.flushed, _replay.run_loop
 FASTMATH = {"contract", "arcp", "nsz"}  # never "nnan": NaN marks a missing observation
 PARALLEL_MIN = 32_768  # elements from which several threads are faster
-# Numba's layer for loops on several threads. `workqueue` ends a process in which two Python threads use it at once, and
-# flush.h does not reach the threads of other layers.
-OPENMP = "omp"
+UNIT = 64  # numbers: threads share large arrays in these units, so that the same numbers are computed by vectors
 
 
 def _source_hash() -> str:
@@ -107,14 +106,10 @@ def _user_folder() -> str:
     return folder
 
 
-def _jit(
-    function: Callable, parallel: bool = False, fastmath: bool | set[str] = FASTMATH, apart: bool = False
-) -> Callable:
-    folder = cache_folder()
-    compiled = _compiled(function, fastmath, apart, parallel=parallel)
-    if folder is not None and not numba.config.DISABLE_JIT:
-        # Serial and parallel code of one function would share a cache entry, so each has its own folder.
-        share(compiled, folder / ("parallel" if parallel else "serial"))
+def _jit(function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False) -> Callable:
+    compiled = _compiled(function, fastmath, apart)
+    if (folder := cache_folder()) is not None and not numba.config.DISABLE_JIT:
+        share(compiled, folder)
     return compiled
 
 
@@ -142,6 +137,26 @@ def _without_aliases(flags: Any) -> Any:
     return flags
 
 
+def _kind(argument: Any) -> Any:
+    """What decides for which type Numba compiles."""
+    if isinstance(argument, np.ndarray):
+        return argument.dtype.num, argument.ndim, argument.flags.num
+    return type(argument)
+
+
+@inner
+def portion(n, thread, threads):
+    """The first of n iterations that are those of a thread, and their number.
+
+    A loop adds the first one to each number (`i = base + each`). Of a loop that begins there, LLVM would not know that
+    no index is negative, and it would not vectorise it.
+    """
+    unit = UNIT if n >= PARALLEL_MIN else 1
+    units = (n + unit - 1) // unit
+    first = max(units * thread // threads * unit, 0)
+    return first, min(units * (thread + 1) // threads * unit, n) - first
+
+
 def loop(
     shapes: str,
     fits: Callable[[Any], bool] | None = None,
@@ -149,12 +164,13 @@ def loop(
     apart: bool = False,
     flush: bool = True,
 ) -> Callable[[Callable], Any]:
-    """Compiles a loop over `numba.prange` for one thread and for several; the size of the first array decides.
+    """Compiles a loop, when it is first needed.
 
-    Each form is compiled (or loaded) when it is first needed.
+    If its first parameters are `thread` and `threads`, several threads call it at once for large arrays (the first one
+    decides), each with its number, and it computes the iterations that `portion` says.
 
     Args:
-        shapes, fits: shapes of the arguments, see `Shapes`.
+        shapes, fits: shapes of the other arguments, see `Shapes`.
         fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`.
         apart: whether no two arrays of a call share memory. Loops that write several arrays are only vectorised with
             this.
@@ -162,40 +178,34 @@ def loop(
     """
 
     def decorate(function: Callable) -> Any:
-        form = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
-        expected = Shapes(function, shapes, fits)
-
-        def threads_for(first) -> int:
-            threads = get_threads() if first.size >= PARALLEL_MIN else 1
-            return threads if threads == 1 or numba.threading_layer() == OPENMP else 1
-
-        def compiled_for(first) -> Callable:
-            return form(threads_for(first) > 1)
+        compiled = cache(partial(_jit, function, fastmath=fastmath, apart=apart))
+        whole = (0, 1) if function.__code__.co_varnames[:2] == ("thread", "threads") else ()
+        expected = Shapes(function, shapes, fits, len(whole))
+        entries: dict[tuple, tuple[int, int] | None] = {}  # by the kinds of arguments
 
         def run(*arguments):
             expected.check(arguments)
-            threads = threads_for(arguments[0])
-            compiled = form(threads > 1)
-            result = flushed(compiled, threads, arguments) if flush else compiled(*arguments)
-            if (plan := current()) is not None:
-                _write_down(plan, compiled, threads, arguments) if flush else plan.add_call(compiled, arguments)
-            return result
+            threads = get_threads() if whole and arguments[0].size >= PARALLEL_MIN else 1
+            if (threads > 1 or current() is not None) and (found := entry(arguments)) is not None:
+                run_loop(*found, arguments, threads, flush)
+            elif flush:
+                call(flushed, compiled(), 1, (*whole, *arguments))
+            else:
+                call(compiled(), *whole, *arguments)
+
+        def entry(arguments):
+            kinds = tuple([_kind(argument) for argument in arguments])
+            if kinds not in entries:
+                from pytagi_ddp.kernels.cpu.runtime.entries import entry_of  # here, as one thread rarely needs it
+
+                entries[kinds] = entry_of(compiled(), whole, arguments)
+            return entries[kinds]
 
         wrapped: Any = update_wrapper(run, function)
-        wrapped.compiled_for, wrapped.shapes = compiled_for, expected
+        wrapped.entry, wrapped.shapes = entry, expected
         return wrapped
 
     return decorate
-
-
-def _write_down(plan: Any, compiled: Callable, threads: int, arguments: tuple) -> None:
-    from pytagi_ddp.kernels.cpu.runtime.entries import entry_of  # here, as only recordings need it
-
-    found = entry_of(compiled, arguments)
-    if found is None:
-        plan.add_call(flushed, (compiled, threads, arguments))
-    else:
-        plan.add_entry(*found, arguments, threads)
 
 
 def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:

@@ -16,14 +16,17 @@ class Shapes:
         declared: a word for each argument. "bf" is an array of two dimensions, b x f: a letter is the same length in
             all words, and a digit is that length. "=s" is a number with the name s. "_" is any argument.
         fits: a further condition on these lengths and numbers.
+        undeclared: number of arguments before them that no call has.
 
     Attributes:
         names, words: name and declaration of each argument.
     """
 
-    def __init__(self, function: Callable, declared: str, fits: Callable[[Any], bool] | None = None):
+    def __init__(
+        self, function: Callable, declared: str, fits: Callable[[Any], bool] | None = None, undeclared: int = 0
+    ):
         self._call = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        self.names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        self.names = function.__code__.co_varnames[undeclared : function.__code__.co_argcount]
         self.words, self._fits = declared.split(), fits
         if len(self.words) != len(self.names):
             raise TypeError(f"{self._call}{self.names} is declared with {declared!r}")

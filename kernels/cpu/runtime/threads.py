@@ -1,24 +1,21 @@
-"""One number of threads for all CPU work: OpenMP, Numba and BLAS.
+"""One number of threads for all CPU work: OpenMP and BLAS.
 
-The products (Cython) and the elementwise loops (Numba's `omp` layer) use one OpenMP pool, so their threads do not
-compete. SciPy's BLAS is called inside parallel regions and uses one thread; NumPy's, which only user code calls,
-follows the setting.
+The products (Cython) and the loops that Numba compiles use one OpenMP pool, so their threads do not compete. SciPy's
+BLAS is called inside parallel regions and uses one thread; NumPy's, which only user code calls, follows the setting.
 
-A forked process does not have the other threads of its parent: GNU OpenMP would wait for them forever, and Numba would
-end the process. So a child process uses one thread if its parent had started threads. So does a build without OpenMP.
+A forked process does not have the other threads of its parent, and GNU OpenMP would wait for them forever. So a child
+process uses one thread if its parent had started threads. So does a build without OpenMP.
 """
 
 import contextlib
 import math
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from pytagi_ddp.kernels.cpu.runtime.extension import load
-from pytagi_ddp.kernels.cpu.runtime.waiting import SHORT, bounded
 from pytagi_ddp.process_tree import ancestor
 from pytagi_ddp.quota import cpu_quota
 from pytagi_ddp.text import whole_number
@@ -39,11 +36,8 @@ WITHOUT_OPENMP = (
     "libomp-dev; macOS: brew install libomp; or gcc), and pytagi-ddp again"
 )
 MOST_THREADS = max(256, 4 * (os.cpu_count() or 1))  # each thread has scratch memory of some megabytes
-# Signals to all processes of a job, other than those that the resource tracker ignores.
-STOPS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _threads: int | None = None
 _one_only = False  # True after a fork from a process with threads, which cannot be started again
-_applied = threading.local()  # Numba has one number per Python thread
 _dividing = threading.RLock()  # guards the next two; reentrant, because of finalizers
 _divisions: list["Division"] = []  # the active ones
 _undivided = 1  # number of threads before the first of them
@@ -124,7 +118,6 @@ def _put_in_force(n: int) -> None:
     global _threads
     _threads = n
     _limit_blas(n)
-    _limit_numba(n)
 
 
 class Division:
@@ -180,8 +173,6 @@ def get_threads() -> int:
     if _threads is None:
         set_threads(1 if _one_only else default_threads())
     assert _threads is not None  # by now
-    if getattr(_applied, "threads", None) != _threads:
-        _limit_numba(_threads)
     return _threads
 
 
@@ -194,29 +185,12 @@ def _after_fork() -> None:
     global _threads, _one_only, _dividing
     _dividing = threading.RLock()
     _divisions.clear()
-    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # started by this library, or by loops of the program
+    numba_pool = sys.modules.get("numba.np.ufunc.parallel")  # of loops of the program: GNU OpenMP's, too
     _one_only = _one_only or _threads is not None or getattr(numba_pool, "_is_initialized", False)
     _threads = None  # also makes recorded passes of several threads invalid
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _limit_numba(n: int) -> None:
-    # A forked process uses no threads. Numba's lock is shared by all of them, and stays locked if one is killed in it.
-    if not _one_only:
-        import numba
-
-        numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-        # From Python 3.14 on, Numba's lock begins the resource tracker, a process that a signal to all processes of a
-        # job would end with a warning. It keeps these signals blocked.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        try:
-            with bounded(SHORT):  # may load GNU OpenMP, if our kernels do not use it or have a copy in the wheel
-                numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _applied.threads = n
 
 
 def _limit_blas(n: int) -> None:

@@ -21,7 +21,6 @@ VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 NOT_LOADED = "not settled yet: GNU OpenMP is not loaded"
 ADAPTED = f"{SPINS} spins, {SHORT} while other programs want the cores (GOMP_SPINCOUNT)"
 _state = NOT_LOADED
-_settled: set[str] = set()  # arguments of `bounded` with which GNU OpenMP was loaded
 
 
 def describe() -> str:
@@ -30,25 +29,22 @@ def describe() -> str:
 
 
 @contextlib.contextmanager
-def bounded(spins: str = SPINS) -> Iterator[None]:
-    """If GNU OpenMP is loaded within the block, its threads spin `spins` times."""
+def bounded() -> Iterator[None]:
+    """If GNU OpenMP is loaded within the block, its threads spin `SPINS` times."""
     global _state
-    if spins in _settled:
+    if _state != NOT_LOADED:
         yield
         return
     given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
     before = _copies()
     if not given:
-        os.environ["GOMP_SPINCOUNT"] = spins
+        os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
         yield
     finally:
         if not given:
             os.environ.pop("GOMP_SPINCOUNT", None)  # another thread may have removed it
     if not (loaded := _copies()):  # not every module loads it
-        return
-    _settled.add(spins)
-    if _state != NOT_LOADED:
         return
     if given:
         _state = f"as {' and '.join(given)} say" + "s" * (len(given) == 1)
@@ -57,7 +53,7 @@ def bounded(spins: str = SPINS) -> Iterator[None]:
             f"as another library has set it, which loaded GNU OpenMP first; set GOMP_SPINCOUNT={SHORT} at the start"
         )
     else:
-        _state = ADAPTED if spins == SPINS != SHORT else f"{spins} spins (GOMP_SPINCOUNT)"
+        _state = ADAPTED if SPINS != SHORT else f"{SPINS} spins (GOMP_SPINCOUNT)"
 
 
 def _copies() -> set[str]:
