@@ -17,7 +17,6 @@ LSTM = {"b": 2, "t": 4, "q": 4, "i": 2, "o": 3, "g": 12, "w": 5, "h": 12, "s": 6
 FITTING = {
     "attention._rotate": {"n": 12, "t": 3, "s": 4, "h": 3},
     "batch_norm._sum_parts": {"r": 300, "k": 3},
-    "batch_norm._square_parts": {"r": 300, "k": 3},
     "batch_norm._backward": {"r": 129, "k": 2, "g": 0},
     "batch_norm._backward_through": {"r": 129, "k": 2},
     "columns._add_partials": {"f": 5, "g": 5},

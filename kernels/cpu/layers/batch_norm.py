@@ -35,30 +35,9 @@ def _in_parts(n) -> bool:
     return n.k == -(-n.r // ROWS)
 
 
-@loop("rf 4kf", _in_parts)
-def _sum_parts(thread, threads, mu, partial):
-    rows, features = mu.shape
-    base, share = portion(partial.shape[1], thread, threads)
-    for each in range(share):
-        k = base + each
-        for c in range(features):
-            partial[0, k, c] = ZERO
-        for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
-            for c in range(features):
-                partial[0, k, c] += mu[i, c]
-
-
-@loop("4kf _ f")
-def _means(partial, rows, mean):
-    for c in range(mean.size):
-        total = ZERO
-        for k in range(partial.shape[1]):
-            total += partial[0, k, c]
-        mean[c] = total / np.float32(rows)
-
-
-@loop("rf rf f 4kf", _in_parts)
-def _square_parts(thread, threads, mu, var, mean, partial):
+@loop("rf rf f 4kf _", _in_parts)
+def _sum_parts(thread, threads, mu, var, mean, partial, centred):
+    """Sums of means; or, if `centred`, of squares about their mean, and of distances to it."""
     rows, features = mu.shape
     base, share = portion(partial.shape[1], thread, threads)
     for each in range(share):
@@ -67,22 +46,26 @@ def _square_parts(thread, threads, mu, var, mean, partial):
             partial[0, k, c] = ZERO
             partial[1, k, c] = ZERO
         for i in range(k * ROWS, min(rows, (k + 1) * ROWS)):
-            for c in range(features):
-                d = mu[i, c] - mean[c]
-                partial[0, k, c] += d * d + var[i, c]
-                partial[1, k, c] += d
+            if centred:
+                for c in range(features):
+                    d = mu[i, c] - mean[c]
+                    partial[0, k, c] += d * d + var[i, c]
+                    partial[1, k, c] += d
+            else:
+                for c in range(features):
+                    partial[1, k, c] += mu[i, c]
 
 
-@loop("4kf _ f f")
-def _mend(partial, rows, mean, m2):
-    """The sums of squares, and what the first sums lost of a large mean."""
+@loop("4kf _ f f _")
+def _add_parts(partial, rows, mean, m2, centred):
+    """The mean; or, if `centred`, the sum of squares, and what the first sums lost of a large mean."""
     for c in range(mean.size):
         total, rest = ZERO, ZERO
         for k in range(partial.shape[1]):
             total += partial[0, k, c]
             rest += partial[1, k, c]
         d = rest / np.float32(rows)
-        mean[c] += d
+        mean[c] = mean[c] + d if centred else d
         m2[c] = at_least(total - rest * d, at_most(total, ZERO))  # of wrong variances, below 0, it stays wrong
 
 
@@ -244,11 +227,9 @@ def _subtract_through(thread, threads, mu, jcb, mean, r, w_mu, shift, slope, del
 
 def moments(x: State, partial: Array, mean: Array, m2: Array) -> None:
     """mean = sum m / rows; m2 = sum (m - mean)^2 + sum s, for each feature."""
-    rows = len(x.mu)
-    _sum_parts(x.mu, partial)
-    _means(partial, rows, mean)
-    _square_parts(x.mu, x.var, mean, partial)
-    _mend(partial, rows, mean, m2)
+    for centred in (False, True):
+        _sum_parts(x.mu, x.var, mean, partial, centred)
+        _add_parts(partial, len(x.mu), mean, m2, centred)
 
 
 def statistics(

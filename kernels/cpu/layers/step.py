@@ -51,41 +51,35 @@ def _check(thread, threads, g, h, factors, starts, stops, found):
         found[k] = count_sums(g, h, starts[k], stops[k] if factors[0] else starts[k])
 
 
-@loop("n n n n k k k k")
-def _count_if_found(thread, threads, mu, var, g, h, starts, stops, found, non_finite):
-    """The counts of `look` if some sum is not finite, or else -1."""
-    refused = False
+@loop("n n n n 4 k k k k k k k k")
+def _step(
+    thread, threads, mu, var, g, h, factors, starts, stops, found, steps, prior_mu, prior_var, negative, non_finite
+):
+    scale, rate, refused = factors[0], factors[3], False
     for k in range(found.size):
         refused |= found[k] > NONE
     base, share = portion(starts.size, thread, threads)
     for each in range(share):
         k = base + each
-        non_finite[k] = count(mu, var, g, h, starts[k], stops[k]) if refused else -ONE
-
-
-@loop("n n n n 4 k k k k k k k")
-def _step(thread, threads, mu, var, g, h, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite):
-    scale, rate = factors[0], factors[3]
-    base, share = portion(starts.size, thread, threads)
-    for each in range(share):
-        k = base + each
-        applies = scale != 0 and non_finite[k] < 0
-        below, bad = NONE, max(non_finite[k], NONE)
+        if refused:
+            negative[k], non_finite[k] = NONE, count(mu, var, g, h, starts[k], stops[k])
+            continue
+        below, bad = NONE, NONE
         cap = factors[2] * cap_factor(np.int32(factors[1]) * steps[k])
         # With slices and selections instead of offsets and branches, the loop is vectorised (7 times as fast).
-        part = slice(starts[k], stops[k] if applies else starts[k])
+        part = slice(starts[k], stops[k] if scale != 0 else starts[k])
         m, s, gs, hs = mu[part], var[part], g[part], h[part]
         m0, s0 = prior_mu[k], prior_var[k]
         if rate > 0:  # two loops: without a pull it is faster, with the bits of earlier versions
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
+                m[i], s[i], fell, wrong = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, True)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
+                bad += ONE if wrong else NONE
         else:
             for i in range(m.size):
-                m[i], s[i], fell, refused = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
+                m[i], s[i], fell, wrong = stepped(m[i], s[i], scale * gs[i], scale * hs[i], cap, m0, s0, rate, False)
                 below += ONE if fell else NONE
-                bad += ONE if refused else NONE
+                bad += ONE if wrong else NONE
         negative[k], non_finite[k] = below, bad
 
 
@@ -148,9 +142,9 @@ def step(
     1e-5), and non_finite[k] the count of `look`. If any sum is not finite, the step is refused: no parameter changes.
     With finite sums, only parameters that are not finite do not change.
     """
-    _check(*parameters[2:], factors, starts, stops, negative)
-    _count_if_found(*parameters, starts, stops, negative, non_finite)
-    _step(*parameters, factors, starts, stops, steps, prior_mu, prior_var, negative, non_finite)
+    found = np.empty_like(non_finite)
+    _check(*parameters[2:], factors, starts, stops, found)
+    _step(*parameters, factors, starts, stops, found, steps, prior_mu, prior_var, negative, non_finite)
 
 
 def settle(state: Array, kept: Array, non_finite: Array) -> None:
