@@ -18,7 +18,7 @@ from pathlib import Path
 from pytagi_ddp.distributed.engine.launcher import OPEN_MPI, find_mpirun, load_mpi, mpi_family
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 # A function, a partial of one with arguments that JSON can carry, or the arguments of the Python interpreter.
 Program = Callable[..., None] | Sequence[str]
