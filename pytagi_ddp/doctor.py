@@ -110,13 +110,19 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _threads() -> Iterator[Finding]:
-    from pytagi_ddp.kernels.cpu.runtime import threads, waiting  # here: the doctor must start if these are not built
+    import numba  # here, as the next ones: the doctor must start if these are not built
+
+    from pytagi_ddp.kernels.cpu.runtime import shared_cache, threads, waiting
 
     names = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "no variable set"
     yield Finding("Cores", f"{threads.usable_cores()} usable of {os.cpu_count()}")
     count = 1 if threads.why_one() else threads.default_threads()
-    yield Finding("Threads", f"{count} per rank here ({settings})")
+    advice = ""
+    if numba.version_info.short > shared_cache.LAST_KNOWN_NUMBA:
+        major, minor = shared_cache.LAST_KNOWN_NUMBA
+        advice = f"Numba's loops use one; for more: pip install 'numba<{major}.{minor + 1}'"
+    yield Finding("Threads", f"{count} per rank here ({settings})", advice)
     yield Finding("Threads wait", waiting.describe())
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pytagi_ddp import cuda, doctor
 from pytagi_ddp.blas import Blas
+from pytagi_ddp.kernels.cpu.runtime import shared_cache
 from tests.mpi.run import mpirun_command
 
 pytestmark = pytest.mark.slow  # starts processes of its own
@@ -34,6 +35,15 @@ def test_what_a_run_needs_decides_the_exit_code():
     assert lines[:3] == ["MPI     not installed", "Python  3.10", "\nMPI: not installed\n    pip install it"]
     assert doctor.report([*findings, doctor.Finding("kernels", "gone", "build", needed=True)], lines.append) == 1
     assert lines[-1] == "\nA CPU run does not work here."
+
+
+def test_a_numba_that_is_too_new_for_threads(monkeypatch):
+    def advice() -> str:
+        return next(finding.advice for finding in doctor._threads() if finding.topic == "Threads")
+
+    assert advice() == ""
+    monkeypatch.setattr(shared_cache, "LAST_KNOWN_NUMBA", (0, 50))
+    assert advice() == "Numba's loops use one; for more: pip install 'numba<0.51'"
 
 
 def test_a_check_that_fails_becomes_a_finding(monkeypatch):
