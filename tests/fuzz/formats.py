@@ -5,7 +5,6 @@ import hashlib
 import importlib.util
 import io
 import json
-import tarfile
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -387,27 +386,6 @@ def image_shards() -> Format:
         return Format({"shard": Path(folder, "shard").read_bytes()}, read, exact=True)
 
 
-def cifar10_archives() -> Format:
-    labels, pixels = _images()
-    memory = io.BytesIO()
-    with tarfile.open(fileobj=memory, mode="w") as tar:
-        for name in cifar10._BINARY.files:
-            member = tarfile.TarInfo(f"{cifar10._BINARY.subfolder}/{name}")
-            member.size = labels.size * 3073
-            tar.addfile(member, io.BytesIO(np.c_[labels.astype(np.uint8), pixels].tobytes()))
-
-    def read(path: Path) -> Hashable:
-        with TemporaryDirectory() as folder, mock.patch.object(cifar10, "BATCH_SIZE", IMAGES), mock.patch("os.fsync"):
-            try:
-                cifar10._unpack(path, Path(folder, "out"))
-            finally:
-                files = sorted(Path(folder).rglob("*.*"))
-                assert {file.name for file in files} <= set(cifar10._BINARY.files)
-            return tuple(file.read_bytes() for file in files)
-
-    return Format({"x.tar.gz": gzip.compress(memory.getvalue())}, read, inside=(gzip.decompress, gzip.compress))
-
-
 def pytagi_cifar10() -> Format:
     labels, pixels = _images()
 
@@ -502,7 +480,6 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "uci npz": uci_archives,
     "cache": caches,
     "image shard": image_shards,
-    "cifar10 archive": cifar10_archives,
     "pytagi cifar10": pytagi_cifar10,
     "sharded checkpoint": sharded_checkpoints,
 }
