@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from pytagi_ddp.kernels.cpu.runtime.compile import exact_loop
+from pytagi_ddp.kernels.cpu.runtime.compile import loop
 
 ONE, TWO, MINUS_TWO = np.float32(1), np.float32(2), np.float32(-2)
 PER_WORD = np.float32(2.0**-32)
 BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
-@exact_loop("w _ p2", lambda n: n.p >= n.w // 2)
+@loop("w _ p2", lambda n: n.p >= n.w // 2, fastmath=set(), flush=False)
 def polar_pairs(words, scale, pairs):
     """Writes pairs of samples from N(0, scale^2) to the start of `pairs`, and returns the number of pairs.
 

@@ -106,14 +106,14 @@ def _user_folder() -> str:
     return folder
 
 
-def _jit(function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False) -> Callable:
+def _jit(function: Callable, fastmath: set[str], apart: bool) -> Callable:
     compiled = _compiled(function, fastmath, apart)
     if (folder := cache_folder()) is not None and not numba.config.DISABLE_JIT:
         share(compiled, folder)
     return compiled
 
 
-def inner(function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool = False) -> Callable:
+def inner(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False) -> Callable:
     """Compiles a function for loops to call. Options are those of `loop`; the code is not cached by itself.
 
     LLVM inlines it. Otherwise the process that compiles a loop would call the code of the function's own module, and
@@ -122,7 +122,7 @@ def inner(function: Callable, fastmath: bool | set[str] = FASTMATH, apart: bool 
     return _compiled(function, fastmath, apart, forceinline=True)
 
 
-def _compiled(function: Callable, fastmath: bool | set[str], apart: bool, **options: bool) -> Callable:
+def _compiled(function: Callable, fastmath: set[str], apart: bool, **options: bool) -> Callable:
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, **options)(function)
     if not numba.config.DISABLE_JIT:
         # After an exception in between, modules of LLVM would be freed twice.
@@ -164,14 +164,15 @@ def loop(
     apart: bool = False,
     flush: bool = True,
 ) -> Callable[[Callable], Any]:
-    """Compiles a loop, when it is first needed.
+    """Compiles a loop, when it is first needed. Only a loop without `flush` may return a value.
 
     If its first parameters are `thread` and `threads`, several threads call it at once for large arrays (the first one
     decides), each with its number, and it computes the iterations that `portion` says.
 
     Args:
         shapes, fits: shapes of the other arguments, see `Shapes`.
-        fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`.
+        fastmath: transformations of sums and products that the compiler may apply, as in `numba.njit`. With none of
+            them, and without `flush`, a loop has the same bits on every machine.
         apart: whether no two arrays of a call share memory. Loops that write several arrays are only vectorised with
             this.
         flush: whether subnormal numbers count as zero (flush.h).
@@ -191,7 +192,8 @@ def loop(
             elif flush:
                 call(flushed, compiled(), 1, (*whole, *arguments))
             else:
-                call(compiled(), *whole, *arguments)
+                return call(compiled(), *whole, *arguments)
+            return None
 
         def entry(arguments):
             kinds = tuple([_kind(argument) for argument in arguments])
@@ -203,24 +205,6 @@ def loop(
 
         wrapped: Any = update_wrapper(run, function)
         wrapped.entry, wrapped.shapes = entry, expected
-        return wrapped
-
-    return decorate
-
-
-def exact_loop(shapes: str, fits: Callable[[Any], bool] | None = None) -> Callable[[Callable], Callable]:
-    """Compiles a loop for one thread, without reordering of operations: the same bits on every machine."""
-
-    def decorate(function: Callable) -> Callable:
-        form = cache(partial(_jit, function, fastmath=False))
-        expected = Shapes(function, shapes, fits)
-
-        def run(*arguments):
-            expected.check(arguments)
-            return form()(*arguments)
-
-        wrapped: Any = update_wrapper(run, function)
-        wrapped.shapes = expected
         return wrapped
 
     return decorate
