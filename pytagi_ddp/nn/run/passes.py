@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
+from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -59,7 +58,7 @@ class Passes(Step):
         self.schedule: EvidenceSchedule | None = None
         self.new_schedule = False
         self.last: Any = None
-        self._walks: FrameType | None = None  # the frame of the call that goes through the layers
+        self._walk = Lock()  # held by the call that goes through the layers; no interrupt leaves it held
 
     @property
     def evaluated(self) -> bool:
@@ -433,24 +432,15 @@ class Passes(Step):
                 "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
             ) from error
 
-    @contextmanager
-    def _walking(self) -> Iterator[None]:
-        """Guards a pass through the layers: a second pass inside it would overwrite its buffers.
+    def _walking(self) -> Lock:
+        """The context of a pass through the layers: a second pass inside it would overwrite its buffers.
 
         Raises:
             RuntimeError: there is a pass already.
         """
-        caller = sys._getframe(2)  # an interrupt may leave `_walks` set: it counts only while it is running
-        frame: FrameType | None = caller
-        while frame is not None and self._walks is not None:
-            if frame is self._walks:
-                raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
-            frame = frame.f_back
-        self._walks = caller
-        try:
-            yield
-        finally:
-            self._walks = None
+        if self._walk.locked():
+            raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
+        return self._walk
 
     def _is_more_than_kernels(self) -> bool:
         """Whether passes do more than call kernels (hooks, ranks, layers), or use other saved activations than 0."""
