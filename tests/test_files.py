@@ -21,7 +21,6 @@ from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.image_shard import write_shard
 from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
 from pytagi_ddp.nn import Linear, Sequential
 from pytagi_ddp.training.log import LOG_NAME, Log
 
@@ -101,11 +100,6 @@ def fetch(folder):
     download_file((folder / "source").as_uri(), folder / "file", None, 4, progress=False)
 
 
-def cache(folder):
-    with ChecksummedFiles(str(folder), "file", "")._open_for_write(str(folder / "file")) as file:
-        file.write(b"code")
-
-
 # Everything that writes a file, in a folder, and the name of that file.
 WRITERS = {
     "atomic_write": (lambda folder: atomic_write(folder / "file", b"data"), "file"),
@@ -115,7 +109,6 @@ WRITERS = {
     "manifest": (lambda folder: CheckpointManager(folder).save(net(), TrainingPosition()), MANIFEST),
     "download": (fetch, "file"),
     "images": (lambda folder: write_shard(folder / "file", [np.zeros((1, 1, 3), np.uint8)], ""), "file"),
-    "compiled code": (cache, "file"),
     "log": (lambda folder: Log(folder).begin(), LOG_NAME),
 }
 

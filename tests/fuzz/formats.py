@@ -23,7 +23,7 @@ from pytagi_ddp.data.decoding import ImageError, Source, read_part
 from pytagi_ddp.data.idx import read_idx
 from pytagi_ddp.data.image_shard import ImageShard, write_shard
 from pytagi_ddp.distributed import FederatedPosterior, PosteriorUpdate
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import ChecksummedFiles
+from pytagi_ddp.kernels import checksummed
 from pytagi_ddp.nn.files import file_format, persistence
 from pytagi_ddp.nn.files.architecture import architecture
 from pytagi_ddp.nn.files.csv_files import SUFFIXES
@@ -448,16 +448,12 @@ def uci_archives() -> Format:
 
 def caches() -> Format:
     """The cache of compiled loops: a damaged file is not an error, it counts as missing."""
-    key, payload = ("signature", ("cpu", "features")), ("code", 7, b"\x90" * 300)
-
-    def files_in(folder: str | Path) -> ChecksummedFiles:
-        return ChecksummedFiles(cache_path=str(folder), filename_base="loop", source_stamp=(1.5, 100))
-
-    with TemporaryDirectory() as folder:
-        files_in(folder).save(key, payload)
-        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    content = b"code" * 99
     return Format(
-        files, lambda path: files_in(path.parent).load(key), errors=(), sound=lambda found: found in (None, payload)
+        {"loop.code": checksummed.with_checksum(content)},
+        checksummed.read_checksummed,
+        errors=(),
+        sound=lambda found: found in (None, content),
     )
 
 

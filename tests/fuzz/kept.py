@@ -49,9 +49,9 @@ KEPT += [
     ("log", "log.jsonl", b"[" * 60_000),
     # A pickle that stores a value at a high index of its memo, for which Python takes 4 GB.
     ("cifar10 python", "test_batch", b"\x80\x02Nr\0\0\0\x10."),
-    # Damaged indexes of compiled code stopped every start.
-    ("cache", "loop.nbi", b""),
-    ("cache", "loop.nbi", b"nonsense"),
+    # Damaged files of compiled code stopped every start.
+    ("cache", "loop.code", b""),
+    ("cache", "loop.code", b"nonsense"),
     # Headers that are no Python: errors of its parser, without the file's name.
     ("uci npz", "yacht.npz", npz(b"{'descr': (")),
     ("uci npz", "yacht.npz", npz(b"  {\n {")),

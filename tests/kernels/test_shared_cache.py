@@ -12,7 +12,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import AnyFolder, FileLock, share
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import SUFFIX, FileLock, share
 from tests.conftest import weekly
 
 pytestmark = pytest.mark.slow  # starts processes of its own
@@ -42,10 +42,12 @@ event.register("numba:compile", count)
 a, b, c = (np.full(4, value, np.float32) for value in (1, 2, 3))
 elementwise.add(a, b, a)
 elementwise.apply_jacobian(Delta(a, b), c)
-assert (a[0], b[0]) == (9, 18), (a, b)
+elementwise.multiply(b, c)
+elementwise.copy_columns(b[None], 0, a[None], 2, 2)
+assert (*a, b[0]) == (9, 9, 54, 54, 54), (a, b)
 print(count.compiled)
 """
-LOOPS = 2
+LOOPS = 4
 # Prints the bits of a loop that calls others.
 LSTM = """
 import numpy as np
@@ -56,6 +58,10 @@ net = nn.Sequential(nn.LSTM(6, 9, seq_len=4))
 mu, var = net(np.random.default_rng(0).normal(size=(5, 24)))
 print(mu.tobytes().hex(), var.tobytes().hex())
 """
+
+
+def twice(x):
+    return x + x
 
 
 def start(cache: Path, *arguments: str, program: str = PROGRAM) -> subprocess.Popen:
@@ -105,24 +111,33 @@ def test_a_process_that_is_killed_while_it_compiles_holds_nobody_up(tmp_path):
     first.communicate()
 
 
-def test_a_frozen_application_has_one_cache_in_any_working_directory(tmp_path, monkeypatch):
-    """The names of its sources are relative, and nothing is there."""
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    found = []
-    for folder in ("/", tmp_path):
-        monkeypatch.chdir(folder)
-        found.append(AnyFolder.from_function(compiled, "package/module.py").get_cache_path())
-    assert found[0] == found[1] and Path(found[0]).is_dir()
-
-
-def test_the_place_does_not_depend_on_locators_of_the_user(tmp_path, monkeypatch):
-    """Later versions of Numba read them from a variable; they are for functions of the program."""
+def test_the_place_is_the_folder_and_not_one_of_the_user(tmp_path, monkeypatch):
+    """Numba reads places from variables; they are for functions of the program."""
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "NoSuchLocator", raising=False)
     monkeypatch.setattr(numba.config, "CACHE_DIR", "elsewhere")
-    dispatcher = numba.njit(compiled)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        dispatcher = numba.njit(twice)
+        share(dispatcher, tmp_path / "cache")
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert dispatcher(4) == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "cache"]
+    assert [path.suffix for path in sorted((tmp_path / "cache").iterdir())] == [SUFFIX, ".lock"]
+    assert dispatcher.stats.cache_hits and not dispatcher.stats.cache_misses
+
+
+def test_each_signature_and_each_processor_has_a_file(tmp_path, monkeypatch):
+    dispatcher = numba.njit(twice)
     share(dispatcher, tmp_path)
-    assert Path(dispatcher._cache.cache_path).parent == tmp_path
-    assert (numba.config.CACHE_LOCATOR_CLASSES, numba.config.CACHE_DIR) == ("NoSuchLocator", "elsewhere")
+    assert dispatcher(4) == 8 and dispatcher(0.5) == 1
+    codegen = type(dispatcher.targetctx.codegen())
+    monkeypatch.setattr(codegen, "magic_tuple", lambda self: ("another processor",))
+    other = numba.njit(twice)
+    share(other, tmp_path)
+    assert other(4) == 8 and not other.stats.cache_hits
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 3
 
 
 def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
@@ -134,10 +149,9 @@ def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
 
 @pytest.mark.slow
 def test_damaged_files_are_made_again(tmp_path):
-    """Whatever is damaged of an index or of compiled code: neither an error nor other numbers."""
+    """Whatever is damaged of compiled code: neither an error nor other numbers."""
     assert compiled(start(tmp_path)) == [LOOPS]
-    files = sorted(path for path in tmp_path.rglob("*") if path.suffix in (".nbi", ".nbc"))
-    assert len(files) == 2 * LOOPS
+    files = sorted(path for path in tmp_path.rglob(f"*{SUFFIX}") if "elementwise" in path.name)
     damages = (
         lambda data: data[: len(data) // 2],
         lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
@@ -150,19 +164,23 @@ def test_damaged_files_are_made_again(tmp_path):
     assert compiled(start(tmp_path)) == [0]
 
 
-def test_a_lock_that_another_has_is_waited_for_and_then_given_up(tmp_path):
+def test_a_lock_that_another_has_is_waited_for_and_then_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(FileLock, "patience", 0.2)
     mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert other.acquire()
     begin = time.monotonic()
-    assert not mine.acquire(timeout=0.2)
+    assert not mine.acquire()
     assert 0.2 <= time.monotonic() - begin < 5
+    assert FileLock.patience == 0  # the next one is not waited for
     mine.release()
     other.release()
-    assert mine.acquire(timeout=0)
+    assert mine.acquire()
     mine.release()
 
 
-def test_a_signal_ends_the_wait(tmp_path):
+def test_a_signal_ends_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(FileLock, "patience", 20)
+
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -172,20 +190,21 @@ def test_a_signal_ends_the_wait(tmp_path):
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     try:
         with pytest.raises(KeyboardInterrupt):
-            mine.acquire(timeout=20)
+            mine.acquire()
     finally:
         signal.signal(signal.SIGALRM, before)
         mine.release()
     other.release()
 
 
-def test_a_child_that_has_the_file_open_does_not_keep_the_lock(tmp_path):
+def test_a_child_that_has_the_file_open_does_not_keep_the_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(FileLock, "patience", 0)
     mine, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert mine.acquire()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[mine._file])
     try:
         mine.release()
-        assert other.acquire(timeout=0)
+        assert other.acquire()
         other.release()
     finally:
         child.kill()

@@ -25,7 +25,7 @@ from pytagi_ddp.files import check_private
 from pytagi_ddp.interrupts import held_back
 from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.shapes import Shapes
-from pytagi_ddp.kernels.cpu.runtime.shared_cache import share
+from pytagi_ddp.kernels.cpu.runtime.shared_cache import SUFFIX, share
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 from pytagi_ddp.kernels.cpu.runtime.waiting import ADAPTED, describe
 from pytagi_ddp.warn import warn
@@ -94,7 +94,7 @@ def _may_be_read(folder: Path) -> bool:
     """Whether the folder holds compiled loops that can be trusted."""
     try:
         check_private(folder)
-        return any(folder.rglob("*.nbi"))
+        return any(folder.glob(f"*{SUFFIX}"))
     except OSError:
         return False
 
