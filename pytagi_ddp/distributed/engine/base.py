@@ -24,7 +24,7 @@ class CommunicatorBase:
         self.gather_bytes = 0
         self.sent_bytes = 0
         self._closed = False
-        self._forked = ""
+        self._forked = ""  # in a forked child process, the reason why it cannot communicate
         self._dropped: str | None = None
         if world_size > 1:
             keep_from_children(self)

@@ -88,6 +88,8 @@ class Handle:
     def _drive(self, call: Callable[[], bool | None]) -> bool:
         if self._settled and self._work.test():
             return True
+        if self._communicator._forked:
+            raise RuntimeError(f"{self.what}: {self._communicator._forked}")
         start = time.perf_counter()
         try:
             done = call() is not False

@@ -116,7 +116,6 @@ class Job(MPIMember):
 
     def end_in_child(self) -> None:
         self.forked = FORKED.format(rank=self.rank)
-        self.operations.end(self.forked)
 
     def _unlink_on_node(self, world: Any) -> None:
         """Finds this node, and removes the name of MPI's file in shared memory, which all its ranks have mapped."""

@@ -88,7 +88,6 @@ class Operations:
         self.unclaimed: dict[Operation, None] = {}  # nobody has waited for them yet
         self.waited = 0.0  # seconds
         self.lock = threading.Lock()  # for the state that `advance` changes
-        self.ended = ""  # the reason why no other operation may follow
         self._at_end: list[WeakMethod] = []
         self._rank = rank
 
@@ -106,10 +105,6 @@ class Operations:
         while self._at_end and self.broken is None:
             if (call := self._at_end.pop()()) is not None:
                 call()
-
-    def end(self, reason: str) -> None:
-        """Refuses all further operations, with `reason`."""
-        self.ended = reason
 
     def advance(self, queue: Queue, polls: int = 1) -> None:
         """Advances all queues as far as possible without waiting, polling each piece of `queue` `polls` times."""
@@ -153,8 +148,6 @@ class Operations:
 
     def check(self, name: str) -> None:
         """Raises an error if `name` cannot run."""
-        if self.ended:
-            raise RuntimeError(f"{name}: {self.ended}")
         if self.broken is not None:
             raise RuntimeError(
                 f"rank {self._rank} cannot go on with {name}: {self.broken_in} was cut short by {self.broken!r}, and "
@@ -218,7 +211,7 @@ class Queue:
             timeout: seconds that a piece may take.
         """
         operations = self.operations
-        if operations.broken is not None or operations.ended:
+        if operations.broken is not None:
             operations.check(name)
         self._started += 1
         operation = Operation(self, name, self._started, nbytes, requests, timeout)
@@ -256,7 +249,7 @@ class Queue:
         operations.unclaimed.pop(operation, None)
         if operation.done:
             return True
-        if operations.broken is not None or operations.ended:
+        if operations.broken is not None:
             operations.check(operation.what)
         start = time.monotonic()
         try:
