@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import stat
-import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +15,6 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 MAX_NAME = 255  # bytes of a name, in nearly every file system
 _NOFOLLOW = os.O_NOFOLLOW | os.O_NONBLOCK  # nor is a pipe waited for
 MARK = 32  # characters that tell temporary files of one name apart
-LEASE_SECONDS = 60.0  # for a server to give the lease of a file back; Linux takes it away after 45 s
 
 
 def as_path(path: AnyPath) -> Path:
@@ -53,14 +51,10 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
 
 def _not_waiting(path: str, flags: int) -> int:
     """Opens a file for reading, without a wait for writers of a pipe, but for a server that has a lease of the file."""
-    deadline = time.monotonic() + LEASE_SECONDS
-    while True:
-        try:
-            return os.open(path, flags | os.O_NONBLOCK)
-        except BlockingIOError:  # a file server is about to give its lease back
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    try:
+        return os.open(path, flags | os.O_NONBLOCK)
+    except BlockingIOError:  # a file server is about to give its lease back, or Linux takes it away after 45 s
+        return os.open(path, flags)
 
 
 def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:
