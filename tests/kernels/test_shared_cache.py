@@ -14,6 +14,7 @@ import pytest
 
 from pytagi_ddp.kernels.cpu.runtime.shared_cache import SUFFIX, FileLock, share
 from tests.conftest import weekly
+from tests.kernels.all_loops import loops
 
 pytestmark = pytest.mark.slow  # starts processes of its own
 
@@ -126,6 +127,12 @@ def test_the_place_is_the_folder_and_not_one_of_the_user(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "cache"]
     assert [path.suffix for path in sorted((tmp_path / "cache").iterdir())] == [SUFFIX, ".lock"]
     assert dispatcher.stats.cache_hits and not dispatcher.stats.cache_misses
+
+
+def test_no_two_loops_have_one_name():
+    """One would load the code of the other."""
+    names = [(loop.__module__, loop.__qualname__) for _, loop in loops()]
+    assert len(set(names)) == len(names) > 50
 
 
 def test_each_signature_and_each_processor_has_a_file(tmp_path, monkeypatch):
