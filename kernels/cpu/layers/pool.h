@@ -96,7 +96,7 @@ TAGI_VECTORISED void tagi_scatter_image(const float *mu, const float *var, const
     memset(image_var, 0, pixels * channels * sizeof(float));
     for (; windows; windows--, mu += channels, var += channels, winner += channels)
         for (size_t c = 0; c < channels; c++)
-            if (winner[c] >= 0 && (size_t)winner[c] < pixels) {
+            if ((size_t)winner[c] < pixels) { /* a negative int becomes a large size_t */
                 image_mu[winner[c] * channels + c] += mu[c];
                 image_var[winner[c] * channels + c] += var[c];
             }
