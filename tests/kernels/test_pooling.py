@@ -85,6 +85,7 @@ def test_wrong_arguments_are_refused():
         ((x, out), 0, 2, 0),
         ((x, out), 2, 0, 0),
         ((x, out), 2, 2, -1),
+        ((x, out), 2, 2**30, 0),  # positions of windows exceed an int
     ):
         with pytest.raises(ValueError, match=r"pooling\.average: shapes do not fit together: mu \(1, 4, 4, 3\)"):
             pooling.average_forward(State(*given[0]), State(*given[1]), kernel, stride, pad)
@@ -107,7 +108,9 @@ def test_wrong_arguments_of_the_largest_means_are_refused():
         (x, out, winner, (0, 2, 0)),
         (x, out, winner, (2, 0, 0)),
         (x, out, winner, (2, 2, -1)),
-        (x, out, winner, (2, 4, 0)),  # the second window starts beside the image
+        (x, out[:, :, :, :1].copy(), winner[:, :, :1].copy(), (2, 4, 0)),  # the second window starts below the image
+        (x, out[:, :, :1].copy(), winner[:, :1].copy(), (2, 4, 0)),  # beside the image
+        (x, out, winner, (2, 2**30, 2**30 - 1)),  # positions of windows exceed an int
     ):
         with pytest.raises(ValueError, match=r"pooling\.largest: shapes do not fit together: mu \(1, 4, 4, 3\)"):
             pooling.max_forward(State(*given), State(*windows), pixels, *sizes)

@@ -30,14 +30,19 @@ def test_every_number_finds_its_place(shape, threads):
     assert (out[[0, -1]] == -1).all()
 
 
-def test_nothing_to_do():
-    elementwise.transpose(np.empty((0, 3, 4), np.float32), np.empty((0, 4, 3), np.float32))
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_nothing_to_do(shape):
+    source = np.empty(shape, np.float32)
+    elementwise.transpose(source, source.transpose(0, 2, 1).copy())
 
 
 def test_wrong_shapes_and_types_are_refused():
     source = np.zeros((2, 3, 4), np.float32)
     with pytest.raises(ValueError, match=r"source \(2, 3, 4\), out \(2, 3, 4\)"):
         elementwise.transpose(source, source.copy())
+    for shape in ((1, 4, 3), (2, 5, 3), (2, 4, 2)):
+        with pytest.raises(ValueError, match="shapes do not fit together"):
+            elementwise.transpose(source, np.zeros(shape, np.float32))
     with pytest.raises(ValueError):
         elementwise.transpose(source.astype(float), np.zeros((2, 4, 3), np.float32))
 

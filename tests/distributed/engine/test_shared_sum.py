@@ -1,6 +1,7 @@
 """Sums through shared memory, between threads. The interpreter's lock is released while a rank waits."""
 
 import mmap
+import sys
 import threading
 import time
 
@@ -62,6 +63,11 @@ def test_rows_are_added_in_the_same_order(count, n):
         add_rows(rows, np.empty(n + 1, np.float32))
 
 
+def test_a_sum_of_no_rows_is_refused():
+    with pytest.raises(ValueError, match="0 rows of 3 numbers"):
+        add_rows(np.empty((0, 3), np.float32), np.empty(3, np.float32))
+
+
 def test_nothing_changes_before_the_last_rank_has_arrived():
     first, second = ranks(2)
     mine, other = np.ones(3, np.float32), np.full(3, 2, np.float32)
@@ -99,11 +105,15 @@ def test_different_sizes_are_refused_on_every_rank():
 )
 def test_other_arrays_are_refused_and_keep_no_place(values):
     first, second = ranks(2)
+    references = sys.getrefcount(values)
     with pytest.raises(ValueError, match=f"1 to {FLOATS} float32 numbers"):
         first.start(values)
+    assert sys.getrefcount(values) == references
     mine, other = np.ones(1, np.float32), np.ones(1, np.float32)
+    references = sys.getrefcount(mine)
     first.start(mine)
     assert second.start(other).Test() and first.Test() and mine[0] == other[0] == 2
+    assert sys.getrefcount(mine) == references  # the sum is complete, and keeps no array
 
 
 def test_memory_that_is_too_small_is_refused():
@@ -111,3 +121,6 @@ def test_memory_that_is_too_small_is_refused():
         SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS) - 1), 0, 2, FLOATS)
     with pytest.raises(ValueError, match="rank 2 of 2"):
         SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS)), 2, 2, FLOATS)
+    for floats in (-16, 0, 8):  # the numbers of each rank begin on a cache line
+        with pytest.raises(ValueError, match=f"2, {floats} numbers"):
+            SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS)), 0, 2, floats)
