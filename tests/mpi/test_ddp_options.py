@@ -343,8 +343,8 @@ def compression(comm, dtype):
     if rank == 0:
         ddp.request_stop()
     ddp.step()
-    total = np.sum(comm.all_gather_object(mine), 0)[: 2 * net.num_parameters].reshape(2, -1)
-    error = np.abs(net.arena.delta - total).max(1) / np.abs(total).max(1)
+    parts = np.array(comm.all_gather_object(mine))[:, : 2 * net.num_parameters].reshape(size, 2, -1)
+    error = np.abs(net.arena.delta - parts.sum(0)).max(1) / np.abs(parts).sum(0).max(1)
     return [error.tolist(), same_everywhere(ddp), ddp.stop_requested]
 
 
