@@ -5,11 +5,12 @@ each thread would cost 10 ms, many times a prediction, and memory. The kernels u
 """
 
 import os
-import sys
 import threading
 from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import pytagi_ddp.kernels.formulas.formula  # noqa: F401  # a fork acquires the lock of its compiler after those here
 
 _locks: WeakKeyDictionary = WeakKeyDictionary()  # estimator -> its lock; a copy or a pickle has its own
 _guard = threading.Lock()  # of `_locks` and `_held`
@@ -25,15 +26,12 @@ def lock_of(estimator: object) -> AbstractContextManager[Any]:
     return lock
 
 
-# A forked process has copies of locks and networks, but no other thread. So a fork first waits until no thread holds a
-# lock, or compiles.
+# A forked process has copies of locks and networks, but no other thread. So a fork waits until no thread holds a lock.
 
 
 def _before_fork() -> None:
     with _guard:
         locks = list(_locks.values())
-    if compiler := sys.modules.get("numba.core.compiler_lock"):
-        locks.append(compiler.global_compiler_lock)
     for lock in locks:
         lock.acquire()
     _guard.acquire()
@@ -47,5 +45,4 @@ def _after_fork() -> None:
     _guard.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

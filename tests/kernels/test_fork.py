@@ -113,3 +113,28 @@ def test_a_child_of_a_process_without_threads_has_all():
 os.environ["PYTAGI_DDP_NUM_THREADS"] = "2"
 assert in_child(work)[2] == 2
 """)
+
+
+def test_a_fork_waits_until_no_thread_compiles():
+    run("""
+import signal, threading
+from numba import njit
+
+begun, source = threading.Event(), "def loop(x):\\n" + "    x = x * x + 1.0\\n" * 400 + "    return x"
+exec(source)
+
+def compiles():
+    begun.set()
+    njit(loop)(1.0)
+
+thread = threading.Thread(target=compiles)
+thread.start()
+begun.wait()
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)  # ends it if it waits
+        os._exit(0 if njit(lambda x: x + 1)(1) == 2 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+thread.join()
+""")
