@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
@@ -138,6 +139,17 @@ def test_loops_of_a_numba_that_may_pass_arguments_in_another_way_use_one_thread(
     x, by_thread, out = np.ones((2 * n, 1), np.float32)[::2, 0], np.zeros(n, np.int32), np.zeros(n, np.float32)
     add_place(x, by_thread, out)
     assert set(by_thread) == {1} and out[-1] == n
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_checked_indices_raise_with_any_number_of_threads(count, monkeypatch):
+    """Checks of NUMBA_BOUNDSCHECK, with which `tests.sanitize` looks for accesses beside arrays."""
+    monkeypatch.setattr(numba.config, "BOUNDSCHECK", 1)
+    threads.set_threads(count)
+    x, out = np.ones(compile.PARALLEL_MIN, np.float32), np.zeros(compile.PARALLEL_MIN, np.float32)
+    checked = compile.loop("n _ n")(add_place.__wrapped__)
+    with pytest.raises(IndexError):
+        checked(x, np.zeros(x.size, np.int32)[:1], out)
 
 
 def test_holds_in_every_python_thread():

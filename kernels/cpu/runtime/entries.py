@@ -30,7 +30,9 @@ def entry_of(loop: Any, whole: tuple[int, ...], arguments: tuple) -> tuple[int, 
         whole: (0, 1) if its first arguments are a thread and the number of threads, else ().
         arguments: its other arguments: arrays, numbers and None.
     """
-    if numba.config.DISABLE_JIT or numba.version_info.short > LAST_KNOWN_NUMBA:
+    if numba.config.DISABLE_JIT or numba.config.BOUNDSCHECK:
+        return None  # an entry cannot raise IndexError
+    if numba.version_info.short > LAST_KNOWN_NUMBA:
         return None  # a later version may pass arguments in another way
     signature = tuple(map(numba.typeof, (*whole, *arguments)))
     compiled = loop.overloads.get(signature)

@@ -117,8 +117,8 @@ class SharedCache(NullCache):
             atomic_write(self._file(sig, data.target_context), content, private=True)
 
     def _file(self, sig, target_context) -> Path:
-        """The file for a signature, on processors like this one, with this Numba and Python."""
-        made_by = numba.__version__, sys.version_info[:2], sys.abiflags
+        """The file for a signature, on processors like this one, with this Numba and Python, and checks of indices."""
+        made_by = numba.__version__, sys.version_info[:2], sys.abiflags, bool(numba.config.BOUNDSCHECK)
         key = repr((sig, *target_context.codegen().magic_tuple(), *made_by))
         return self._folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}{SUFFIX}"
 
