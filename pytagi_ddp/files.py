@@ -111,7 +111,8 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     It is written next to `path`, synced to disk and renamed. If the process dies before that, the previous file does
     not change. Missing folders are made. The permissions of the previous file are kept if it belongs to this user. A
     link is replaced and not followed, because in a folder that others can write, it may point to any file of this user.
-    A folder, device, pipe or socket is never replaced. Only its user can access a `private` file (mode 0600).
+    A folder, device, pipe or socket is never replaced. Only its user can access a `private` file (mode 0600), and a
+    folder that is made for it.
 
     Raises:
         OSError: `path` is a folder, device, pipe or socket; no space, no permission, ...; names `path`. The
@@ -124,7 +125,7 @@ def atomic_file(path: AnyPath, private: bool = False) -> Iterator[BinaryIO]:
     mode = 0o600 if private else _own_mode(path)
     temporary = _temporary_path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
         while (new := _locked(_created(temporary, mode))) is None:
             temporary = _temporary_path(path)
         with new as file:

@@ -20,7 +20,7 @@ from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MANIFEST
 from pytagi_ddp.data.download import download_file
 from pytagi_ddp.data.image_shard import write_shard
-from pytagi_ddp.files import atomic_file, atomic_write, remove_temporary_files
+from pytagi_ddp.files import atomic_file, atomic_write, check_private, read_private, remove_temporary_files
 from pytagi_ddp.nn import Linear, Sequential
 from pytagi_ddp.training.log import LOG_NAME, Log
 
@@ -62,6 +62,17 @@ def test_permissions_of_a_file_stay_when_it_is_replaced(tmp_path, mode):
         assert os.fstat(file.fileno()).st_mode & 0o777 == mode
         file.write(b"second")
     assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_folder_that_is_made_for_a_private_file_is_private_whatever_the_umask(tmp_path):
+    """A cache that is removed while processes run is made again, and what others may write to is not used."""
+    before = os.umask(0o002)
+    try:
+        atomic_write(tmp_path / "cache" / "code", b"code", private=True)
+    finally:
+        os.umask(before)
+    check_private(tmp_path / "cache")
+    assert read_private(tmp_path / "cache" / "code") == b"code"
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):

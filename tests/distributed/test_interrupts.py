@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from llvmlite.binding.executionengine import ExecutionEngine
+from numba.core.compiler_lock import global_compiler_lock
 
 import pytagi_ddp
 from pytagi_ddp import manual_seed, nn
@@ -25,7 +26,7 @@ from pytagi_ddp.distributed import (
     run_threads,
 )
 from pytagi_ddp.interrupts import answer, held_back
-from pytagi_ddp.kernels.cpu.runtime import entries
+from pytagi_ddp.kernels.cpu.runtime import compile, entries
 from pytagi_ddp.kernels.cpu.runtime.compile import inner
 
 HOME = str(Path(pytagi_ddp.__file__).parent)
@@ -83,6 +84,11 @@ def test_what_always_holds_back_goes_to_its_end(came_before):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def _fill(values):
+    for i in range(values.size):
+        values[i] = i
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_no_interrupt_cuts_the_compiler_short(times, monkeypatch):
     """LLVM would free a module twice, if an exception came before its Python side knows that it was given away."""
@@ -92,13 +98,9 @@ def test_no_interrupt_cuts_the_compiler_short(times, monkeypatch):
         for _ in range(times):
             interrupt()
 
-    def fill(values):
-        for i in range(values.size):
-            values[i] = i
-
     add = ExecutionEngine.add_module
     monkeypatch.setattr(ExecutionEngine, "add_module", add_module)
-    compiled, values = inner(fill), np.zeros(3, np.float32)
+    compiled, values = inner(_fill), np.zeros(3, np.float32)
     with pytest.raises(KeyboardInterrupt):
         compiled(values)
     assert len(compiled.signatures) == 1
@@ -127,6 +129,28 @@ def test_an_interrupt_leaves_no_lock_of_the_compiler_taken(place, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         entries.entry_of(compiled, (), (values,))
     assert taken == [False] * place
+
+
+def test_an_interrupt_just_after_the_compiler_was_locked_leaves_it_unlocked(tmp_path, monkeypatch):
+    """The lock that a loop takes to be compiled once."""
+    monkeypatch.setattr(compile, "cache_folder", lambda: tmp_path)
+
+    def profile(frame, event, function):
+        if event == "c_return" and frame.f_code is type(global_compiler_lock).acquire.__code__:
+            sys.setprofile(None)
+            interrupt()
+
+    values = np.zeros(3, np.float32)
+    compiled = compile.loop("n")(_fill)
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled(values)
+    finally:
+        sys.setprofile(None)
+    assert not global_compiler_lock.is_locked()
+    compiled(values)
+    np.testing.assert_array_equal(values, [0, 1, 2])
 
 
 IMPORTED_LATE = """

@@ -107,10 +107,7 @@ def _user_folder() -> str:
 
 
 def _jit(function: Callable, fastmath: set[str], apart: bool) -> Callable:
-    compiled = _compiled(function, fastmath, apart)
-    if (folder := cache_folder()) is not None and not numba.config.DISABLE_JIT:
-        share(compiled, folder)
-    return compiled
+    return _compiled(function, fastmath, apart, cache_folder())
 
 
 def inner(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False) -> Callable:
@@ -122,10 +119,14 @@ def inner(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False
     return _compiled(function, fastmath, apart, forceinline=True)
 
 
-def _compiled(function: Callable, fastmath: set[str], apart: bool, **options: bool) -> Callable:
+def _compiled(
+    function: Callable, fastmath: set[str], apart: bool, folder: Path | None = None, **options: bool
+) -> Callable:
     compiled = numba.njit(error_model="numpy", fastmath=fastmath, nogil=True, **options)(function)
     if not numba.config.DISABLE_JIT:
-        # After an exception in between, modules of LLVM would be freed twice.
+        if folder is not None:
+            share(compiled, folder)
+        # After an exception in between, modules of LLVM would be freed twice, or locks would stay taken.
         compiled.compile = held_back(always=True)(compiled.compile)
         if apart:
             compiled._compiler._customize_flags = _without_aliases
