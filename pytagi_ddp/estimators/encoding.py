@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -172,11 +172,6 @@ class Categories:
     known: dict[int, list[Hashable]] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
     others: dict[int, set[Hashable]] = field(default_factory=dict)
-    # In earlier pickles: the columns whose unknown values have only NaN; those of other columns had only zeros.
-    complete: ClassVar[set[int] | None] = None
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"others": {}} | state)
 
     @classmethod
     def of(cls, X: Any, asked: Any, weights: Any = None) -> Categories:
@@ -231,8 +226,7 @@ class Categories:
                     "in the first samples"
                 )
             parts.append((found[:, None] == np.arange(self._width(k))).astype(np.float32))
-            if self.complete is None or k in self.complete:
-                parts[-1][found < 0] = np.nan
+            parts[-1][found < 0] = np.nan
         ones = np.concatenate(parts, 1)
         return (_columns(X, self.numbers) if self.numbers else None), ones
 

@@ -291,17 +291,6 @@ def test_a_missing_value_does_not_make_unknown_categories_known():
     assert known < 0.3 and new > 0.6 and missing > 0.6
 
 
-def test_categories_that_earlier_versions_pickled_are_as_they_were():
-    """Unknown values had only zeros, unless all first samples had a known category."""
-    old = Categories.__new__(Categories)
-    old.__setstate__({"known": {0: ["a", "b"], 1: ["c"]}, "numbers": [2], "complete": {1}})
-    for some in (old, pickle.loads(pickle.dumps(old))):
-        numbers, ones = some.split(np.array([["b", "c", 3], [None, None, 4]], object))
-        assert numbers.tolist() == [[3], [4]]
-        np.testing.assert_equal(ones, [[0, 1, 1], [0, 0, np.nan]])
-        assert some.blocks() == [slice(1, 3), slice(3, 4)] and some.sources(4).tolist() == [2, 0, 0, 1]
-
-
 def test_numbers_that_are_equal_in_float32_are_named():
     site, number = np.random.default_rng(0).integers(1, 4, (2, 60))
     x = np.column_stack([number, site * 10**10 + number])
