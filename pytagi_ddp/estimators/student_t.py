@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import beta, ndtr, ndtri, stdtr, stdtrit
 
 from pytagi_ddp.likelihoods import prediction
 
@@ -29,15 +30,11 @@ def log_density(squares: np.ndarray, log_scale2: np.ndarray, degrees: float) -> 
 
 def quantile(probability: float | np.ndarray, degrees: float) -> np.ndarray:
     """Quantiles of Student's t-distribution of scale 1."""
-    from scipy.special import ndtri, stdtrit  # a slow import, which only intervals need
-
     return ndtri(probability) if math.isinf(degrees) else stdtrit(degrees, probability)
 
 
 def cumulative(z: np.ndarray, degrees: float) -> np.ndarray:
     """Probabilities of Student's t-distribution of scale 1 up to z."""
-    from scipy.special import ndtr, stdtr  # as in `quantile`
-
     return ndtr(z) if math.isinf(degrees) else stdtr(degrees, z)
 
 
@@ -51,8 +48,6 @@ def ranked_score(z: np.ndarray, degrees: float) -> np.ndarray:
 
     Source: Jordan, Krueger & Lerch (2019), "Evaluating probabilistic forecasts with scoringRules", JSS 90.
     """
-    from scipy.special import beta  # as in `quantile`
-
     if math.isinf(degrees):
         return prediction.ranked_score(z)
     v, near = degrees, np.clip(z, -prediction.FAR, prediction.FAR)  # the terms with a density are 0 there
