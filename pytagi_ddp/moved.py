@@ -27,16 +27,16 @@ MOVED = {
 PACKAGES = {
     "core": """
         alone arena data_struct deferred forgetting hooks init layer parameters
-        prior pytagi_view setting state stepping table window
+        prior pytagi_view state stepping table window
     """,
     "layers": """
         activation attention batch_norm chain conv2d convolution convtranspose2d embedding layer_block
         layer_norm linear lstm norm pooling recompute resnet_block rmsnorm slinear slstm
     """,
     "run": "memory network_input output_updater passes",
-    "files": "architecture csv_files file_format persistence pytagi_format state_dicts",
+    "files": "architecture persistence pytagi_format",
     "tools": "inspection profile recurrent_network update_bn",
-    "convert": "posterior_average torch_modules torch_state",
+    "convert": "torch_modules torch_state",
 }
 MOVED |= {
     f"pytagi_ddp.nn.{name}": f"pytagi_ddp.nn.{package}.{name}"

@@ -20,7 +20,7 @@ from pytagi_ddp.likelihoods.prediction import Prediction, observed_as, optimize
 from pytagi_ddp.nn.core.data_struct import BaseDeltaStates, BaseHiddenStates
 from pytagi_ddp.nn.core.state import UNKNOWN, Shape, by_step, check_samples
 from pytagi_ddp.nn.core.unpickled import writable
-from pytagi_ddp.validate import as_numbers, flat_float32
+from pytagi_ddp.validate import as_numbers, check_variances, flat_float32
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -381,8 +381,7 @@ class Likelihood(ABC):
         means, variances = self._moments(mu, var)
         if not (np.isfinite(means).all() and np.isfinite(variances).all()):
             raise ValueError("mu and var must be finite, and some are NaN or infinite")
-        if variances.min(initial=0) < 0:
-            raise ValueError(f"var holds variances and must not be negative, the smallest is {variances.min()}")
+        check_variances(variances, "var")
         return self._fitted_to(means, variances, y, weight)
 
     def state_dict(self) -> dict[str, Any]:
