@@ -205,11 +205,13 @@ class Features:
     Attributes:
         mean, std, most: mean, standard deviation and largest value of the logarithm.
         most_spread: largest spread of all networks at any sample.
+
+    Defaults are what pickles of version 0.2.0 do without.
     """
 
     mean: float
     std: float
-    most: float
+    most: float = math.inf
     most_spread: float = math.inf
 
     @classmethod
@@ -261,13 +263,15 @@ class LearntNoise(StudentTNoise):
         within: the mean variance between the means of networks over the mean variance of one, at most 1. After few
             epochs, networks are much less certain than their means are different. It is a factor on the variances of
             networks in the epistemic part, up to the largest one at any sample; what is beyond that counts as it is.
+
+    Defaults are what pickles of version 0.2.0 do without.
     """
 
     scale: Scale
     shrink: float
     features: Features
-    limits: tuple[float, float]
-    complete: float
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    complete: float = math.inf
     networks: list[Sequential] = field(default_factory=list)
     of_others: tuple[tuple[int, float], ...] = ()
     within: float = 1.0

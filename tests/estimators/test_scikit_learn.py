@@ -710,6 +710,20 @@ def test_an_estimator_of_version_0_2_0_goes_on(kind):
     assert clone(old).get_params()["n_bins"] == 0 and not hasattr(clone(old), "networks_")
 
 
+def test_learnt_noise_of_version_0_2_0_predicts():
+    """Its pickle has no limits of the noise, which change nothing at these samples."""
+    x, y = data()
+    model = TAGIRegressor(**SMALL | {"n_bins": 0}, random_state=0).fit(x, y)
+    known = model.predict(x, return_std=True)
+    for owner, later in (
+        (model.noise_, ("limits", "complete", "of_others", "within")),
+        (model.noise_.features, ("most", "most_spread")),
+    ):
+        for name in later:
+            del vars(owner)[name]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x, return_std=True), known)
+
+
 def test_scorers_are_given_weights_by_metadata_routing():
     rng, odd = np.random.default_rng(0), np.arange(200) % 2
     x = rng.normal(size=(200, 2))
