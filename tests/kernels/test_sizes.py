@@ -115,6 +115,19 @@ def test_a_batch_that_cannot_be_counted_is_named():
     assert "fewer" not in str(size_error("linear.forward", mu=shape[1:]))
 
 
+def test_more_inputs_than_an_int_counts_are_refused():
+    """2^32 + 1 inputs were taken for one."""
+    many = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 2**32 + 1), (4 * (2**32 + 1), 4))
+    linear, one = load("layers._linear"), np.zeros((1, 1), np.float32)
+    with pytest.raises(ValueError, match=r"linear\.forward: .*mu \(1, 4294967297\)"):
+        linear.forward(many, None, one, one, None, None, one.copy(), one.copy(), 1, False)
+    with pytest.raises(ValueError, match=r"linear\.backward: .*mu \(1, 4294967297\)"):
+        linear.backward(
+            *(many, None, one, one, one, None, None, one.copy(), one.copy(), None, None),
+            *(False, 1, False),
+        )
+
+
 @pytest.mark.slow
 def test_heads_on_many_threads_are_all_computed():
     """heads x threads exceeds 2^31: some threads took heads before the first, and some results stayed as they were."""

@@ -66,7 +66,7 @@ def forward(const float[:, ::1] mu, const float[:, ::1] var, const float[:, ::1]
     mu and var are (B, I), weights (O, I), biases (O) and results (B, O), which must not overlap other arrays.
     """
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and mu.shape[0] == B
+    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and shaped(mu.shape, B, I)
             and shaped(w_mu.shape, O, I) and shaped(w_var.shape, O, I)
             and (var is None or shaped(var.shape, B, I))
             and (b_mu is None) == (b_var is None) and (b_mu is None or b_mu.shape[0] == b_var.shape[0] == O)
@@ -204,7 +204,7 @@ def backward(const float[:, ::1] mu, const float[:, ::1] jcb, const float[:, ::1
     both g_b and h_b, may be None. Results must not overlap other arrays.
     """
     cdef int B = mu.shape[0], I = mu.shape[1], O = w_mu.shape[0]
-    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and mu.shape[0] == B
+    if not (0 < min(B, I, O, threads) and max(B, I, O) < LARGEST and shaped(mu.shape, B, I)
             and shaped(w_mu.shape, O, I) and shaped(g_w.shape, O, I) and shaped(h_w.shape, O, I)
             and (jcb is None or shaped(jcb.shape, B, I))
             and shaped(delta_mu.shape, B, O) and shaped(delta_var.shape, B, O)
