@@ -96,9 +96,9 @@ cdef bint small(long B, long I, long O, Product multiply_var) noexcept nogil:
 
 
 cdef size_t forward_scratch(int B, int I) noexcept nogil:
-    """How many float32 of scratch memory each thread needs."""
+    """How many float32 of scratch memory each thread needs; small_batch.h needs less."""
     cdef size_t step = even(I, INPUTS)
-    return max(3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS)), 2 * SAMPLES * <size_t>min(I, LONG))
+    return 3 * (lines(step * min(B, BATCH)) + lines(step * MOST_OUTPUTS))
 
 
 cdef void forward_entry(const intptr_t* words, float* scratch) noexcept nogil:
