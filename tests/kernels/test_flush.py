@@ -13,7 +13,7 @@ from pytagi_ddp import manual_seed, nn
 from pytagi_ddp.kernels import cpu as kernels
 from pytagi_ddp.kernels.cpu.layers import half_precision
 from pytagi_ddp.kernels.cpu.runtime import _replay, graph, threads
-from pytagi_ddp.kernels.tensors import Delta, State, Tensor
+from pytagi_ddp.kernels.tensors import ALL, Delta, Heads, State, Tensor
 from tests.learning import learn
 
 pytestmark = pytest.mark.skipif(
@@ -72,6 +72,25 @@ def test_products_of_a_dense_layer(num_threads):
     weights = Tensor(w, w, full(128, 128), full(128, 128))
     kernels.linear.backward(x, Delta(full(64, 128), full(64, 128)), weights, None, into, False)
     assert np.count_nonzero(into.mu) == np.count_nonzero(into.var) == 0
+    assert keeps_subnormals()
+
+
+def test_products_of_a_convolution(num_threads):
+    mu, w, into = full(8, 16, 16, 16), full(16, 16, 2, 2, value=SMALLER), full(2, 8, 16, 16, 16, value=1)
+    out = full(2, 8, 15, 15, 16, value=1)
+    kernels.conv2d.forward(State(mu, mu), Tensor(w, w), None, State(*out), 1, 0)
+    assert np.count_nonzero(out) == 0
+    deltas, sums = full(*out.shape), full(2, *w.shape)
+    kernels.conv2d.backward(State(mu, None), Delta(*deltas), Tensor(w, w, *sums), None, Delta(*into), 1, 0, False)
+    assert np.count_nonzero(into) == 0
+    assert keeps_subnormals()
+
+
+def test_products_of_attention(num_threads):
+    x, y, out = (State(*full(2, 32 * 64 * 64, value=value)) for value in (SMALL, SMALLER, 1))
+    place = 0, 64 * 64, 0, 64
+    kernels.attention.multiply(*(Heads(units, *place) for units in (x, y, out)), 32, 1, 64, 64, 64, ALL)
+    assert np.count_nonzero(out.mu) == np.count_nonzero(out.var) == 0
     assert keeps_subnormals()
 
 
