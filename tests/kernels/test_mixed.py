@@ -112,6 +112,18 @@ def test_zeros_stay_zeros(kind, case):
 
 
 @needs_bfloat16
+def test_every_nan_stays_nan(threads):
+    """Also one whose bits become those of -0 if they are rounded as those of a number."""
+    case = (96, 96, 96)
+    a = operands("linear", case)
+    a["var"].view(np.uint32)[5, 7] = 0x7FFFFFFF
+    a["s"].view(np.uint32)[3, 90] = 0x7FFFFFFF
+    expected = np.zeros((96, 96), bool)
+    expected[5] = expected[:, 3] = True
+    np.testing.assert_array_equal(np.isnan(run("linear", case, a, "mixed")["out_var"]), expected)
+
+
+@needs_bfloat16
 @pytest.mark.parametrize(("images", "error"), [(1, 0.01), (2, 0.03)], ids=["F(2)", "F(4)"])
 def test_a_variance_never_rounds_to_less_than_zero(images, error):
     case, a = test_conv2d.worst_case(images)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from pytagi_ddp.kernels.cpu.runtime.extension import load
 from pytagi_ddp.kernels.cpu.runtime.workspace import workspace
 from tests.conftest import weekly
 from tests.kernels.conftest import WAYS
@@ -23,9 +24,10 @@ DENSE = [  # batch, inputs, outputs
     (70, 130, 65),
     (1100, 40, 50),  # more rows than one block
     (9, 820, 600),  # more inputs and outputs than one block
+    (5, 40, 560),  # as many outputs as a block may have, and more steps of a sum than a block of bfloat16.h
     (70, 820, 150),  # the same of rows for which the weights are transposed
     (70, 820, 300),  # the same, of blocks for AMX
-    (512, 1168, 32),  # two threads' parts of the inputs have longer blocks than all of them
+    (512, 1744, 64),  # three threads' parts of the inputs have longer blocks than all of them
 ]
 KINDS = {"linear": DENSE, "conv2d": CASES, "convtranspose2d": CASES}
 
@@ -117,6 +119,38 @@ def test_sizes_that_do_not_fit_are_refused(kind, case, call):
         a[name] = np.ascontiguousarray(a[name][..., :-1] if call is forward else a[name][:-1])
         with pytest.raises(ValueError, match=kind):
             call(KERNELS[kind], case, a)
+
+
+def lengthened(arrays: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """The arrays, one of them with one more element along one axis, for each array and each axis."""
+    for k, array in enumerate(arrays):
+        for axis in range(array.ndim):
+            longer = np.concatenate([array, array.take([0], axis)], axis)
+            yield [*arrays[:k], longer, *arrays[k + 1 :]]
+
+
+@pytest.mark.parametrize(("kind", "case"), SMALL)
+def test_each_array_that_does_not_fit_is_refused(kind, case):
+    a, transposed = operands(kind, case), kind == "convtranspose2d"
+    kernel = load("layers._linear" if kind == "linear" else "layers._conv2d")
+    options = () if kind == "linear" else (*case[6:8], transposed)
+    out, into, sums = ([a[name].copy() for _ in range(2)] for name in ("dm", "mu", "w"))
+    given = [a[name] for name in ("mu", "var", "w", "s", "b", "sb")] + out
+    kernel.forward(*given, *options, 1, False)
+    wrong = [*lengthened(given), *([*given[:k], None, *given[k + 1 :]] for k in (4, 5))]
+    for arrays in wrong:
+        with pytest.raises(ValueError, match=rf"{kind}\.forward: shapes do not fit"):
+            kernel.forward(*arrays, *options, 1, False)
+    with pytest.raises(ValueError, match=rf"{kind}\.forward"):
+        kernel.forward(*given, *options, 0, False)
+    given = [a[name] for name in ("mu", "jcb", "dm", "ds", "w")] + into + sums + [a["b"], a["sb"]]
+    kernel.backward(*given, *options, False, 1, False)
+    wrong = [*lengthened(given), *([*given[:k], None, *given[k + 1 :]] for k in (5, 6, 9, 10))]
+    for arrays in wrong:
+        with pytest.raises(ValueError, match=rf"{kind}\.backward: shapes do not fit"):
+            kernel.backward(*arrays, *options, False, 1, False)
+    with pytest.raises(ValueError, match=rf"{kind}\.backward"):
+        kernel.backward(*given, *options, False, 0, False)
 
 
 def test_what_else_is_refused():

@@ -65,6 +65,17 @@ def test_products_are_those_of_numpy(product, sizes, beta):
         assert np.isnan(in_c[:, n:]).all()
 
 
+def test_every_nan_stays_nan(product):
+    size = 96
+    (a, in_a), (b, in_b), (c, in_c) = matrix(size, size, 1), matrix(size, size, 2), matrix(size, size, 3)
+    a.view(np.uint32)[5, 7] = b.view(np.uint32)[90, 3] = 0x7FFFFFFF  # its last parts for AMX are those of -0
+    stride = size + AROUND
+    product(False, False, size, size, size, address(in_a), stride, address(in_b), stride, 0, address(in_c), stride)
+    expected = np.zeros((size, size), bool)
+    expected[5] = expected[:, 3] = True
+    np.testing.assert_array_equal(np.isnan(c), expected)
+
+
 @pytest.mark.parametrize("product", [_blas.Way.AVX2], indirect=True, ids=["avx2"])
 def test_bits_do_not_depend_on_how_a_product_is_cut(product):
     m, n, k = 45, 150, 700
