@@ -97,7 +97,10 @@ cdef class SharedSum:
 
         Raises:
             ValueError: the arrays of the ranks have different lengths. Every rank raises it.
+            RuntimeError: no sum is under way; one that raises is over, too.
         """
+        if <void*>self.values.obj == NULL:
+            raise RuntimeError("SharedSum: no sum is under way")
         cdef size_t size = self.values.len // sizeof(float)
         cdef float* out = <float*>self.values.buf
         cdef int rank

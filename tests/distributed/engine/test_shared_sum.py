@@ -116,6 +116,17 @@ def test_other_arrays_are_refused_and_keep_no_place(values):
     assert sys.getrefcount(mine) == references  # the sum is complete, and keeps no array
 
 
+def test_a_sum_that_is_over_changes_its_array_no_more():
+    """The array may be gone by then."""
+    (shared,) = ranks(1)
+    values = np.ones(3, np.float32)
+    assert shared.start(values).Test()
+    values[:] = 2
+    with pytest.raises(RuntimeError, match="no sum is under way"):
+        shared.Test()
+    assert values.tolist() == [2, 2, 2]
+
+
 def test_memory_that_is_too_small_is_refused():
     with pytest.raises(ValueError, match="rank 0 of 2"):
         SharedSum(mmap.mmap(-1, shared_bytes(2, FLOATS) - 1), 0, 2, FLOATS)
