@@ -24,7 +24,7 @@ from pytagi_ddp.kernels.cpu.products._winograd cimport winograd, winograd_size
 
 cdef inline int phase_taps(int kernel, int stride, int pad, int phase) noexcept nogil:
     """The number of taps of a kernel that reach the pixels whose index is `phase` modulo the stride."""
-    return max(0, (kernel - (phase + pad) % stride + stride - 1) // stride)
+    return (kernel - (phase + pad) % stride + stride - 1) // stride
 
 
 cdef bint scatters(const Patches* image, int O, int tiles) noexcept nogil:
