@@ -26,6 +26,8 @@ CASES = [  # batch, height, width, channels, outputs, kernel, stride, zeros at t
     (16, 16, 16, 18, 40, 8, 8, 0, 0),  # large patches of few channels: as many elements as a block may have
     (1, 4, 4, 128, 40, 3, 1, 1, 1),  # the same of many channels, and the second of two threads has more outputs
     (1, 4, 4, 40, 128, 3, 1, 1, 1),  # or inputs
+    (1, 16, 18, 20, 32, 3, 1, 1, 1),  # not in the Winograd form, because of the channels
+    (1, 16, 18, 32, 20, 3, 1, 1, 1),  # because of the outputs
     (1, 16, 18, 16, 32, 3, 1, 1, 1),  # in the Winograd form, by tiles of 2 x 2 pixels: more tiles than one block
     (40, 2, 2, 16, 16, 3, 1, 1, 1),  # every tile at all four edges
     (9, 4, 4, 272, 272, 3, 1, 1, 1),  # kernels made anew for each panel, sums in chunks
