@@ -8,7 +8,8 @@ import pytest
 
 from pytagi_ddp.checkpoint import CheckpointManager, DamagedCheckpointError, TrainingPosition
 from pytagi_ddp.checkpoint.manifest import MAX_BYTES
-from pytagi_ddp.nn import BatchNorm2d, Linear, Sequential, persistence, state_dicts
+from pytagi_ddp.nn import BatchNorm2d, Linear, Sequential
+from pytagi_ddp.nn.files import persistence, state_dicts
 from pytagi_ddp.nn.files.file_format import MAX_HEADER
 from tests.headers import with_header
 

@@ -10,7 +10,8 @@ from pytagi_ddp import manual_seed
 from pytagi_ddp.checkpoint import CheckpointManager, TrainingPosition
 from pytagi_ddp.checkpoint.content import metadata
 from pytagi_ddp.distributed import FSDPSequential, PipelineSequential, run_threads
-from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential, file_format
+from pytagi_ddp.nn import BatchNorm2d, DDPConfig, DDPSequential, Linear, OutputUpdater, ReLU, Sequential
+from pytagi_ddp.nn.files import file_format
 from tests.headers import with_header
 from tests.nn.test_persistence import GOLDEN, make
 
