@@ -137,6 +137,7 @@ CHECK = (
     STEP
     + """
 import warnings
+from pytagi_ddp.kernels.cpu.layers.elementwise import multiply
 from pytagi_ddp.kernels.cpu.runtime.threads import get_threads
 net = Sequential(Linear(300, 200), ReLU(), Conv2d(8, 4, 3, in_width=5, in_height=5))
 with warnings.catch_warnings(record=True) as seen:
@@ -151,6 +152,9 @@ k = net.layers[2].mu_w.reshape(4, 8, 3, 3)
 windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(2, 3))
 expected = np.einsum("bchwij,ocij->bohw", windows, k) + net.layers[2].mu_b.reshape(4, 1, 1)
 np.testing.assert_allclose(mean.ravel(), expected.ravel(), rtol=1e-4, atol=1e-4)
+small = np.full(100_000, 1e-30, np.float32)
+multiply(small, np.full(100_000, 1e-12, np.float32))
+assert not small.any(), "kernels have to take subnormal numbers for zero, in each thread"
 print(get_threads(), *(f"{warning.message}" for warning in seen))
 """
 )

@@ -4,8 +4,9 @@
  * them. A bit in the floating-point control register of a thread switches them off. The user's own code must not be
  * affected, so a kernel sets the register at its start, and restores it at its end.
  *
- * This has to be done in each thread: a thread of an OpenMP pool has the register of the thread that created it, not
- * that of the thread that uses the pool. */
+ * This has to be done in each thread: a thread of gcc's OpenMP pool has the register of the thread that created it, not
+ * that of the thread that uses the pool. LLVM's OpenMP gives each parallel loop the register of the calling thread, and
+ * restores that at the end of the loop: so the calling thread is set once more after a loop. */
 #ifndef PYTAGI_DDP_FLUSH_H
 #define PYTAGI_DDP_FLUSH_H
 
@@ -50,6 +51,7 @@ static inline void tagi_flush_threads(int threads, size_t *words) {
         for (int k = 0; k < threads && k < TAGI_FLUSH_THREADS; k++) words[k] = first; /* the next team may be larger */
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() < TAGI_FLUSH_THREADS) words[omp_get_thread_num()] = tagi_flush();
+        tagi_flush();
         return;
     }
 #endif
@@ -62,7 +64,6 @@ static inline void tagi_unflush_threads(int threads, const size_t *words) {
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() < TAGI_FLUSH_THREADS) tagi_set_control_word(words[omp_get_thread_num()]);
-        return;
     }
 #endif
     (void)threads;
