@@ -7,8 +7,13 @@ import sys
 import pytest
 
 from pytagi_ddp.kernels.cpu.runtime import waiting
+from pytagi_ddp.kernels.cpu.runtime.extension import load
 
-pytestmark = pytest.mark.slow  # starts processes of its own
+load("runtime._replay")
+pytestmark = [
+    pytest.mark.slow,  # starts processes of its own
+    pytest.mark.skipif(waiting.describe() == waiting.NOT_LOADED, reason="this build does not use GNU OpenMP"),
+]
 
 PROGRAM = """
 import os, ctypes
@@ -35,7 +40,6 @@ def test_it_is_ours():
     assert run() == [waiting.ADAPTED, "None"]  # and nothing of it is left in the environment
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="GNU OpenMP")
 def test_openmp_has_heard_of_it():
     program = "from pytagi_ddp.kernels.cpu import linear"
     known = {name: value for name, value in os.environ.items() if name not in waiting.VARIABLES}
@@ -91,7 +95,7 @@ print(alone, contended)
 
 
 @pytest.mark.skipif(waiting.SPINS == waiting.SHORT, reason=UNTOLD)
-@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="GNU OpenMP, several cores")
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs several cores of Linux")
 def test_it_is_short_while_cores_are_wanted():
     environment = os.environ | {"GOMP_SPINCOUNT": "20000"}  # longer than ours, so that it shows
     result = subprocess.run(
