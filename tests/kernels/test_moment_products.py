@@ -58,6 +58,21 @@ def test_forward(kind, case, threads):
         close(variance, both * want["of_var"] + want["of_mu"] + both * a["sb"])
 
 
+ALL = [
+    (kind, case)
+    for kind, cases in KINDS.items()
+    for case in ((*cases, (2, 300, 40)) if kind == "linear" else cases[::4])
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), ALL)
+def test_variances_of_0_have_the_bits_of_none(kind, case):
+    """The second stage of a pipeline is given zeros, where one process has no variances."""
+    a = operands(kind, case)
+    without = forward(KERNELS[kind], case, a, var=False)
+    np.testing.assert_array_equal(forward(KERNELS[kind], case, a | {"var": np.zeros_like(a["var"])}), without)
+
+
 @in_several_ways
 @pytest.mark.usefixtures("bounded_scratch")
 @pytest.mark.slow

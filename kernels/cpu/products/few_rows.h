@@ -16,12 +16,13 @@ TAGI_VECTORISED void tagi_forward_few(const float *mu, const float *var, const f
     for (long b = 0; b < rows; b++, mu += inputs, var = var ? var + inputs : var)
         for (long o = 0; o < outputs; o++) {
             const float *wo = w + o * inputs, *so = s + o * inputs;
-            float mean = 0, variance = 0;
+            float mean = 0, variance = 0, passed_on = 0; /* apart, so that var = 0 has the bits of NULL */
             if (var) {
-#pragma omp simd reduction(+ : mean, variance)
+#pragma omp simd reduction(+ : mean, variance, passed_on)
                 for (long i = 0; i < inputs; i++) {
                     mean += wo[i] * mu[i];
-                    variance += var[i] * (wo[i] * wo[i] + so[i]) + so[i] * mu[i] * mu[i];
+                    variance += so[i] * mu[i] * mu[i];
+                    passed_on += var[i] * (wo[i] * wo[i] + so[i]);
                 }
             } else {
 #pragma omp simd reduction(+ : mean, variance)
@@ -31,7 +32,7 @@ TAGI_VECTORISED void tagi_forward_few(const float *mu, const float *var, const f
                 }
             }
             out_mu[b * outputs + o] = mean + (b_mu ? b_mu[o] : 0);
-            out_var[b * outputs + o] = variance + (b_var ? b_var[o] : 0);
+            out_var[b * outputs + o] = variance + passed_on + (b_var ? b_var[o] : 0);
         }
 }
 
