@@ -1,6 +1,7 @@
 """Times: which ones are regular, what follows them, and what the calendar says about them."""
 
 import datetime
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -127,12 +128,12 @@ def test_dates_with_a_time_zone_keep_it():
     for given in (
         pd.Index(list(index), dtype=object),
         list(index),
-        [datetime.datetime(2024, 3, 30 + k // 24, k % 24, tzinfo=berlin) for k in range(26)],
+        [datetime.datetime(2024, 3, 30 + k // 24, k % 24, tzinfo=ZoneInfo(str(berlin))) for k in range(26)],
     ):
         found, same = Times.read(given, len(given)), Times.read(index[: len(given)], len(given))
         np.testing.assert_array_equal(found.values, same.values)
         np.testing.assert_array_equal(found.local, same.local)
-        assert found.zone is berlin
+        assert str(found.zone) == str(berlin)  # pytz, which pandas 2 uses, has several objects for one zone
 
 
 @pytest.mark.parametrize("step", ["D", "B", "MS", "ME"])

@@ -8,7 +8,7 @@ from pytagi_ddp.distributed import DDPConfig, PipelineSequential, run_threads
 from tests.nn import test_memory
 from tests.nn.test_memory import large_allocations, peak_bytes
 
-WIDTH, BATCH = 1000, 64
+WIDTH, BATCH = 1000, 128
 X, Y = np.ones((BATCH, 8), np.float32), np.zeros((BATCH, 2))
 ACTIVATIONS = 3 * 2 * 4 * WIDTH * BATCH  # bytes: means and variances of three wide layers, whose ReLU works in place
 
