@@ -357,7 +357,8 @@ def _log_odds(mu: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for m of at least -s/2 only. Errors of the logarithms are below 1e-8, for all m and s.
     """
     m, s = -np.abs(mu).ravel(), var.ravel()
-    rare, some = np.empty(m.shape), max(1, AT_ONCE // max(NODES.size, FAR_NODES.size))
+    rare: np.ndarray = np.empty(m.shape)
+    some = max(1, AT_ONCE // max(NODES.size, FAR_NODES.size))
     with np.errstate(invalid="ignore"):
         for first in range(0, m.size, some):
             rows = slice(first, first + some)

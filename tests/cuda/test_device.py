@@ -150,6 +150,19 @@ def test_a_package_that_does_not_load_is_named_with_the_reason(package, file, tm
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
+def test_a_numpy_that_is_too_new_for_numba_cuda_is_named(tmp_path):
+    """NumPy 2.5 has removed a function that numba-cuda 0.30 uses where it compiles the first kernel."""
+    if importlib.util.find_spec("numba_cuda") is None:
+        pytest.skip("numba-cuda is not installed")
+    (tmp_path / "cupy.py").touch()
+    program = "import numpy; vars(numpy).pop('row_stack', 0); from pytagi_ddp import cuda; print(cuda.why_not())"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert "numba-cuda does not load: AttributeError: module 'numpy' has no attribute 'row_stack'; " in result.stdout
+
+
 def test_a_package_that_is_only_a_folder(monkeypatch):
     monkeypatch.setattr(cuda, "_failure", None)
     monkeypatch.setattr(cuda, "find_spec", lambda name: name)

@@ -40,6 +40,7 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import numba
+import numba.cuda.cudaimpl  # what compiling needs: if it fails, `pytagi_ddp.cuda.why_not` names the reason
 import numpy as np
 from numba import cuda, float32, int32, types, uint32
 from numba.core.compiler_lock import global_compiler_lock
