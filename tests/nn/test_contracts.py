@@ -1,6 +1,7 @@
 """What code around a network may rely on: pending deltas, hooks around leaves, and the kinds of state."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.nn.core.running import RunningStatistics
 from pytagi_ddp.nn.core.step import At, Change, Lost
 from pytagi_ddp.nn.core.tensors import TensorSpec
+from pytagi_ddp.nn.run import passes as passes_module
 from tests.nn.carrying import Memory
 from tests.nn.networks import random_batch, randomise
 
@@ -177,6 +179,33 @@ def test_a_hook_cannot_run_its_own_network_and_may_take_itself_off():
     assert seen == ["Linear", "Tanh", "Linear"]
     np.testing.assert_allclose(moments, expected, rtol=1e-5)
     np.testing.assert_allclose(net(x), expected, rtol=1e-5)
+
+
+def test_a_pass_that_was_interrupted_anywhere_is_over():
+    """From Python 3.14 on, an interrupt may come between the start of a context and its block."""
+    net, x, place = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), np.ones((4, 2)), 0
+    expected = net(x)
+
+    def profile(frame, event, argument):
+        nonlocal left
+        left -= frame.f_code.co_filename == passes_module.__file__
+        if left < 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with net.add_hook(after=lambda layer, direction: None):
+        while True:
+            left = place
+            sys.setprofile(profile)
+            try:
+                net(x)
+                break
+            except KeyboardInterrupt:
+                place += 1
+            finally:
+                sys.setprofile(None)
+            np.testing.assert_allclose(net(x), expected, rtol=1e-5)
+    assert place > 10
 
 
 def test_a_step_is_in_one_place():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -58,7 +57,7 @@ class Passes(Step):
         self.schedule: EvidenceSchedule | None = None
         self.new_schedule = False
         self.last: Any = None
-        self._walk = Lock()  # held by the call that goes through the layers; no interrupt leaves it held
+        self._walks = False  # whether a call goes through the layers
 
     @property
     def evaluated(self) -> bool:
@@ -160,8 +159,7 @@ class Passes(Step):
             self._graphs.clear()
             if not state.batch:
                 return self._no_outputs()
-            with self._walking():
-                return self._walk_forward(state, net.training)[0]
+            return self._walked(lambda: self._walk_forward(state, net.training)[0])
 
     def _walk_forward(self, state: State, training: bool) -> tuple[State, Saved]:
         self.memory.pool.reserve(state.batch * self._chain.widest)
@@ -421,9 +419,8 @@ class Passes(Step):
         """`function()`, or a replay of it if hooks, ranks and layers only call kernels."""
         try:
             if self._is_more_than_kernels():
-                with self._walking():
-                    self._graphs.clear()
-                    return function()
+                self._graphs.clear()
+                return self._walked(function)
             return self._graphs.run(name, key, memory, function)
         except MemoryError as error:
             self.invalidate(Change.OUT_OF_MEMORY)
@@ -432,15 +429,19 @@ class Passes(Step):
                 "again: go on with forward, of a smaller batch or with checkpoint_blocks=True"
             ) from error
 
-    def _walking(self) -> Lock:
-        """The context of a pass through the layers: a second pass inside it would overwrite its buffers.
+    def _walked(self, function: Callable[[], Any]) -> Any:
+        """`function()`, which goes through the layers: a second pass inside it would overwrite its buffers.
 
         Raises:
             RuntimeError: there is a pass already.
         """
-        if self._walk.locked():
+        if self._walks:
             raise RuntimeError("a pass or step of a network from one of its own hooks: use a copy of it there")
-        return self._walk
+        try:
+            self._walks = True  # in the block, and without a call: no interrupt leaves it set
+            return function()
+        finally:
+            self._walks = False
 
     def _is_more_than_kernels(self) -> bool:
         """Whether passes do more than call kernels (hooks, ranks, layers), or use other saved activations than 0."""
