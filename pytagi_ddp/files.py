@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -51,10 +52,11 @@ def read_file(path: AnyPath, limit: int | None = None) -> bytes:
 
 def _not_waiting(path: str, flags: int) -> int:
     """Opens a file for reading, without a wait for writers of a pipe, but for a server that has a lease of the file."""
-    try:
-        return os.open(path, flags | os.O_NONBLOCK)
-    except BlockingIOError:  # a file server is about to give its lease back, or Linux takes it away after 45 s
-        return os.open(path, flags)
+    while True:
+        try:
+            return os.open(path, flags | os.O_NONBLOCK)
+        except BlockingIOError:  # a file server is about to give its lease back, or Linux takes it away after 45 s
+            time.sleep(0.01)  # an `open` that waits for this would wait for a pipe, too
 
 
 def check_private(path: AnyPath, status: os.stat_result | None = None) -> None:

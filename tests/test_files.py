@@ -206,6 +206,22 @@ def test_a_file_that_is_exchanged_after_its_check_is_checked_again(tmp_path, mon
         files.read_file(path, 10)
 
 
+def test_a_pipe_in_place_of_a_file_with_a_lease_is_not_waited_for(tmp_path, monkeypatch):
+    path, opens = tmp_path / "file", os.open
+    path.write_bytes(b"data")
+
+    def exchanging(name, flags):
+        if path.is_fifo():
+            return opens(name, flags) if flags & os.O_NONBLOCK else pytest.fail("waits for the pipe")
+        path.unlink()
+        os.mkfifo(path)
+        raise BlockingIOError(errno.EWOULDBLOCK, "lease", name)
+
+    monkeypatch.setattr(os, "open", exchanging)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read_file(path)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="leases of Linux")
 def test_a_file_that_a_server_has_a_lease_of_is_waited_for(tmp_path):
     """It was an error: servers of NFS and SMB hold leases of files that their clients write."""
