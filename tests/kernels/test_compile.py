@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numba
+import numpy as np
 import pytest
 
 from pytagi_ddp.kernels.checksummed import read_checksummed
@@ -394,6 +395,22 @@ def test_code_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypatch):
         dispatcher = numba.njit(abs_of)
         share(dispatcher, tmp_path)
         assert dispatcher(-4) == 4 and len(dispatcher.stats.cache_hits) == hits
+
+
+def test_loops_of_other_modules_are_not_kept(tmp_path, monkeypatch):
+    """After an edit of such a module, or in another program with a loop of this name, the old code ran."""
+    monkeypatch.setattr(compile, "cache_folder", lambda: tmp_path)
+    for change in (1, 2):
+        values = np.zeros(3, np.float32)
+        compile.loop("n")(adder(change))(values)
+        assert values.tolist() == [change] * 3
+
+
+def adder(change):
+    def add(values):
+        values += change
+
+    return add
 
 
 def abs_of(x):

@@ -107,7 +107,8 @@ def _user_folder() -> str:
 
 
 def _jit(function: Callable, fastmath: set[str], apart: bool) -> Callable:
-    return _compiled(function, fastmath, apart, cache_folder())
+    kept = function.__module__.startswith("pytagi_ddp.kernels.")  # the folder's name depends on no other sources
+    return _compiled(function, fastmath, apart, cache_folder() if kept else None)
 
 
 def inner(function: Callable, fastmath: set[str] = FASTMATH, apart: bool = False) -> Callable:
