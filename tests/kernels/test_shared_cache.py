@@ -135,16 +135,27 @@ def test_no_two_loops_have_one_name():
     assert len(set(names)) == len(names) > 50
 
 
-def test_each_signature_and_each_processor_has_a_file(tmp_path, monkeypatch):
+def test_each_signature_each_processor_and_each_python_has_a_file(tmp_path, monkeypatch):
     dispatcher = numba.njit(twice)
     share(dispatcher, tmp_path)
     assert dispatcher(4) == 8 and dispatcher(0.5) == 1
     codegen = type(dispatcher.targetctx.codegen())
-    monkeypatch.setattr(codegen, "magic_tuple", lambda self: ("another processor",))
-    other = numba.njit(twice)
-    share(other, tmp_path)
-    assert other(4) == 8 and not other.stats.cache_hits
-    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 3
+    for count, (owner, name, value) in enumerate(
+        (
+            (codegen, "magic_tuple", lambda self: ("another processor",)),
+            (numba, "__version__", "another"),
+            (sys, "version_info", (3, 99)),
+            (sys, "abiflags", "another"),
+            (numba.config, "BOUNDSCHECK", 1),
+        ),
+        start=3,
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            other = numba.njit(twice)
+            share(other, tmp_path)
+            assert other(4) == 8 and not other.stats.cache_hits, name
+        assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == count, name
 
 
 def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path):
