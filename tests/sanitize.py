@@ -4,7 +4,8 @@
 range; `address` (AddressSanitizer, with checks of indices) finds accesses beside memory. The tree is copied to a
 temporary folder, so that modules do not mix, and built there with gcc. By default the tests of kernels, networks and
 layers run. Less optimised code rounds differently: tests of last bits (`test_mixed.py`) may fail. With checks of
-indices, loops use one thread and are not recorded: tests of that fail (`test_graphs.py`, `test_threads.py`).
+indices, loops use one thread and are not recorded: tests of that fail (`test_graphs.py`, `test_output_updater.py`,
+`test_threads.py`).
 """
 
 from __future__ import annotations
