@@ -33,7 +33,7 @@ def held_back(always: bool = False) -> Iterator[None]:
         nonlocal came
         if not always:
             signal.signal(signal.SIGINT, handler)
-        if not came:
+        if not (came and _held):  # one that has been answered does not stand for the next
             _held.append(lambda: handler(number, frame))
         came = True
 

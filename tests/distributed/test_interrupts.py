@@ -84,6 +84,21 @@ def test_what_always_holds_back_goes_to_its_end(came_before):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_interrupt_after_an_answered_one_is_answered_too():
+    """A handler need not raise, and a block may wait for long."""
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    with held_back(always=True):
+        for count in (1, 2, 3):
+            interrupt()
+            answer()
+            assert len(seen) == count
+        interrupt()
+    assert len(seen) == 4
+    answer()
+    assert len(seen) == 4
+
+
 def _fill(values):
     for i in range(values.size):
         values[i] = i
