@@ -18,6 +18,7 @@ from pytagi_ddp import nn
 from pytagi_ddp.kernels.cpu.runtime import compile, entries, threads
 from tests.conftest import ALL_TESTS
 from tests.kernels import threads as random_cases
+from tests.kernels.all_loops import loops, shared
 
 LAUNCHERS = ("PYTAGI_DDP_NUM_THREADS", "OMP_NUM_THREADS", *threads._RANKS_ON_NODE)
 
@@ -130,6 +131,14 @@ def test_a_loop_is_called_by_each_thread(n, count):
     add_place(x, by_thread, out)
     assert set(by_thread) == set(range(1, 1 + (count if n > compile.PARALLEL_MIN else 1)))
     np.testing.assert_array_equal(out, 1 + np.arange(n, dtype=np.float32))
+
+
+def test_no_two_threads_of_a_loop_write_the_same_or_read_what_another_writes():
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-m", "tests.kernels.all_loops", "shares"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\n")[:-1] == [name for name, loop in loops() if shared(loop)]
 
 
 def test_loops_of_a_numba_that_may_pass_arguments_in_another_way_use_one_thread(monkeypatch):
