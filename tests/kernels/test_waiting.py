@@ -1,8 +1,10 @@
 """The wait of OpenMP's threads: ours unless the user has set it, short while others want the cores."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,42 @@ def test_it_is_short_while_cores_are_wanted():
         [sys.executable, "-c", CONTENDED], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     assert result.stdout.splitlines()[0] == "True 2 True False True", result.stdout
+
+
+FLAGS = """
+#include "contention.h"
+static void *compute(void *wanted) {
+    for (int k = 0; k < 200000; k++) {
+        tagi_check_contention(2);
+        *(int *)wanted += tagi_is_contended();
+    }
+    return NULL;
+}
+int main(void) {
+    pthread_t threads[2];
+    int wanted[2] = {0};
+    for (int k = 0; k < 2; k++) pthread_create(threads + k, NULL, compute, wanted + k);
+    tagi_watch_contention(1);
+    for (int k = 0; k < 20; k++) {
+        pthread_mutex_lock(&tagi_contention_lock);
+        tagi_contention_until = 1e18; /* no look */
+        tagi_contended = !tagi_contended;
+        pthread_mutex_unlock(&tagi_contention_lock);
+        usleep(1000);
+    }
+    for (int k = 0; k < 2; k++) pthread_join(threads[k], NULL);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="no gcc on Linux")
+def test_flags_of_contention_are_no_data_race(tmp_path):
+    headers, program = Path(waiting.__file__).parent, tmp_path / "flags"
+    command = ["gcc", "-g", "-fsanitize=thread", "-fopenmp", f"-I{headers}", "-x", "c", "-", "-o", program]
+    if subprocess.run(command, input=FLAGS, capture_output=True, text=True).returncode:
+        pytest.skip("gcc has no ThreadSanitizer")
+    result = subprocess.run([program], capture_output=True, text=True)
+    if "unexpected memory mapping" in result.stderr:
+        pytest.skip("ThreadSanitizer does not support the addresses of this system")
+    assert result.returncode == 0, result.stderr

@@ -36,8 +36,8 @@
 
 static pthread_mutex_t tagi_contention_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static pthread_cond_t tagi_contention_over = PTHREAD_COND_INITIALIZER;
-static int tagi_contention_watched, tagi_contended,
-    tagi_contention_team;                              /* size of the helper thread's team, 0 if there is none */
+static _Atomic int tagi_contention_watched, tagi_contended; /* also read without the lock */
+static int tagi_contention_team;                            /* size of the helper thread's team, 0 if there is none */
 static int tagi_contention_windows;                    /* consecutive looks that have found contention */
 static double tagi_contention_seen, tagi_contention_waited; /* last look, and waiting time of threads then */
 static double tagi_contention_patience, tagi_contention_until; /* seconds until a trial, and time of the trial */
